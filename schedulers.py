@@ -82,7 +82,7 @@ def cosine_up(x: float) -> float:
 def _with_warmup(plan: ScheduleSteps, *rest: Phase, limit: int | None = None) -> list[Phase]:
     """A linear warm-up before the other phases, without empty phases."""
     warmup_end = _warmup_end(plan, limit)
-    phases = [Phase(0, warmup_end, "warm-up", linear_up, rising=True), *rest]
+    phases = [Phase(0, warmup_end, "warmup", linear_up, rising=True), *rest]
     return [p for p in phases if p.end > p.start]
 
 
@@ -167,7 +167,7 @@ def inverse_sqrt(plan: ScheduleSteps) -> list[Phase]:
     def curve(x: float) -> float:
         return math.sqrt(max(1, warmup_end) / (warmup_end + x * decay_steps + 1))
 
-    return _with_warmup(plan, Phase(warmup_end, plan.steps, "fall as one by the root of the step", curve))
+    return _with_warmup(plan, Phase(warmup_end, plan.steps, "fall with 1 / sqrt(step)", curve))
 
 
 def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
@@ -193,7 +193,7 @@ def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     return _with_warmup(
         plan,
         Phase(warmup_end, decay_start, "hold", hold),
-        Phase(decay_start, plan.steps, "fall straight to 0", linear_down),
+        Phase(decay_start, plan.steps, "fall linearly to 0", linear_down),
     )
 
 
@@ -207,21 +207,27 @@ class Schedule:
 
 
 _ALL = (
-    Schedule("FP_low_epoch_annealing", "constant for the first epoch, then a cosine to 0", low_epoch_annealing),
-    Schedule("FP_half_time_annealing", "constant for half of the run, then a cosine to 0", half_time_annealing),
-    Schedule("FP_raise_fall_creative", "up to the middle of the run, then down", raise_fall_creative),
-    Schedule("FP_3epoch_raise_hold_fall", "up in epoch 1, hold in epoch 2, then down", raise_hold_fall),
-    Schedule("FP_step_decay_with_warmup", "constant in epoch 1, then halved each epoch", step_decay_with_warmup),
-    Schedule("constant", "the same rate throughout", _after_warmup("hold", hold)),
-    Schedule("linear", "straight down to 0", _after_warmup("fall straight to 0", linear_down)),
-    Schedule("cosine", "down along a cosine to 0", _after_warmup("fall along a cosine to 0", cosine_down)),
-    Schedule("cosine_with_restarts", "one cosine to 0 in every epoch", cosine_with_restarts),
-    Schedule("polynomial", "down to 0 along a square", _after_warmup("fall along a square to 0", quadratic_down)),
-    Schedule("inverse_sqrt", "down as one by the root of the step", inverse_sqrt),
+    Schedule(
+        "FP_low_epoch_annealing", "constant for the first epoch, then cosine decay to 0", low_epoch_annealing
+    ),
+    Schedule(
+        "FP_half_time_annealing", "constant for half of the run, then cosine decay to 0", half_time_annealing
+    ),
+    Schedule("FP_raise_fall_creative", "rises until the middle of the run, then falls", raise_fall_creative),
+    Schedule("FP_3epoch_raise_hold_fall", "rises in epoch 1, holds in epoch 2, then falls", raise_hold_fall),
+    Schedule(
+        "FP_step_decay_with_warmup", "constant in epoch 1, then halved in each epoch", step_decay_with_warmup
+    ),
+    Schedule("constant", "the same rate for the whole run", _after_warmup("hold", hold)),
+    Schedule("linear", "linear decay to 0", _after_warmup("fall linearly to 0", linear_down)),
+    Schedule("cosine", "cosine decay to 0", _after_warmup("fall along a cosine to 0", cosine_down)),
+    Schedule("cosine_with_restarts", "cosine decay to 0 in every epoch", cosine_with_restarts),
+    Schedule("polynomial", "quadratic decay to 0", _after_warmup("fall quadratically to 0", quadratic_down)),
+    Schedule("inverse_sqrt", "decay with 1 / sqrt(step)", inverse_sqrt),
     Schedule("step_decay", "halved after each epoch", step_decay),
-    Schedule("exponential", "down to a twentieth", _after_warmup("fall exponentially", exponential_down)),
-    Schedule("one_cycle", "up over the first 30 %, then down to 0", one_cycle),
-    Schedule("warmup_stable_decay", "constant, then down to 0 over the last 20 %", warmup_stable_decay),
+    Schedule("exponential", "exponential decay to 5%", _after_warmup("fall exponentially", exponential_down)),
+    Schedule("one_cycle", "rises over the first 30%, then falls to 0", one_cycle),
+    Schedule("warmup_stable_decay", "constant, then linear decay to 0 over the last 20%", warmup_stable_decay),
 )
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 
@@ -229,7 +235,7 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 def get_schedule(name: str) -> Schedule:
     """A schedule by its name, or a piecewise linear one from points: '0:0 0.05:1 0.5:1 1:0'."""
     return SCHEDULES.get(name) or Schedule(
-        name, "straight lines between points of your own", _piecewise_linear(parse_points(name))
+        name, "straight lines between your own points", _piecewise_linear(parse_points(name))
     )
 
 
@@ -252,12 +258,10 @@ def parse_points(text: str) -> list[Point]:
     """Parse points; a ValueError says which one is malformed, and the correct form."""
     parsed = [_parse_point(part) for part in text.split()]
     if not parsed:
-        raise ValueError("points are missing: they look like 0:0 0.05:1 0.5:1 1:0.")
+        raise ValueError("it has no points. Write them like 0:0 0.05:1 0.5:1 1:0.")
     for previous, point in pairwise(parsed):
         if previous.in_epochs == point.in_epochs and point.place < previous.place:
-            raise ValueError(
-                f"the point at {point.place:g} stands behind the one at {previous.place:g}: exchange them."
-            )
+            raise ValueError(f"the point at {point.place:g} is after the one at {previous.place:g}. Swap them.")
     return parsed
 
 
@@ -270,8 +274,9 @@ def _parse_point(part: str) -> Point:
         point = Point(-1, -1)
     if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
         raise ValueError(
-            f"{part!r} is neither a schedule nor a point. A point is a place and a share of the learning rate: "
-            "0.5:1 is the full rate at half of the run, 2e:0 none at the end of epoch 2."
+            f"{part!r} is neither a schedule nor a point. A point is a position and a share of the "
+            "learning rate: 0.5:1 is the full rate in the middle of the run, 2e:0 is 0 at the end of "
+            "epoch 2."
         )
     return point
 
@@ -281,8 +286,8 @@ def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
     for previous, point in pairwise(() if name in SCHEDULES else parse_points(name)):
         if point.step(plan) < previous.step(plan):
             yield (
-                f"the point {point} is at step {point.step(plan)} and stands behind {previous}, which is at step "
-                f"{previous.step(plan)} of {plan.steps}. Exchange them, or move one."
+                f"the point {point} is at step {point.step(plan)} and after {previous}, which is at "
+                f"step {previous.step(plan)} of {plan.steps}. Swap them, or move one."
             )
 
 
@@ -305,7 +310,7 @@ def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
     words = (
         f"hold at {rate:g}"
         if rate == end_rate
-        else f"{'rise' if end_rate > rate else 'fall'} straight to {end_rate:g}"
+        else f"{'rise' if end_rate > rate else 'fall'} linearly to {end_rate:g}"
     )
     return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
 

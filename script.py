@@ -30,7 +30,7 @@ def ui() -> None:
     except Exception as error:
         from .interface import fallback
 
-        logging.getLogger("training_pro").exception("Training PRO cannot draw its tab")
+        logging.getLogger("training_pro").exception("Training PRO can't show its tab")
         fallback.show_draw_error(error)
 
 

@@ -27,13 +27,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("check", "What a run would learn from: the same report as the Check button.")
+    parser = options.make_parser(
+        "check", "Check a dataset and settings. Shows the same report as the Check button."
+    )
     options.add_model(parser)
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
     parser.add_argument(
-        "--from", dest="first", metavar="N", type=int, default=0, help="... from this one on; the first is 1"
+        "--from", dest="first", metavar="N", type=int, default=0, help="start at this example (the first is 1)"
     )
-    parser.add_argument("--holding", metavar="WORDS", default="", help="... and only those that hold these words")
+    parser.add_argument(
+        "--holding", metavar="WORDS", default="", help="show only examples that contain these words"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_settings(parser)
     return parser.parse_args(arguments)

@@ -27,14 +27,14 @@ def run(arguments: Sequence[str]) -> int:
     printer.print_line(end.text)
     if end.folder is None:
         return 1
-    say(f"For the other commands: --model {end.folder.name}")
+    say(f"Use it in other commands with: --model {end.folder.name}")
     print(end.folder)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("get", "A model in transformers format, brought from the Hugging Face hub.")
-    parser.add_argument("model", metavar="OWNER/NAME", help="as on its page, or the address of that page")
+    parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
+    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the address of the model's page")
     parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
     return parser.parse_args(arguments)
 

@@ -18,20 +18,24 @@ def run(arguments: Sequence[str]) -> int:
     engine = options.make_engine(args)
     lora = options.find_lora(args.lora, host.folders)
     file = engine.export_gguf(GgufRequest(lora, args.out, args.model), host)
-    say(f"For llama.cpp: --lora {file}")
+    say(f"Use it with llama.cpp: --lora {file}")
     print(file)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("gguf", "A LoRA as a GGUF file, for llama.cpp with a GGUF of the same model.")
-    parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
+    parser = options.make_parser(
+        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF of the same model."
+    )
+    parser.add_argument(
+        "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
+    )
     parser.add_argument("--out", default="", metavar="FILE", help="default: NAME.gguf in the LoRA's folder")
     parser.add_argument(
         "--model",
         default="",
         metavar="M",
-        help="the model that it was made on (its config is read), or the GGUF file that it is for; "
-        "default: the model that the LoRA names",
+        help="the base model (only its config is read), or the GGUF file to use the LoRA with; "
+        "default: the base model that the LoRA names",
     )
     return parser.parse_args(arguments)

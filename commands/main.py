@@ -20,17 +20,17 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
 
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "everything for a first look: environment, model, example data, the page",
-    "page": "the page in the browser, on your own models",
-    "get": "a model brought from the Hugging Face hub",
-    "train": "one run, or one for each settings file, without a page",
-    "check": "what a run would learn from: the same report as the Check button",
-    "slice": "how a text is cut into blocks",
-    "runs": "what is on disk: LoRAs and checkpoints, with sizes; delete, restore, slim",
-    "perplexity": "how well a model knows a text, with and without LoRAs",
-    "merge": "a LoRA baked into a full model",
-    "gguf": "a LoRA as a file for llama.cpp",
-    "settings": "every setting, with its default and what it takes",
+    "demo": "try Training PRO with a model and example data",
+    "page": "open the page with your own models",
+    "get": "download a model from the Hugging Face Hub",
+    "train": "train without a page: one run, or one per settings file",
+    "check": "check a dataset and settings before training",
+    "slice": "show how a text is sliced into blocks",
+    "runs": "list LoRAs and checkpoints; delete, restore or slim them",
+    "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
+    "merge": "merge a LoRA into a full model",
+    "gguf": "export a LoRA as GGUF for llama.cpp",
+    "settings": "list all settings with their defaults and values",
     "test": "the tests",
 }
 """The commands, each a module in this folder, with a short description."""
@@ -83,7 +83,7 @@ def usage() -> str:
             "Training PRO: train LoRAs on books, scripts and notes.\n",
             f"Usage: {launch_command()} COMMAND [options]\n",
             *rows,
-            f"\n{launch_command()} COMMAND --help says what a command takes.",
+            f"\n{launch_command()} COMMAND --help lists the options of a command.",
         ]
     )
 

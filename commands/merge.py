@@ -26,9 +26,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("merge", "A LoRA baked into a full model: safetensors, config and tokenizer.")
+    parser = options.make_parser("merge", "Merge a LoRA into a full model: safetensors, config and tokenizer.")
     options.add_model(parser)
-    parser.add_argument("--lora", required=True, metavar="NAME", help="a LoRA; NAME/checkpoint-40 or a path too")
-    out_help = "the folder of the new model; must not be there"
+    parser.add_argument(
+        "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
+    )
+    out_help = "the folder of the new model; it must not exist yet"
     parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
     return parser.parse_args(arguments)

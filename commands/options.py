@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
 CLOSING_WARNING = (
-    "Ctrl+C saves a run before it ends. Closing this window does not: Windows leaves no time for that."
+    "Press Ctrl+C to stop and save. Closing this window does not save, because Windows ends the program at once."
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,15 +48,15 @@ def make_parser(command: str, words: str) -> argparse.ArgumentParser:
     """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
     parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
-    torch_help = "which torch an environment of our own gets, e.g. torch==2.13.0"
+    torch_help = "the torch version for our own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
     return parser
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    model_help = "a model under models/, or any folder or path"
+    model_help = "a model in models/, or a path"
     parser.add_argument("--model", metavar="M", required=required, help=model_help)
-    load_help = "how it is loaded (default: auto)"
+    load_help = "how to load the model (default: auto)"
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
 
 
@@ -104,7 +104,7 @@ def find_dataset(name: str, folders: Folders) -> Path:
     """Find the dataset for a name or path; says which one is used if both exist."""
     path, path_here = dataset_index.locate_dataset(name, folders), dataset_index.absolute_path(name)
     if path != path_here and path_here.exists() and not path_here.samefile(path):
-        say(f"{name}: the data set in {folders.datasets} is meant; for {path_here} write ./{name}.")
+        say(f"{name}: using the dataset in {folders.datasets}; for {path_here} write ./{name}.")
     return path
 
 
@@ -116,7 +116,7 @@ def find_lora(name: str, folders: Folders) -> str | Path:
         if loras.has_lora(Path(name)):
             return Path(name)
         names = ", ".join(loras.list_loras(folders.loras)) or "none"
-        message = f"There is no LoRA {name!r} in {folders.loras}, nor as a path. There are: {names}."
+        message = f"There is no LoRA {name!r} in {folders.loras}, nor as a path. Available: {names}."
         raise SavingError(message) from error
     return name
 

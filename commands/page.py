@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("page", "The page in the browser, on your own models.")
+    parser = options.make_parser("page", "Open the page in the browser, with your own models.")
     options.add_model(parser, required=False)
     add_server_options(parser)
     return parser.parse_args(arguments)
@@ -41,12 +41,12 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
-    parser.add_argument("--listen", action="store_true", help="let other machines open the page too")
+    parser.add_argument("--listen", action="store_true", help="let other computers open the page")
     parser.add_argument(
         "--password",
         default=os.environ.get(PASSWORD_VARIABLE, ""),
         metavar="WORD",
-        help=f"ask for it whoever opens the page, under any user name (also as {PASSWORD_VARIABLE})",
+        help=f"password to open the page, with any user name (also as {PASSWORD_VARIABLE})",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
@@ -82,16 +82,16 @@ def _auth_options(password: str) -> dict[str, Any]:
     expected = password.encode()
     return {
         "auth": lambda _, given: hmac.compare_digest(given.encode(), expected),
-        "auth_message": "Training PRO: any user name, and the password it was started with.",
+        "auth_message": "Training PRO: enter any user name, and the password that it was started with.",
     }
 
 
 def print_addresses(args: argparse.Namespace) -> None:
-    say(f"Training PRO is at http://127.0.0.1:{args.port} - Ctrl+C ends it.")
+    say(f"Training PRO is at http://127.0.0.1:{args.port} - press Ctrl+C to quit.")
     if args.listen:
-        say(f"For other machines it is at http://{socket.gethostname()}:{args.port}")
+        say(f"From other computers: http://{socket.gethostname()}:{args.port}")
     if args.listen and not args.password:
-        say("Whoever reaches this machine can use it: --password WORD asks for a word first.")
+        say("Anyone who can reach this computer can use the page. Set a password with --password WORD.")
 
 
 def refuse_used_port(port: int) -> None:
@@ -103,8 +103,8 @@ def refuse_used_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise SettingsError(
-                [f"Port {port} cannot be had ({error}). Another page may be open there already: use that one, or "
-                 f"name another port (--port {port + 1})."]
+                [f"Port {port} is not available ({error}). Another page may already use it. Open that "
+f"one, or choose another port (--port {port + 1})."]
             ) from error  # fmt: skip
 
 
@@ -114,6 +114,6 @@ def _wait(blocks: object) -> None:
             blocks.block_thread()  # type: ignore[attr-defined]
         job = SESSION.current
         if job is not None and job.kind == "training":
-            say("Stopping the run after this step, with a checkpoint.")
+            say("Stopping the run after this step and saving a checkpoint.")
             job.control.ask(Request.STOP)
             job.log.wait_closed()

@@ -38,31 +38,35 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "perplexity", "Perplexity of a text, or of rows: between how many tokens a model hesitates."
+        "perplexity", "Measure perplexity on a text or rows: how well a model predicts them."
     )
     options.add_model(parser)
     parser.add_argument(
         "--data", required=True, metavar="FILE", help=f"a text, rows, or a folder of either: {LOOKUP_ORDER}"
     )
     parser.add_argument(
-        "--lora", nargs="+", default=[], metavar="NAME", help="LoRAs, each alone; NAME/checkpoint-40 or a path too"
+        "--lora",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="LoRAs to measure, one at a time; also NAME/checkpoint-40 or a path",
     )
     parser.add_argument(
         "--max-length",
         type=int,
         default=0,
         metavar="TOKENS",
-        help="the window; longer rows lose their ends (0: what the model takes, to 2048)",
+        help="window length; longer rows are truncated (0: the model's context, at most 2048)",
     )
     parser.add_argument(
         "--stride",
         type=int,
         default=0,
         metavar="TOKENS",
-        help="how far the window slides at a time (0: half of it); not for rows",
+        help="tokens between windows (0: half a window); not for rows",
     )
-    parser.add_argument("--comment", default="", metavar="TEXT", help="goes into the table")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, with all figures")
+    parser.add_argument("--comment", default="", metavar="TEXT", help="saved in the table")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line, with all figures")
     flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
     return parser.parse_args(arguments)
 
@@ -70,7 +74,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 def _format_lines(result: PerplexityMeasured) -> Iterator[str]:
     """Format the perplexity and, for rows, a few rows with the highest and the lowest."""
     yield f"{result.perplexity:.4f}\t{result.model}\t{result.lora}\t{result.dataset}"
-    for words, rows in (("least known", result.least_known), ("best known", result.best_known)):
+    for words, rows in (("highest perplexity", result.least_known), ("lowest perplexity", result.best_known)):
         for row in rows:
             text = " -> ".join(filter(None, (row.read, row.begins)))
             yield f"  {words}  {row.place}  {row.perplexity:.4g} over {format_count(row.tokens, 'token')}  {text}"

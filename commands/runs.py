@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("runs", "What is on disk: LoRAs, checkpoints and backups, with sizes.")
+    parser = options.make_parser("runs", "List LoRAs, checkpoints and backups with their sizes.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40; without: all")
     actions = parser.add_mutually_exclusive_group()
     for flag, action in _ACTIONS.items():
@@ -81,8 +81,8 @@ def _delete(args: argparse.Namespace, folders: Folders) -> None:
     name = _name_of(inventory.find_folder(args.name, folders), folders)
     deleted = trash.move_to_trash(name, folders)
     say(
-        f"{name} is in the trash ({size(deleted.size)}). Back: {launch_command()} runs {name} --restore. "
-        f"For good: {launch_command()} runs {name} --empty-trash"
+        f"{name} is in the trash ({size(deleted.size)}). Restore:  {launch_command()} runs {name} "
+        f"--restore. Delete permanently:  {launch_command()} runs {name} --empty-trash"
     )
 
 
@@ -92,15 +92,15 @@ def _restore(args: argparse.Namespace, folders: Folders) -> None:
     if item is None:
         names = ", ".join(dict.fromkeys(item.name for item in items)) or "nothing"
         raise SavingError(f"There is no {args.name!r} in the trash. In it: {names}.")
-    say(f"{_name_of(trash.restore_item(item, folders), folders)} is back.")
+    say(f"{_name_of(trash.restore_item(item, folders), folders)} is restored.")
 
 
 def _empty_trash(args: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(trash.empty_trash(folders, inventory.normalize_name(args.name or '')))} are free again.")
+    say(f"{size(trash.empty_trash(folders, inventory.normalize_name(args.name or '')))} freed.")
 
 
 def _clear_prepared(args: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(arrow_store.clear_store(folders))} are free again; the next run makes its data ready anew.")
+    say(f"{size(arrow_store.clear_store(folders))} freed. The next run prepares its data again.")
 
 
 def _slim(args: argparse.Namespace, folders: Folders) -> None:
@@ -109,14 +109,14 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
     chosen = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
     freed = {checkpoint: loras.slim_checkpoint(checkpoint) for checkpoint in chosen}
     for checkpoint, count in freed.items():
-        say(f"{checkpoint.name}: {size(count)} freed; it is the LoRA itself now, and no run can go on from it.")
+        say(f"{checkpoint.name}: {size(count)} freed. It is reduced to the LoRA, so a run can't resume from it.")
     if not freed:
-        say("Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole.")
+        say("Nothing to slim: the newest checkpoint, the best one and those saved by hand stay complete.")
 
 
 def _promote(args: argparse.Namespace, folders: Folders) -> None:
     lora = copy_as_lora(inventory.find_folder(args.name, folders), vars(args)["--as"], folders)
-    say(f"{lora.name} is a LoRA of its own now: {lora}")
+    say(f"{lora.name} is now a separate LoRA: {lora}")
 
 
 def _note(args: argparse.Namespace, folders: Folders) -> None:
@@ -169,7 +169,7 @@ def _format_run(lora: LoraEntry) -> Iterator[str]:
     yield f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}"
     labels = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}
     for part in lora.parts:
-        label = labels.get(part.kind, "what stood here before")
+        label = labels.get(part.kind, "backup of what was here before")
         yield f"  {part.folder.relative_to(lora.folder).as_posix()}  {label}  {size(part.size)}"
     if lora.note:
         yield f"Note: {lora.note}"
@@ -183,15 +183,19 @@ def _format_other(folders: Folders) -> Iterator[str]:
         yield f"In the trash: {names}, {total} ({launch_command()} runs --empty-trash)."
     if cached := arrow_store.store_size(folders):
         command = f"{launch_command()} runs --clear-prepared"
-        yield f"Data made ready: {size(cached)} ({command}; the next run makes them anew)."
+        yield f"Prepared data: {size(cached)} ({command}; the next run prepares them again)."
 
 
 _ACTIONS: Mapping[str, Action] = {
     "--delete": Action(_delete, "move it to the trash; --restore brings it back"),
-    "--restore": Action(_restore, "bring back what was last deleted under this name"),
-    "--empty-trash": Action(_empty_trash, "remove for good what was deleted (of this name)", needs_name=False),
-    "--clear-prepared": Action(_clear_prepared, "take away data made ready: nothing is lost", needs_name=False),
-    "--slim": Action(_slim, "reduce older checkpoints, or this one, to the LoRA itself"),
+    "--restore": Action(_restore, "restore what was last deleted under this name"),
+    "--empty-trash": Action(
+        _empty_trash, "permanently delete what is in the trash (under this name)", needs_name=False
+    ),
+    "--clear-prepared": Action(
+        _clear_prepared, "delete prepared data; it is prepared again when needed", needs_name=False
+    ),
+    "--slim": Action(_slim, "reduce older checkpoints, or this one, to the LoRA"),
     "--as": Action(_promote, "make a LoRA NEW of NAME/checkpoint-40", "NEW"),
-    "--note": Action(_note, "keep a note with it; an empty one removes it", "TEXT"),
+    "--note": Action(_note, "save a note with it; an empty note deletes it", "TEXT"),
 }

@@ -31,7 +31,10 @@ def read_files(files: Sequence[Path], read_settings: Callable[[Path], TrainingSe
     """Read the settings files; raises SettingsError with the problems of all files."""
     if dist_env.world_size() > 1:
         raise SettingsError(
-            ["Several settings files: that is for one process. Start torchrun (accelerate) once for each."]
+            [
+                "Several settings files work with one process only. Start torchrun (or accelerate) once "
+                "for each file."
+            ]
         )
     runs = list[TrainingSettings]()
     with _all_problems() as problems:
@@ -70,7 +73,7 @@ def train_queue(files: Sequence[Path], queue: Queue, train: TrainFn) -> int:
         if job.control.asked(Request.STOP):
             break
     results = [(run.outcome, run.name, run.text) for run in queue.done]
-    for outcome, name, text in [*results, *(("not begun", run.name, "") for run in queue.waiting)]:
+    for outcome, name, text in [*results, *(("not started", run.name, "") for run in queue.waiting)]:
         say(f"{outcome:<9}  {name}  {text}".rstrip())
     return 1 if any(run.outcome == "failed" for run in queue.done) else 0
 

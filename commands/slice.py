@@ -37,10 +37,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("slice", "How a text is cut into blocks.")
+    parser = options.make_parser("slice", "Show how a text is sliced into blocks.")
     parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object a block")
+    parser.add_argument("--json", action="store_true", help="one JSON object per block")
     flags.add_flags(parser, ("text",))
     return parser.parse_args(arguments)
 
@@ -70,7 +70,7 @@ def _as_dict(file: str, text: str, block: Block) -> dict[str, object]:
 
 
 def _format_block(block: dict[str, object]) -> str:
-    ending = ", ends its part" if block["ends_section"] else ""
+    ending = ", ends its section" if block["ends_section"] else ""
     place = f"{block['file']} {block['start']}-{block['end']}"
     return f"--- {place}, {block['tokens']} tokens, {block['kind']}{ending}\n{block['text']}"
 
@@ -84,7 +84,8 @@ def _summary(name: str, figures: SliceMap) -> str:
     units = describe_units(figures.sentences, figures.lines)
     seen = f"each {unit} seen {figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
     return (
-        f"{name}: {format_count(figures.sections, 'part')}, {units}, {format_count(figures.tokens, 'token')} -> "
-        f"{blocks or 'no block'}, ending at {figures.ends}; {figures.trained_tokens} tokens trained a pass "
-        f"({figures.growth:.2f} times the text), {seen}; {figures.proof}"
+        f"{name}: {format_count(figures.sections, 'part')}, {units}, "
+        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
+        f"{figures.ends}; {figures.trained_tokens} tokens trained per epoch ({figures.growth:.2f} "
+        f"times the text), {seen}; {figures.proof}"
     )

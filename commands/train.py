@@ -77,20 +77,20 @@ def train_and_print(
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train", "One run, or one for each settings file, without a page.")
+    parser = options.make_parser("train", "Train without a page: one run, or one per settings file.")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
         nargs="?",
         const="newest",
         metavar="CHECKPOINT",
-        help="go on from the newest whole checkpoint of --name, or from the one named",
+        help="resume from the newest full checkpoint of --name, or from this one",
     )
-    add_settings(parser, files="*", words="a file of settings; several are trained one after another")
+    add_settings(parser, files="*", words="settings file; several are trained one after another")
     return parser.parse_args(arguments)
 
 
-def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "a file of settings") -> None:
+def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "settings file") -> None:
     """Add the options for the settings of a run: a file (or `files`), presets, and a flag for each setting."""
     parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
     parser.add_argument(
@@ -99,7 +99,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets, also several (a b, or a,b): where two set the same the later one wins; file and flags win",
+        help="presets, also several (a b, or a,b): the last one wins; the settings file and flags win over presets",
     )
     flags.add_flags(parser)
     # The file stands first: after --data, it would be taken for another dataset.
@@ -154,7 +154,9 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
             os._exit(1)  # a normal exit would abort, because the training thread is inside torch
         signal_times.append(time.monotonic())
         job.control.ask(Request.STOP)
-        job.log.append(Note(text="Stopping after this step, with a checkpoint. Once more stops at once."))
+        job.log.append(
+            Note(text="Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop at once.")
+        )
 
     signal_times: list[float] = []
     with handle_end_signals(handle_signal):

@@ -27,7 +27,7 @@ def error_message(error: TrainingProError | OSError) -> str:
     if isinstance(error, TrainingProError):
         return str(error)
     reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}." if error.filename else f"A file cannot be read or written: {reason}."
+    return f"{error.filename}: {reason}." if error.filename else f"A file can't be read or written: {reason}."
 
 
 def failure_message(action: str, error: Exception) -> str:

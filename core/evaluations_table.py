@@ -60,7 +60,9 @@ def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
             reader = csv.DictReader(stream, strict=True, restkey="more")
             rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
-        raise SavingError(f"{file} cannot be read as a table: {error}. Move it away, and try again.") from error
+        raise SavingError(
+            f"{file} can't be read as a table: {error}. Move the file away and try again."
+        ) from error
     if any("more" in row for row in rows):
-        raise SavingError(f"{file} has rows with more cells than columns. Move it away, and try again.")
+        raise SavingError(f"{file} has rows with more cells than columns. Move the file away and try again.")
     return list(rows), list(reader.fieldnames or [])

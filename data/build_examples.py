@@ -31,8 +31,8 @@ MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
     "drop": "left out",
     "drop_any": "left out",
-    "cut_end": "their ends cut",
-    "cut_start": "their starts cut",
+    "cut_end": "their ends truncated",
+    "cut_start": "their starts truncated",
     "split": "split",
 }
 
@@ -124,7 +124,7 @@ def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: Slici
         *_hard_cut_note(learned, rules),
         *_share_note(data.share, training.examples),
     )
-    kind = "raw text" + (" (an example of the project's)" if data.example else "")
+    kind = "raw text" + (" (an example that comes with Training PRO)" if data.example else "")
     report = report_source(
         data.name, kind, training.examples, notes, files=len(dataset.texts), text=report_texts(sources)
     )
@@ -142,7 +142,9 @@ def _check_texts(
         name, dataset.texts, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store
     )
     if settings.rows.train_only_after:
-        yield note("train_only_after", ("Train only after: it is for rows; raw text is learned as a whole."))
+        yield note(
+            "train_only_after", "Train only after: it applies to rows only; all of a raw text is trained on."
+        )
 
 
 def _slice_texts(
@@ -151,7 +153,7 @@ def _slice_texts(
     tokenizer, contents = context.tokenizer, [text.text for text in texts]
     sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
     if stored:
-        context.say(f"{dataset.name} was prepared before: nothing is done again", None)
+        context.say(f"{dataset.name} was prepared before and is reused", None)
     return [
         TextSource(dataset.name + text.name if dataset.name.endswith("/") else dataset.name, sliced, text.open_end)
         for text, sliced in zip(texts, sliced_texts, strict=True)
@@ -192,8 +194,7 @@ def _truncation(context: PrepareContext, rules: SlicingRules) -> Callable[[RowSo
 def _empty_split_problem(name: str) -> Finding:
     return problem(
         "eval_share",
-        f"{name} is too short to keep a part of it aside. Keep data sets of their own aside, or set the "
-        "share to 0.",
+        f"{name} is too short for a validation split. Use an Evaluation dataset, or set Validation split to 0.",
     )
 
 
@@ -205,7 +206,7 @@ def _dropped_rows_problem(
         yield problem(
             "too_long",
             f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer "
-            f"than the cutoff of {rules.cutoff} tokens, the longest has {int(source.lengths.max())}. "
+            f"than the cutoff of {rules.cutoff} tokens; the longest has {int(source.lengths.max())}. "
             "Raise the cutoff, or choose under 'Rows over the cutoff' what to do with them.",
         )
 
@@ -214,8 +215,8 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
     """A note where blocks of a text end at lines."""
     if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
         yield (
-            "Its blocks end at lines, not at sentences, where many lines end without a full stop or begin with "
-            "who speaks ('Blocks end at' changes that)."
+            "Some of its sections look like verse, a script or a chat log, so their blocks end at "
+            "lines instead of sentences. To change this, use the setting under Blocks end at."
         )
 
 
@@ -224,11 +225,11 @@ def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator
     if any(letter.isalnum() for letter in rules.hard_cut):
         count = sum(text.text.count(rules.hard_cut) for text in texts)
         yield (
-            f"The hard cut {rules.hard_cut!r} stands there {count} {plural(count, 'time')} and is left out of "
-            "what is learned, as every hard cut is."
+            f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
+            "Hard cuts are not trained on, so the model never sees these words."
         )
 
 
 def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
     if share.percent != 100:
-        yield f"{share.percent:g} % of it is used: {format_count(len(examples), 'example')}."
+        yield f"{share.percent:g}% of it is used: {format_count(len(examples), 'example')}."

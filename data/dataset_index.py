@@ -45,8 +45,8 @@ def parse_share(name: str) -> DatasetShare:
     except ValueError:
         per_cent = 0.0
     if not 0 < per_cent <= MAX_PERCENT:
-        hint = comma_hint(match["per_cent"]) or f" Give a number above 0, up to {MAX_PERCENT}."
-        raise ValueError(f"{name!r} asks for {match['per_cent']} per cent.{hint}")
+        hint = comma_hint(match["per_cent"]) or f" Use a number above 0 and at most {MAX_PERCENT}."
+        raise ValueError(f"{name!r} asks for {match['per_cent']} percent.{hint}")
     return DatasetShare(match["name"], per_cent)
 
 
@@ -83,7 +83,7 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
 
 def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"Dataset: {name!r} is named twice. Name it once; {name}:200 learns from it twice."
+        yield f"Dataset: {name!r} is listed twice. List it once; {name}:200 uses it twice."
 
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
@@ -93,7 +93,7 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
         raise DataError(f"Dataset: {error}") from error
     stem = share.name.rstrip("/\\")
     if _is_outside(stem):
-        raise DataError(f"Dataset: {name!r} is a path. Give the name of a file or folder in {folders.datasets}.")
+        raise DataError(f"Dataset: {name!r} is a path. Enter the name of a file or folder in {folders.datasets}.")
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = _path_below(root, stem)
         if path is not None and _exists(path):
@@ -103,7 +103,9 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
     raise DataError(f"Dataset: there is no {name!r} in {folders.datasets}. There is: {_existing_names(folders)}.")
 
 
-LOOKUP_ORDER = "a data set by its name, else a path from the current folder (./NAME: only that), else an example"
+LOOKUP_ORDER = (
+    "the name of a dataset, or a path from the current folder (./NAME is always a path), or the name of an example"
+)
 """How every command resolves a DATA argument, for its help."""
 
 
@@ -120,13 +122,13 @@ def locate_dataset(name: str, folders: Folders) -> Path:
         if path is not None and _exists(path):
             return path
     raise DataError(
-        f"There is no {name!r}: neither among the data sets, in {folders.datasets}, nor as {from_current}. "
-        f"Data sets: {_existing_names(folders)}."
+        f"There is no dataset {name!r} in {folders.datasets}, and no file {from_current}. Datasets: "
+        f"{_existing_names(folders)}."
     )
 
 
 def _existing_names(folders: Folders) -> str:
-    return ", ".join(dataset.name for dataset in list_datasets(folders)) or "nothing yet"
+    return ", ".join(dataset.name for dataset in list_datasets(folders)) or "none yet"
 
 
 def absolute_path(name: str) -> Path:
@@ -147,8 +149,8 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
             if path.is_relative_to(root):
                 return name_with_share.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
-        f"Dataset: {name!r} is {located_path}, and a run learns from what lies in {folders.datasets}. "
-        "Put it there, or a link to it."
+        f"Dataset: {name!r} is {located_path}, but a run only reads datasets in {folders.datasets}. "
+        "Copy it there, or put a link to it there."
     )
 
 

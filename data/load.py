@@ -74,7 +74,7 @@ def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> Ro
         context.store,
     )
     if stored:
-        context.say(f"{name} was prepared before: nothing is done again", None)
+        context.say(f"{name} was prepared before and is reused", None)
     return rows
 
 
@@ -99,8 +99,8 @@ def _text_files(path: Path) -> list[Path]:
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
     if not files:
         raise DataError(
-            f"{path.name}: the folder holds no text ({', '.join(dataset_index.TEXT_SUFFIXES)}). Put the texts to "
-            f"learn from into it. {unsupported.describe_unsupported(path)}".rstrip()
+            f"{path.name}: the folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
+            f"Put your texts into it. {unsupported.describe_unsupported(path)}".rstrip()
         )
     return files
 
@@ -111,5 +111,5 @@ def _read_text(file: Path, name: str, hard_cut: str, store: Store) -> LoadedText
         return documents.load_document(file, name, hard_cut, store)
     text, notes = text_files.read_text(file, name)
     if not text or text.isspace():
-        raise DataError(f"{name} is empty. Put text into it, or take it out of the data.")
+        raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
     return LoadedText(name, text, notes)

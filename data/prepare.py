@@ -154,16 +154,16 @@ def _suggestions(
 
 def _nothing_left(settings: TrainingSettings) -> str:
     if marker := settings.rows.train_only_after:
-        reason = f"No row holds {marker!r} with something behind it ('Train only after')."
+        reason = f"No row contains {marker!r} with text after it ('Train only after')."
     elif settings.text.min_chars:
         reason = "Lower 'Ignore small blocks', or choose another text."
     else:
         reason = "Raise the cutoff, or change what is learned from ('Train on'), or choose other data."
-    return f"Dataset: nothing is left to learn from. {reason}"
+    return f"Dataset: there is nothing left to train on. {reason}"
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """BOS and EOS in words; padding is masked, so any id serves."""
-    bos = "none is put" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
+    bos = "none is added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
     eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
-    return {"BOS": bos, "EOS": eos, "padding": "any id, masked"}
+    return {"BOS": bos, "EOS": eos, "padding": "any token, masked"}

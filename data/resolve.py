@@ -75,11 +75,11 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
     if card.context and rules.cutoff > card.context:
         yield problem(
             "cutoff",
-            f"Maximum context length (Cutoff): {rules.cutoff} is more than {card.name} takes "
+            f"Maximum context length (Cutoff): {rules.cutoff} is more than {card.name} supports "
             f"({card.context} tokens). Use {card.context} or less.",
         )
     if rules.eos is None and rules.add_eos != "never":
-        yield advice("add_eos", "This tokenizer has no end token: the model will not learn where a text ends.")
+        yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
         yield note("cutoff", f"Maximum context length (Cutoff): auto = {rules.cutoff}.")
 

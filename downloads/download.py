@@ -48,7 +48,7 @@ def download_model(
     folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
     partial_folder = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
     _refuse_existing(folder)
-    emit(Stage(text=f"Asking the hub for {model.words}"))
+    emit(Stage(text=f"Asking the Hub for {model.words}"))
     partial = PartialDownload(hub.plan_download(model), partial_folder)
     _refuse_full_disk(partial)
     emit(Note(text=_start_message(partial, folder)))
@@ -60,7 +60,7 @@ def download_model(
     except ModelError as error:
         raise ModelError(f"{error} {_rest_message(partial)}") from error
     except OSError as error:
-        reason = f"{models} cannot be written: {write_error_reason(error, models)}."
+        reason = f"{models} can't be written: {write_error_reason(error, models)}."
         raise ModelError(f"{reason} {_rest_message(partial)}") from error
     figures = f"{size(partial.plan.size)}, {duration(time.monotonic() - started)}"
     return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
@@ -137,26 +137,27 @@ class ProgressMeter:
 def _refuse_existing(folder: Path) -> None:
     if (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder.name} is there already, in {folder.parent}: choose it. To bring it anew, delete or rename "
-            "that folder first."
+            f"{folder.name} already exists in {folder.parent}. Choose it, or delete or rename that "
+            "folder to download it again."
         )
     if folder.exists():
-        raise ModelError(f"{folder} is there but holds no model: delete or rename it, then try again.")
+        raise ModelError(f"{folder} exists but has no model. Delete or rename it, then try again.")
 
 
 def _refuse_full_disk(partial: PartialDownload) -> None:
     missing, free = partial.plan.size - partial.size, free_bytes(partial.folder)
     if missing > free:
         raise ModelError(
-            f"{partial.plan.model.words} needs {size(missing)} more on the disk of {partial.folder.parent}, and "
-            f"{size(free)} are free: make room, or choose a smaller model."
+            f"{partial.plan.model.words} needs {size(missing)} more on the disk of "
+            f"{partial.folder.parent}, and {size(free)} are free. Free some space, or choose a "
+            "smaller model."
         )
 
 
 def _start_message(partial: PartialDownload, folder: Path) -> str:
     plan = partial.plan
     license_note = f", licence {plan.license}" if plan.license else ""
-    present_note = f" ({size(partial.size)} are here already)" if partial.size else ""
+    present_note = f" ({size(partial.size)} already downloaded)" if partial.size else ""
     return (
         f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
         f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, for {folder}; "
@@ -167,9 +168,7 @@ def _start_message(partial: PartialDownload, folder: Path) -> str:
 def _download_all(partial: PartialDownload, folder: Path, meter: ProgressMeter) -> None:
     with lock(partial.folder / LOCK_NAME) as acquired:
         if not acquired:
-            raise BusyError(
-                f"Another program is bringing {partial.plan.model.words} just now. Wait until it is done."
-            )
+            raise BusyError(f"Another program is downloading {partial.plan.model.words}. Wait until it is done.")
         for file in partial.plan.files:
             if not partial.has_all_of(file):
                 _download_file(file, partial, meter)
@@ -195,7 +194,9 @@ def _download_file(file: HubFile, partial: PartialDownload, meter: ProgressMeter
             if pause is None:
                 with hub.explain_hub_errors(partial.plan.model):
                     raise
-            meter.emit(Note(text=f"The line broke ({first_line(error).rstrip('.')}); trying again in {pause} s."))
+            meter.emit(
+                Note(text=f"The connection broke ({first_line(error).rstrip('.')}); trying again in {pause} s.")
+            )
             meter.wait(pause)
     _verify(file, path, meter)
     move_atomically(path, partial.complete_path(file))
@@ -220,7 +221,7 @@ def _verify(file: HubFile, path: Path, meter: ProgressMeter) -> None:
             is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == file.digest
     if not is_valid:
         path.unlink()
-        raise ModelError(f"{file.name} came damaged, and is thrown away.")
+        raise ModelError(f"{file.name} was damaged during the download and was deleted.")
 
 
 def _assemble(partial: PartialDownload, folder: Path) -> None:
@@ -236,8 +237,8 @@ def _rest_message(partial: PartialDownload) -> str:
     """Describe what is left of an unfinished download; removes the folder if that is nothing."""
     if not partial.size:
         shutil.rmtree(partial.folder, ignore_errors=True)
-        return "Nothing of it was kept."
+        return "Nothing was kept."
     return (
-        f"{size(partial.size)} of {size(partial.plan.size)} are here: asked for again, it goes on from there. To "
-        f"give it up, delete {partial.folder}."
+        f"{size(partial.size)} of {size(partial.plan.size)} are downloaded. Download it again to "
+        f"continue. To cancel, delete {partial.folder}."
     )

@@ -32,7 +32,8 @@ def plan_download(model: HubModel) -> DownloadPlan:
         names = hub_models.needed_files(files, read_json)
     if missing_files := hub_models.missing_files(names, files):
         _raise_if(
-            f"{model.words} is not whole on the hub: it lacks {', '.join(missing_files)}. Choose another model."
+            f"{model.words} is incomplete on the Hub: it is missing {', '.join(missing_files)}. "
+            "Choose another model."
         )
     smallest_first = sorted((files[name] for name in names), key=lambda file: file.size)
     license_name = _first_string(model_card.get("license"))
@@ -107,8 +108,8 @@ def _unknown_type_reason(name: str, model_type: str) -> str:
     if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return ""
     return (
-        f"{name} is of a kind ({model_type or 'its config names none'}) that transformers "
-        f"{transformers.__version__} loads as no causal language model. A newer transformers may; or "
+        f"{name} has an architecture ({model_type or 'its config names none'}) that transformers "
+        f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
         "choose another model."
     )
 
@@ -121,7 +122,9 @@ def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise ModelError(f"{name} of {model.words} is broken on the hub: it is no JSON. Choose another model.")
+        raise ModelError(
+            f"{name} of {model.words} is damaged on the Hub: it is not valid JSON. Choose another model."
+        )
     return content
 
 
@@ -135,15 +138,17 @@ def _error_message(error: Exception, model: HubModel) -> str:
 
     endpoint, name = constants.ENDPOINT, model.repository
     sentences = {
-        errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing is asked of the "
-        "hub. Take it out of the environment, then start again.",
-        errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. Look which there are at "
-        f"{endpoint}/{name}, or leave it out.",
-        errors.DisabledRepoError: f"{name} was taken off the hub. Choose another model.",
-        errors.GatedRepoError: f"{name} is for those whom its makers let in: accept its licence at "
-        f"{endpoint}/{name}, make a token at {endpoint}/settings/tokens, and set HF_TOKEN to it before you start.",
-        errors.RepositoryNotFoundError: f"There is no model {name} at {endpoint}, or it is private. Look how it "
-        "is spelt; for a private one set HF_TOKEN to your token before you start.",
+        errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub "
+        "can't be used. Unset it, then start again.",
+        errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list at "
+        f"{endpoint}/{name}, or omit it.",
+        errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
+        errors.GatedRepoError: f"{name} is a gated model. Accept its license at {endpoint}/{name}, "
+        f"create a token at {endpoint}/settings/tokens, and set HF_TOKEN to it "
+        "before you start.",
+        errors.RepositoryNotFoundError: f"There is no model {name} at {endpoint}, or it is private. "
+        "Check the spelling. For a private model, set HF_TOKEN to "
+        "your token before you start.",
     }
     messages = (message for error_type, message in sentences.items() if isinstance(error, error_type))
     return next(messages, "") or _connection_message(error, endpoint)
@@ -154,14 +159,14 @@ def _connection_message(error: Exception, endpoint: str) -> str:
     status, reason = _status(error), first_line(error).rstrip(".")
     if not status:
         return (
-            f"{endpoint} cannot be reached ({reason}). Is there a network? A proxy is named by HTTPS_PROXY, a "
-            "mirror of the hub by HF_ENDPOINT."
+            f"{endpoint} can't be reached ({reason}). Check your network connection. Use HTTPS_PROXY "
+            "for a proxy, HF_ENDPOINT for a mirror of the Hub."
         )
     if status == 401:
-        return f"{endpoint} does not know the token in use. Set HF_TOKEN to another one, or to none."
+        return f"{endpoint} does not accept your token. Set HF_TOKEN to another token, or unset it."
     if status == 403:
         return (
-            f"{endpoint} refuses it to the token in use ({reason}). Set what it may read at "
+            f"{endpoint} denies access with your token ({reason}). Change its permissions at "
             f"{endpoint}/settings/tokens."
         )
-    return f"{endpoint} answers {status} ({reason}). Try again in a while."
+    return f"{endpoint} answers {status} ({reason}). Try again later."

@@ -83,8 +83,8 @@ def parse_hub_model(text: str, revision: str = "") -> HubModel:
     name, revision_in_url = _split_name(text.strip())
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise ModelError(
-            f"{text.strip()!r} is no model of the hub: write OWNER/NAME as it stands at the top of its page, "
-            "such as Qwen/Qwen3-0.6B, or paste the address of that page."
+            f"{text.strip()!r} is not a model on the Hub. Enter OWNER/NAME as shown at the top of its "
+            "page, such as Qwen/Qwen3-0.6B, or paste the address of that page."
         )
     return HubModel(name, revision.strip() or revision_in_url or MAIN_REVISION)
 
@@ -117,11 +117,11 @@ def not_a_model_reason(name: str, files: Collection[str], base: str) -> str:
     if "config.json" in files and _weights_file(files):
         return ""
     if any(file.endswith(".gguf") for file in files):
-        return f"{name} holds GGUF files only, which are for answering. {_base_model_advice(base)}"
+        return f"{name} has only GGUF files, which can't be trained. {_base_model_advice(base)}"
     if "adapter_config.json" in files:
         return f"{name} is a LoRA, not a model. {_base_model_advice(base)}"
     missing_part = "weights (.safetensors or .bin)" if "config.json" in files else "config.json"
-    return f"{name} is no model in transformers format: it holds no {missing_part}. Choose another one."
+    return f"{name} is not a model in transformers format: it has no {missing_part}. Choose another one."
 
 
 def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
@@ -130,18 +130,16 @@ def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
         return f"{name} is an encoder-decoder model; only causal language models can be trained here."
     if not ModelCard(name, dict(config), None, "").is_causal_lm:
         classes = ", ".join(config["architectures"])
-        return (
-            f"{name} ({classes}) does not write text on: nothing in it predicts a next token. Choose another one."
-        )
+        return f"{name} ({classes}) can't generate text. Choose another one."
     quantized = config.get("quantization_config") or {}
     if (method := quantized.get("quant_method", TRAINABLE_QUANTIZATIONS[0])) not in TRAINABLE_QUANTIZATIONS:
-        advice = f"{_base_model_advice(base)} Where memory is short, that one can be loaded as 4bit."
-        return f"{name} is quantized already ({str(method).upper()}), and such weights cannot be trained. {advice}"
+        advice = f"{_base_model_advice(base)} If memory is short, you can load that one in 4 bits."
+        return f"{name} is already quantized ({str(method).upper()}), and its weights can't be trained. {advice}"
     return ""
 
 
 def _base_model_advice(base: str) -> str:
-    return f"Get the model that it was made of instead{f': {base}' if base else ''}."
+    return f"Download its base model instead{f': {base}' if base else ''}."
 
 
 def needed_files(files: Collection[str], read: Callable[[str], Mapping[str, Any]]) -> list[str]:

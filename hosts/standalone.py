@@ -21,10 +21,10 @@ from ..downloads import download, hub_models
 from . import memory
 
 LOADING_OPTIONS: Mapping[str, str] = {
-    "auto": "auto (the model's own type; float32 on a CPU)",
+    "auto": "auto (the model's type; float32 on a CPU)",
     "float32": "float32 (the most memory)",
     "bfloat16": "bfloat16",
-    "float16": "float16 (older cards)",
+    "float16": "float16 (older GPUs)",
     "8bit": "8-bit",
     "4bit": "4-bit (NF4, the least memory)",
 }
@@ -101,7 +101,7 @@ class StandaloneHost:
             card = self.card()
             self._loaded = LoadedModel(card, _load_weights(self._any_path(self.selected_model[0]), card, loading))
         except ModelError as error:
-            unloaded = f" {previous} made room for it: no model is in memory now." if previous else ""
+            unloaded = f" {previous} was unloaded to free memory. No model is loaded now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
 
     def download_job(self, name: str) -> tuple[str, JobFn]:
@@ -167,7 +167,7 @@ class StandaloneHost:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
             models = self.folders.models
-            raise ModelError(f"No model is chosen. Put one into {models}, or bring one with get, and choose it.")
+            raise ModelError(f"No model is chosen. Copy one to {models}, or download one with get, and choose it.")
         for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return path
@@ -194,7 +194,7 @@ class StandaloneHost:
             tokenizer = AutoTokenizer.from_pretrained(folder, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
-                f"{path} cannot be read as a model: {_first_line(error)} Download it anew, or choose another one."
+                f"{path} can't be read as a model: {_first_line(error)} Download it again, or choose another one."
             ) from error
         name = path.stem if path.is_file() else path.resolve().name
         if getattr(config, "is_encoder_decoder", False):
@@ -221,7 +221,7 @@ def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
         model = AutoModelForCausalLM.from_pretrained(folder, **options, **_load_options(loading))
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
         advice = _memory_advice(error, loading)
-        raise ModelError(f"{card.name} cannot be loaded as {loading}: {_first_line(error)}{advice}") from error
+        raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
     return _disable_repacking(model.eval())
 
 
@@ -229,7 +229,7 @@ def _memory_advice(error: Exception, loading: str) -> str:
     """Advice for an error about memory; torch says so only in its message, on a GPU and on a CPU."""
     if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
         return ""
-    return " Choose a smaller model." if loading == "4bit" else " Load it as 4bit, or choose a smaller model."
+    return " Choose a smaller model." if loading == "4bit" else " Load it in 4 bits, or choose a smaller model."
 
 
 def _disable_repacking(model: Any) -> Any:
@@ -295,13 +295,13 @@ def _empty_cache() -> None:
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f"The package {package} is needed {purpose}. Install it with: pip install {package}")
+        raise ModelError(f"The package {package} is needed {purpose}. Install it: pip install {package}")
 
 
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
-    no_models = f" {models} holds no model yet; the command get brings one."
-    listed = f" There are: {', '.join(models_there)}." if models_there else no_models
-    return f"There is no model {str(name)!r}: neither in {models} nor as a folder with a config.json.{listed}"
+    no_models = f" {models} has no models yet. Download one with the command get."
+    listed = f" Available: {', '.join(models_there)}." if models_there else no_models
+    return f"There is no model {str(name)!r} in {models}, and no such folder with a config.json.{listed}"
 
 
 def _first_line(error: Exception) -> str:

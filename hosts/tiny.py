@@ -49,7 +49,7 @@ def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True)
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):
-        raise ModelError(f"{folder} holds other files: name an empty folder, or one that is not there yet.")
+        raise ModelError(f"{folder} contains other files. Choose an empty folder or a new one.")
     with staging_folder(folder) as temporary:
         model_folder = temporary / folder.name
         tokenizer = _make_tokenizer(text, adds_bos=adds_bos)

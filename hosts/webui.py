@@ -23,8 +23,8 @@ _CANNOT_TRAIN: Mapping[str, str] = {
     "TensorRTLLMModel": "TensorRT-LLM",
 }
 _NEXT_CLICK = (
-    "In the Model tab choose a model in transformers format (a folder with .safetensors files), "
-    "set Model loader to Transformers, and press Load."
+    "In the Model tab, choose a model in transformers format (a folder with .safetensors files), set "
+    "Model loader to Transformers, and press Load."
 )
 
 
@@ -51,7 +51,7 @@ class WebuiHost:
     @property
     def read_only_reason(self) -> str:
         if _shared().args.multi_user:
-            return "The webui runs with --multi-user: others may look here, and nobody may start or stop a run."
+            return "The webui runs with --multi-user, so this page is read-only: nobody can start or stop a run."
         return ""
 
     def models(self) -> list[str]:
@@ -88,7 +88,7 @@ class WebuiHost:
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
         if shared.model is None:
-            raise ModelError(f"The webui could not load {name!r}; its console says why. {_NEXT_CLICK}")
+            raise ModelError(f"The webui could not load {name!r}. See its console for the reason. {_NEXT_CLICK}")
 
     def _refuse_unknown(self, name: str, loaded: str) -> None:
         """Raise ModelError unless the name is in the models folder or is that of the loaded model."""
@@ -97,7 +97,7 @@ class WebuiHost:
         models = self.folders.models
         if not safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True).exists():
             listed = ", ".join(self.models()) or "none"
-            raise ModelError(f"There is no model {name!r} in {models}. There are: {listed}.")
+            raise ModelError(f"There is no model {name!r} in {models}. Available: {listed}.")
 
     def unload(self) -> None:
         """Unload the model; its name stays set, so that it can be loaded again."""
@@ -141,8 +141,8 @@ def _import_module(name: str) -> Any:
         return importlib.import_module(f"modules.{name}")
     except ImportError as error:
         raise ModelError(
-            f"This does not look like a text-generation-webui that Training PRO knows (modules.{name}: {error}). "
-            f"Update the webui, or run Training PRO on its own: {launch_command()} page"
+            f"This version of text-generation-webui is not supported (modules.{name}: {error}). "
+            f"Update the webui, or run Training PRO alone:  {launch_command()} page"
         ) from error
 
 
@@ -152,8 +152,9 @@ def _shared() -> Any:
     missing = [name for name in names if not hasattr(shared, name)]
     if missing:
         raise ModelError(
-            f"This version of text-generation-webui has no {', '.join('shared.' + m for m in missing)}. "
-            f"Update Training PRO, or run it on its own: {launch_command()} page"
+            "This version of text-generation-webui has no "
+            f"{', '.join('shared.' + m for m in missing)}. Update Training PRO, or run it alone:  "
+            f"{launch_command()} page"
         )
     return shared
 
@@ -167,22 +168,22 @@ def _untrainable_reason(shared: Any) -> str:
     """Why the loaded model cannot be trained, and what to click next; empty if it can."""
     if importlib.util.find_spec("torch") is None:
         return (
-            "This is the portable webui: it has no torch and can only chat. To train, install the full version "
-            "(start_windows.bat, start_linux.sh or start_macos.sh of the source download), or run Training PRO "
-            f"on its own: {launch_command()} demo"
+            "This is the portable webui, which has no torch and can't train. To train, install the "
+            "full version (start_windows.bat, start_linux.sh or start_macos.sh of the source "
+            f"download), or run Training PRO alone:  {launch_command()} demo"
         )
     if _idle_unloaded(shared):
         return (
-            f"{shared.model_name} was unloaded for inactivity. Start loads it again; for Check, press Load first."
+            f"{shared.model_name} was unloaded after inactivity. Start loads it again. Before Check, press Load."
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
     if (class_name := type(shared.model).__name__) == "LlamaServer":
         return _gguf_message(shared)
     if class_name in _CANNOT_TRAIN:
-        return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which cannot train. {_NEXT_CLICK}"
+        return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which can't train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
-        return f"The loaded model is a {class_name}, which cannot be trained. {_NEXT_CLICK}"
+        return f"The loaded model is a {class_name}, which can't be trained. {_NEXT_CLICK}"
     if getattr(shared.model.config, "is_encoder_decoder", False):
         return f"{shared.model_name} is an encoder-decoder model; only causal language models can be trained here."
     if shared.tokenizer is None:
@@ -195,14 +196,15 @@ def _gguf_message(shared: Any) -> str:
     file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
     origin = gguf_header.find_base_model(file)
     download = (
-        f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that and press "
-        "Download. Then"
+        f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that "
+        "name and press Download. Then"
         if origin
-        else "Download the original of it (its page names it as base model) in the Model tab. Then"
+        else "Download its base model (named on its page) in the Model tab. Then"
     )
     return (
-        f"{shared.model_name} is a GGUF file, run by llama.cpp, which cannot train. {download} choose it, set "
-        "Model loader to Transformers, tick load-in-4bit and use_double_quant if memory is short, and press Load."
+        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it, "
+        "set Model loader to Transformers, select load-in-4bit and use_double_quant if memory is "
+        "short, and press Load."
     )
 
 

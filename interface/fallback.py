@@ -12,8 +12,9 @@ from ..core.launcher import launch_command
 def show_draw_error(error: Exception) -> None:
     """Draw an error message in place of the tab."""
     gr.Markdown(
-        f"**Training PRO cannot draw its tab here** ({type(error).__name__}: {error}). The console has the "
-        f"details. Update Training PRO and the webui, or run it on its own: `{launch_command()} demo`"
+        f"**Training PRO can't show its tab here** ({type(error).__name__}: {error}). See the console "
+        "for details. Update Training PRO and the webui, or run Training PRO alone: "
+        f"`{launch_command()} demo`"
     )
 
 

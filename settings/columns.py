@@ -28,7 +28,7 @@ def parse_columns(text: str) -> Columns:
         tokens = shlex.split(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} has a quotation mark too few. Put names with spaces into two of them."
+            f"{text!r} is missing a quotation mark. Put names with spaces in quotation marks."
         ) from None
     assignments = [token.partition("=") for token in tokens]
     malformed = [
@@ -38,7 +38,7 @@ def parse_columns(text: str) -> Columns:
     ]
     if malformed:
         raise ValueError(
-            f"{malformed[0]!r} is not understood. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
+            f"{malformed[0]!r} can't be parsed. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
         )
     names = {ours.strip().lower(): theirs for ours, _, theirs in assignments}
     return Columns(names.pop(TABLE_KEY, ""), "", names)

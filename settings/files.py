@@ -33,7 +33,7 @@ def convert_values(
     """Do the same for values that are already parsed."""
     if (version := values.get("settings_version", SETTINGS_VERSION)) != SETTINGS_VERSION:
         raise SettingsError(
-            [f"{place}made by a newer Training PRO (settings version {version}). Update this one."]
+            [f"{place}was saved by a newer Training PRO (settings version {version}). Update this one."]
         )
     result = convert_settings(values, lambda name: datasets is not None and _exists(datasets, name))
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
@@ -53,7 +53,7 @@ def _parse(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_bytes())  # bytes, so that UTF-16 is detected: PowerShell writes it with >
     except OSError as error:
         raise SettingsError(
-            [f"{path}: cannot be read ({error.strerror}). Give the path of a settings file."]
+            [f"{path}: can't be read ({error.strerror}). Enter the path of a settings file."]
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SettingsError([f"{path}: is not a settings file ({error}). It must be one JSON object."]) from None

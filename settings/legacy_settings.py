@@ -294,7 +294,7 @@ _KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)
 
 def _unused_dataset(old: _OldFile) -> Iterator[str]:
     if old.text and old.rows and not old.hybrid:
-        yield f"Dataset: {old.rows!r} is in the file too, but the older program learned from {old.text!r} alone."
+        yield (f"Dataset: {old.rows!r} is in the file too, but the older program trained on {old.text!r} only.")
 
 
 def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
@@ -311,11 +311,11 @@ def _different_schedule(old: _OldFile) -> Iterator[str]:
     """Schedules that have the same name in transformers but another curve here."""
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
-        yield "Schedule 'polynomial': the older program's fell straight to 0, which is 'linear' here."
+        yield "Schedule 'polynomial': the older program's fell linearly to 0, which is 'linear' here."
     elif name == "cosine_with_restarts":
         yield "Schedule 'cosine_with_restarts': the older program's never restarted, which is 'cosine' here."
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
-        yield "Schedule 'inverse_sqrt': without warm-up the older program's hardly fell; 'constant' is nearer."
+        yield "Schedule 'inverse_sqrt': without warmup the older program's hardly fell; 'constant' is nearer."
 
 
 def _unknown_keys(old: _OldFile) -> Iterator[str]:

@@ -68,13 +68,13 @@ def resumed_settings(
 def _read(key: str, value: object) -> Any:
     if key != RATE_FACTOR:
         if key not in LiveSettings().values():
-            raise ValueError(f"'{key}' cannot be changed while a run goes on.")
+            raise ValueError(f"'{key}' can't be changed during a run.")
         return SETTINGS[key].read(value)
     try:
         factor = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         factor = -1.0
     if not 0 < factor <= MAX_FACTOR:
-        message = f"{value!r} is not a number above 0 and up to {MAX_FACTOR:g}.{comma_hint(value)}"
+        message = f"{value!r} is not a number above 0 and at most {MAX_FACTOR:g}.{comma_hint(value)}"
         raise ValueError(f"Factor on the learning rate: {message}")
     return factor

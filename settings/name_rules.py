@@ -22,24 +22,24 @@ def name_problem(name: str, of: str = LORA) -> str:
     if not name.strip():
         return f"is empty. Give the {of} a name, for example 'my-story'."
     if len(name) > MAX_NAME_LENGTH:
-        return f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are possible. Choose a shorter one."
+        return f"has {len(name)} characters; the limit is {MAX_NAME_LENGTH}. Choose a shorter name."
     if ".." in name or re.search(r"[/\\]|^[A-Za-z]:", name):
-        hint = "; the LoRA is saved in the LoRA folder under it" if of == LORA else ", without a folder"
-        return f"{name!r} is a path. Give a plain name{hint}."
+        hint = "; the LoRA is saved under it in the LoRA folder" if of == LORA else ", without a folder"
+        return f"{name!r} is a path. Enter a plain name{hint}."
     if of == LORA and "." in name:
-        return f"{name!r} has a dot, and a LoRA with a dot in its name cannot be put on. Use - or _ instead."
+        return f"{name!r} contains a dot, and a LoRA with a dot in its name can't be attached. Use - or _ instead."
     if match := re.search(r'[<>:"|?*\x00-\x1f]', name):
-        return f"{name!r} has the character {match[0]!r}, which not every system can store. Leave it out."
+        return f"{name!r} has the character {match[0]!r}, which some systems can't store. Remove it."
     if name != name.strip() or name.endswith(".") or _RESERVED.match(name):
-        return f"{name!r} is a name that Windows cannot store. Choose another one."
+        return f"{name!r} is a name that Windows can't store. Choose another name."
     if name.endswith("-np"):
-        return f"{name!r} ends in -np, and the webui hides such folders. Choose another ending."
+        return f"{name!r} ends in -np, and the webui hides such folders. Choose another name."
     if of == LORA and TORCH_ATTRIBUTES.fullmatch(name):
-        return f"{name!r} is a word of PyTorch's own, and the webui's Model tab fails on it. Try {name + '-1'!r}."
+        return f"{name!r} is a name that PyTorch uses, and the webui's Model tab fails on it. Try {name + '-1'!r}."
     if name.startswith("."):
-        return f"{name!r} begins with a dot, and what is called so is hidden. Choose another beginning."
+        return f"{name!r} starts with a dot, so it would be hidden. Choose another name."
     if name.startswith("-"):
-        return f"{name!r} begins with -, which a command line takes for a flag. Choose another beginning."
+        return f"{name!r} starts with -, which looks like a command-line flag. Choose another name."
     return f"{name!r} {reason}. Choose another one." if (reason := name_fault(name)) else ""
 
 
@@ -47,4 +47,4 @@ def shard_size_problem(text: str) -> str:
     """Return what is wrong with a file size, or an empty string."""
     if re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
         return ""
-    return f"{text!r} is no size. Write it as 500MB or 5GB."
+    return f"{text!r} is not a size. Write it like 500MB or 5GB."

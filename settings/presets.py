@@ -50,7 +50,9 @@ def _read_table(path: Path) -> dict[str, Preset]:
     """Read the rows of a table; a SettingsError names the file, the row and what is wrong with it."""
     rows = _read_json_object(path)
     if rows is None:
-        raise SettingsError([f"{path} is no table of presets: it has to be JSON, a name and values for each row."])
+        raise SettingsError(
+            [f"{path} is not a preset table. It must be JSON with a name and values for each row."]
+        )
     return {name: _parse_row(path, name, row) for name, row in rows.items()}
 
 
@@ -60,12 +62,12 @@ def _parse_row(path: Path, name: str, row: Any) -> Preset:
         raise SettingsError([f'{path}, {name!r}: its values are missing. Write {{"values": {{"rank": 32}}}}.'])
     if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
         raise SettingsError(problems)
-    return Preset(name, str(row.get("label", name)), str(row.get("words", "A row of your own.")), values)
+    return Preset(name, str(row.get("label", name)), str(row.get("words", "From your preset table.")), values)
 
 
 def _problems(key: str, value: object) -> list[str]:
     if key in EXCLUDED_KEYS:
-        return [f"{key!r} is never a matter of a preset."]
+        return [f"{key!r} can't be part of a preset."]
     if key not in SETTINGS:
         return [f"there is no setting {key!r}."]
     try:
@@ -84,9 +86,7 @@ def own_presets(folder: Path) -> list[Preset]:
 
 def _read_preset(path: Path) -> Preset | None:
     values = _read_json_object(path)
-    return (
-        None if values is None else Preset(path.stem, path.stem, "A preset of your own.", _preset_values(values))
-    )
+    return None if values is None else Preset(path.stem, path.stem, "Your own preset.", _preset_values(values))
 
 
 def _read_json_object(path: Path) -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     if problem := name_problem(name, "preset"):
         raise SettingsError([f"Preset: its name {problem}"])
     if name.casefold() in _reserved_names():
-        raise SettingsError([f"Preset: {name!r} is a name that comes with Training PRO. Choose another one."])
+        raise SettingsError([f"Preset: {name!r} is the name of a built-in preset. Choose another name."])
     write_json(_file(folder, name), _preset_values(values))
 
 
@@ -114,7 +114,7 @@ def _reserved_names() -> set[str]:
 
 def delete(folder: Path, name: str) -> None:
     if name_problem(name, "preset") or name.casefold() in TABLES or not _file(folder, name).is_file():
-        raise SettingsError([f"Preset: there is no preset of your own called {name!r}."])
+        raise SettingsError([f"Preset: you have no preset called {name!r}."])
     _file(folder, name).unlink()
 
 
@@ -131,7 +131,7 @@ def find_preset(name: str, folder: Path) -> Preset:
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
     if name not in presets:
-        raise SettingsError(broken or [f"There is no preset {name!r}. There are: {', '.join(presets)}."])
+        raise SettingsError(broken or [f"There is no preset {name!r}. Available: {', '.join(presets)}."])
     return presets[name]
 
 
@@ -139,7 +139,7 @@ def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
     """Return the preset of this kind and name; presets of other kinds may have the same name."""
     presets = {p.name: p for p in presets_of_kind(kind, folder)}
     if name not in presets:
-        raise SettingsError([f"The preset {name!r} is not there any more. Open the page anew."])
+        raise SettingsError([f"The preset {name!r} no longer exists. Reload the page."])
     return presets[name]
 
 
@@ -163,7 +163,11 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
         common = {key: preset.values[key] for key in preset.values.keys() & values.keys() - set(over)}
         overrides += [f"{change} ({preset.name})" for change in sorted(describe_changes(values, common))]
         values |= preset.values
-    return f"Presets that set the same, the later one wins: {'; '.join(overrides)}." if overrides else ""
+    return (
+        f"Several presets set the same setting, and the last one wins: {'; '.join(overrides)}."
+        if overrides
+        else ""
+    )
 
 
 def load_form(path: Path) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def format_default(setting: Setting) -> str:
 
 def _section(name: str) -> Iterator[str]:
     yield f"## {section_title(name)}\n"
-    yield "| key | label | default | takes | what it does |"
+    yield "| key | label | default | values | description |"
     yield "| --- | --- | --- | --- | --- |"
     for setting in (setting for setting in SETTINGS.values() if setting.section == name):
         default = f"`{format_default(setting)}`" if format_default(setting) else "empty"
@@ -67,8 +67,8 @@ def _section(name: str) -> Iterator[str]:
 
 def _change_note(setting: Setting) -> str:
     if setting.live:
-        return " May be changed while a run goes on."
-    return " A run that is gone on with has to have the same." if setting.fixed else ""
+        return " Can be changed during a run."
+    return " Can't be changed when a run is resumed." if setting.fixed else ""
 
 
 def _cell(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from ..core.findings import Finding, advice, note, problem
 from .definitions import TrainingSettings
 
-SPLIT_HINT = "Keep a part aside (eval_share 0.05)."
+SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 USUAL_FIRST_LOSS = 4.0
 
@@ -19,11 +19,14 @@ def check_settings(settings: TrainingSettings) -> list[Finding]:
 
 def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.chunking == "dementor" and settings.text.overlap:
-        yield note("overlap", "DEMENTOR overlaps by itself: Overlap blocks is ignored.")
+        yield note("overlap", "Overlap blocks: DEMENTOR windows overlap already, so this is ignored.")
     if settings.aside.eval_every and _has_no_eval_data(settings):
-        yield note("eval_every", "Evaluate every: nothing is kept aside, so there is nothing to evaluate.")
+        yield note(
+            "eval_every",
+            "Evaluate every (steps): there is no validation split, so there is nothing to evaluate.",
+        )
     if settings.lora.head_rate != 1 and not settings.lora.train_head:
-        yield note("head_rate", "Train Head, rate: Train Head is off, so nothing goes by it.")
+        yield note("head_rate", "Train Head, rate: this has no effect because Train Head is off.")
 
 
 def _has_no_eval_data(settings: TrainingSettings) -> bool:
@@ -32,7 +35,7 @@ def _has_no_eval_data(settings: TrainingSettings) -> bool:
 
 def _missing_data(settings: TrainingSettings) -> Iterator[Finding]:
     if not settings.what.data:
-        yield problem("data", "Dataset: nothing is chosen. Choose a text, for example story.txt.")
+        yield problem("data", "Dataset: choose at least one file, for example story.txt.")
 
 
 def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
@@ -40,8 +43,8 @@ def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and the "
-            f"training may break down. Try alpha {round(lora.alpha / lora.strength)}.",
+            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and "
+            f"training may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
         )
 
 
@@ -53,14 +56,14 @@ def _high_learning_rate(settings: TrainingSettings) -> Iterator[Finding]:
     if rate > max_rate:
         yield advice(
             "learning_rate",
-            f"Learning Rate {rate:g} is far above what is usual here ({usual_rate:g}), and the training may break "
-            f"down. Try {usual_rate:g}.",
+            f"Learning Rate {rate:g} is far above the usual range here ({usual_rate:g}), and training "
+            f"may diverge. Try {usual_rate:g}.",
         )
     elif rate * lora.lora_plus > max_rate:
         yield advice(
             "learning_rate",
-            f"LoRA+ {lora.lora_plus:g}: half of the LoRA learns at {rate * lora.lora_plus:g}, far above what is "
-            f"usual ({usual_rate:g}), and the training may break down. Try a Learning Rate of "
+            f"LoRA+ {lora.lora_plus:g}: half of the LoRA trains at {rate * lora.lora_plus:g}, far "
+            f"above what is usual ({usual_rate:g}), and training may diverge. Try a Learning Rate of "
             f"{max_rate / lora.lora_plus / 2:.0e}.",
         )
 
@@ -69,8 +72,9 @@ def _stops_at_start(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
         yield advice(
             "stop_at_loss",
-            f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models begin below that on a language they "
-            "know, and the run would end with its first steps. Try 1.5, or 0 for no such stop.",
+            f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models start below that on a "
+            "language they know, so the run would end within its first steps. Try 1.5, or 0 to turn "
+            "it off.",
         )
 
 
@@ -78,8 +82,8 @@ def _eos_after_every_block(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.add_eos == "every_block":
         yield advice(
             "add_eos",
-            "End token after every block: the model learns to stop in the middle of a text. "
-            "Better: at each hard cut.",
+            "Add EOS token: after every block, it teaches the model to stop in the middle of a text. "
+            "At each hard cut is better.",
         )
 
 
@@ -88,8 +92,8 @@ def _odd_batch_with_pairs(settings: TrainingSettings) -> Iterator[Finding]:
     if _has_switch(settings) and settings.switching.switch_pairs and size % 2:
         yield problem(
             "batch_size",
-            "Pair phase: two neighbours stand in one batch, which wants an even batch size. It is "
-            f"{size}; use {size + 1}, or leave pairs off.",
+            f"Pair phase: two neighbors share a batch, so the batch size must be even. It is {size}; "
+            f"use {size + 1}, or turn the pair phase off.",
         )
 
 
@@ -107,18 +111,19 @@ def _switch_order(settings: TrainingSettings) -> Iterator[Finding]:
     if s.switch_after == "loss" and s.switch_pairs and s.second_switch_loss_high >= s.switch_loss_high:
         yield problem(
             "second_switch_loss_high",
-            f"Second switch at loss: its upper bound {s.second_switch_loss_high:g} is not under that "
-            f"of the first one, {s.switch_loss_high:g}, so both would come at once. Use a lower one.",
+            f"Second switch at loss: its upper bound {s.second_switch_loss_high:g} is not below that "
+            f"of the first switch, {s.switch_loss_high:g}, so both would happen at the same time. Use "
+            "a lower value.",
         )
-    bands = [("Change over", "switch_loss_low", s.switch_loss_low, s.switch_loss_high)]
+    bands = [("Switch", "switch_loss_low", s.switch_loss_low, s.switch_loss_high)]
     if s.switch_pairs:
         bands.append(
-            ("Second change", "second_switch_loss_low", s.second_switch_loss_low, s.second_switch_loss_high)
+            ("Second switch", "second_switch_loss_low", s.second_switch_loss_low, s.second_switch_loss_high)
         )
     for name, key, low, high in bands:
         if s.switch_after == "loss" and low > high:
             yield problem(
-                key, f"{name} at loss: the lower bound {low:g} is above the upper one, {high:g}. Exchange them."
+                key, f"{name} at loss: the lower bound {low:g} is above the upper bound, {high:g}. Swap them."
             )
 
 
@@ -128,8 +133,8 @@ def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[Finding]
         if _dataset_name(name) in training_names:
             yield problem(
                 "eval_data",
-                f"Evaluation dataset: {name} is learned from too. Take it out of one of the two, or "
-                "keep a share of it aside instead.",
+                f"Evaluation dataset: {name} is also in the training data. Remove it from one of the "
+                "two, or keep a share of it aside instead.",
             )
 
 
@@ -148,9 +153,9 @@ def _large_head(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.lora.train_head and has_two_states:
         yield advice(
             "optimizer",
-            "Train Head: embeddings and output layer are trained whole, and the optimizer keeps two more numbers "
-            "for each of theirs. An 8-bit optimizer (adamw_8bit) takes a quarter of that, or half where the "
-            "model is loaded in 16 bits.",
+            "Train Head: the embeddings and the output layer are trained in full, and the optimizer "
+            "stores two more values for each of their weights. An 8-bit optimizer (adamw_8bit) needs "
+            "a quarter of that memory, or half if the model is loaded in 16 bits.",
         )
 
 
@@ -160,11 +165,12 @@ def _missing_eval_data(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.early_stopping:
         yield problem(
             "early_stopping",
-            f"Early stopping: it looks at evaluations, and nothing is kept aside for them. {SPLIT_HINT}",
+            f"Early stopping: it needs evaluations, and there is no validation split. {SPLIT_HINT}",
         )
     if settings.saving.keep_best == "accuracy":
         yield problem(
-            "keep_best", f"Keep the best, by its accuracy: nothing is kept aside to tell it by. {SPLIT_HINT}"
+            "keep_best",
+            f"Keep the best, by accuracy: there is no validation split to measure it on. {SPLIT_HINT}",
         )
 
 

@@ -176,7 +176,7 @@ def comma_hint(value: object) -> str:
         return ""
     with_point = re.sub(r"^([+-]?)\.", r"\g<1>0.", digits.replace(",", "."))
     without_comma = (
-        f", or {digits.replace(',', '')} if the comma parts thousands"
+        f", or {digits.replace(',', '')} if the comma separates thousands"
         if THOUSANDS_NUMBER.fullmatch(digits)
         else ""
     )
@@ -185,12 +185,12 @@ def comma_hint(value: object) -> str:
 
 def _range_hint(setting: Setting) -> str:
     accepted = setting.range()
-    return f" It takes {accepted}." if accepted else _example_hint(setting)
+    return f" Allowed: {accepted}." if accepted else _example_hint(setting)
 
 
 def _example_hint(setting: Setting) -> str:
     example = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
-    return f" Give something like {example}."
+    return f" Use something like {example}."
 
 
 _READERS: Mapping[str, Callable[[Setting, object], Any]] = {

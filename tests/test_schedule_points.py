@@ -61,7 +61,7 @@ def test_the_description():
     phases = get_schedule("0:0 0.1:1 0.5:1 1:0").phases(ScheduleSteps(100, 50))
     assert (
         describe_phases(phases)
-        == "rise straight to 1 to step 10, hold at 1 to step 50, fall straight to 0 to step 100"
+        == "rise linearly to 1 to step 10, hold at 1 to step 50, fall linearly to 0 to step 100"
     )
 
 
@@ -76,7 +76,7 @@ def test_known_names_are_schedules():
         ("0:0 half:1", "'half:1' is neither a schedule nor a point."),
         ("0:0 1.5:1", "'1.5:1' is neither"),
         ("0:0 0.5:-1", "'0.5:-1' is neither"),
-        ("0.5:1 0.2:0", "the point at 0.2 stands behind the one at 0.5: exchange them."),
+        ("0.5:1 0.2:0", "the point at 0.2 is after the one at 0.5. Swap them."),
         ("0:0 nan:1", "'nan:1' is neither"),
     ],
 )
@@ -91,5 +91,5 @@ def test_a_run_by_points(place):
     values = [entry["learning_rate"] for entry in read_graph(place)]
     assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
     assert (
-        read_log(place)["schedule"] == "0:0 0.5:1 1:0: rise straight to 1 to step 2, fall straight to 0 to step 4"
+        read_log(place)["schedule"] == "0:0 0.5:1 1:0: rise linearly to 1 to step 2, fall linearly to 0 to step 4"
     )

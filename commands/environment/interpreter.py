@@ -57,10 +57,9 @@ def ensure_environment(needs: Collection[str], *, torch_spec: str | None = None,
     if not (environment.has_lists(lists) and environment.finds_modules()):
         if dist_env.world_size() > 1:
             raise TrainingProError(
-                "{} lacks what is needed ({}), and several processes cannot install it at once. Run the command "
-                "once without torchrun, then use the torchrun of that environment.".format(
-                    sys.executable, ", ".join(modules)
-                )
+                "{} does not have the required packages ({}), and several processes can't install "
+                "them at the same time. Run the command once without torchrun, then use the torchrun "
+                "of that environment.".format(sys.executable, ", ".join(modules))
             )
         environment.make(lists)
     if not environment.is_running:

@@ -20,8 +20,8 @@ STDERR = 2  # for pip's progress; standard output is for results
 TIMEOUT_SECONDS = 5
 MAX_ERROR_LINES = 8
 INSTALL_FAILED = (
-    "pip could not install the libraries: its reason stands above. Is there a network, and room on "
-    "the disk? The next start goes on from here."
+    "pip could not install the packages; see its error above. Check your network connection and disk "
+    "space, then start again to continue the installation."
 )
 
 
@@ -44,7 +44,7 @@ class DownloadSize:
 
     def __str__(self) -> str:
         if self.unknown == self.packages:
-            return f"{self.packages} packages; how large they are cannot be told from here"
+            return f"{self.packages} packages; their size is not known"
         if self.unknown:
             return f"{self.packages} packages, {format_bytes(self.known)} and {self.unknown} of unknown size"
         return f"{self.packages} packages, {format_bytes(self.known)}"

@@ -88,11 +88,11 @@ def _with_fallback(python: Path, pin: str, arguments: list[str], card: Gpu | Non
     except TrainingProError as error:
         if card is not None:
             raise TrainingProError(
-                f"{error}\nThe build of torch for this card is {arguments[0]}, from {arguments[-1]}. "
-                f"--torch {pin} takes what the registry has instead."
+                f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
+                f"--torch {pin} uses the build from the package index instead."
             ) from error
-        say(f"{arguments[-1]} has no {arguments[0]} for this Python, or cannot be reached:")
-        say("the registry's build is taken. It brings CUDA along, which is large and stays unused.")
+        say(f"{arguments[-1]} has no {arguments[0]} for this Python, or can't be reached:")
+        say("Using the build from the package index instead. It includes CUDA, which is large and not used here.")
         return [pin]
     return arguments
 

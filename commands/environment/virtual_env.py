@@ -90,7 +90,7 @@ class Environment:
             self._check_imports()
             installed = {**noted.lists, **{name: read_pins(name) for name in lists}}
             write_marker(self.folder, Marker(installed, self.torch_spec or noted.torch))
-        say(f"The environment is ready: {self.folder}")
+        say(f"Environment ready: {self.folder}")
 
     def _create_if_broken(self) -> None:
         if self._succeeds(PASS_CODE) and self._succeeds("import pip"):
@@ -98,19 +98,19 @@ class Environment:
         other_layout = self.folder / ("bin" if os.name == "nt" else "Scripts")
         if not self.is_ours and (self._succeeds(PASS_CODE) or other_layout.exists()):
             raise TrainingProError(
-                f"{self.folder} belongs to something else (it has no pip, or is of another system): "
-                "rename that folder, then start again."
+                f"{self.folder} is not an environment of Training PRO (it has no pip, or comes from "
+                "another system). Rename that folder, then start again."
             )
-        say(f"Training PRO makes an environment of its own and touches no other: {self.folder}")
+        say(f"Training PRO uses its own environment and does not change any other: {self.folder}")
         create_environment(self.folder)
 
     def _install(self, lists: Sequence[str]) -> None:
-        say(f"Asking pip what has to come into {self.folder} ...")
+        say(f"Asking pip which packages to install in {self.folder} ...")
         arguments = torch_arguments(self.python, self._torch_pin(), self.torch_spec)
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
-            say(f"To load into {self.folder}: {download_size(wheels)} (unpacked two to four times that).")
+            say(f"To download into {self.folder}: {download_size(wheels)} (two to four times that on disk).")
             if self.is_ours:
                 write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))
             install(self.python, arguments)
@@ -118,10 +118,10 @@ class Environment:
     def _recreate(self, lists: Sequence[str]) -> None:
         if not self.is_ours or self.is_running:
             raise TrainingProError(
-                f"Packages in {self.folder} are damaged. Delete that folder, then start again "
-                "with the Python of the system."
+                f"Packages in {self.folder} are damaged. Delete that folder, then start again with "
+                "the system's Python."
             )
-        say(f"{self.folder} was left half made and is begun again.")
+        say(f"{self.folder} is incomplete, so it is created again.")
         create_environment(self.folder)
         self._install(lists)
 
@@ -132,7 +132,7 @@ class Environment:
         if process.returncode:
             raise TrainingProError(
                 f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are in {self.folder}, "
-                "but this system cannot load them: the reason stands above."
+                "but this system can't load them; see the error above."
             )
 
     def _torch_pin(self) -> str:
@@ -154,8 +154,8 @@ def create_environment(folder: Path) -> None:
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         version = "{}.{}".format(*sys.version_info[:2])
         raise TrainingProError(
-            f"{sys.executable} cannot make environments: its venv or ensurepip module is missing. "
-            f"On Debian and Ubuntu: sudo apt install python{version}-venv"
+            f"{sys.executable} can't create environments because its venv or ensurepip module is "
+            f"missing. On Debian and Ubuntu, run:  sudo apt install python{version}-venv"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,8 @@ def create_environment(folder: Path) -> None:
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if process.returncode:
         raise TrainingProError(
-            f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not make {folder}: see above."
+            f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not create "
+            f"{folder}: see above."
         )
 
 
@@ -192,6 +193,6 @@ def _explain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise TrainingProError(f"Stopped; {folder} is not whole yet. The next start goes on there.") from None
+        raise TrainingProError(f"Stopped. {folder} is not complete yet. Start again to continue.") from None
     except OSError as error:
-        raise TrainingProError(f"The environment {folder} cannot be made: {error}") from error
+        raise TrainingProError(f"The environment {folder} can't be created: {error}") from error

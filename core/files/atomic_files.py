@@ -155,7 +155,7 @@ def write_error_reason(error: Exception, folder: Path) -> str:
     if is_disk_full(error, folder):
         return f"the disk is full ({size(free_bytes(folder))} free)"
     if isinstance(error, PermissionError):
-        return f"{Path(error.filename or folder).name} may not be written, or another program holds it open"
+        return f"{Path(error.filename or folder).name} can't be written, or another program has it open"
     if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
     return first_line(error)

@@ -65,6 +65,4 @@ def _refuse_unwritable(path: Path) -> None:
         path.open("ab").close()
     except OSError as error:
         why = write_error_reason(error, path.parent)
-        raise SavingError(
-            f"{path.parent} cannot be written: {why}. Mend that, or choose another folder."
-        ) from error
+        raise SavingError(f"{path.parent} can't be written: {why}. Fix that, or choose another folder.") from error

@@ -30,11 +30,12 @@ def child(
     that users may link into the folder themselves: models and datasets.
     """
     if problem := name_fault(name):
-        raise refusal(f"{what}: {shorten_value(name)} {problem}. Give the name of something in {folder}.")
+        raise refusal(f"{what}: {shorten_value(name)} {problem}. Enter the name of something in {folder}.")
     path = folder / name
     if not follow_links and leads_out(path):
         raise refusal(
-            f"{what}: {shorten_value(name)} is a link that leads out of {folder}. Put the thing itself there."
+            f"{what}: {shorten_value(name)} is a link to a place outside of {folder}. Put the file or "
+            "folder itself there."
         )
     return path
 
@@ -45,7 +46,7 @@ def descendant(
     """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
     if len(elements) > 1 and any(map(name_fault, elements)):
-        raise refusal(f"{what}: {shorten_value(name)} is a path. Give the name of something in {folder}.")
+        raise refusal(f"{what}: {shorten_value(name)} is a path. Enter the name of something in {folder}.")
     path = folder
     for element in elements:
         path = child(path, element, what, refusal=refusal, follow_links=follow_links)
@@ -55,16 +56,16 @@ def descendant(
 def name_fault(name: object) -> str:
     """Say why a value is not a plain file name on every system; empty if it is one."""
     if not isinstance(name, str) or not name.strip():
-        return "is no name"
+        return "is not a valid name"
     if any(0xD800 <= ord(character) <= 0xDFFF for character in name) or CONTROL_CHARACTERS.search(name):
-        return "has a character that no name of a file can have"
+        return "contains a character that file names can't have"
     if len(name.encode()) > MAX_NAME_BYTES:
-        return "is longer than the name of a file can be"
+        return "is too long for a file name"
     if PATH_SEPARATORS.search(name) or not name.strip(". "):
         return "is a path"
     if name.endswith((".", " ")):
-        return "ends in a dot or a blank, which Windows leaves out"
-    return "is a name that Windows keeps for a device" if DEVICE_NAMES.fullmatch(name) else ""
+        return "ends in a dot or a space, which Windows removes"
+    return "is a name that Windows reserves for a device" if DEVICE_NAMES.fullmatch(name) else ""
 
 
 def leads_out(path: Path) -> bool:

@@ -69,7 +69,7 @@ class AutoStart:
                 if self._record_end is not None:
                     self._record_end(job)
                 if job.control.asked(Request.STOP) and self.enabled:
-                    self.disable(f"{job.title} was stopped by hand.")
+                    self.disable(f"{job.title} was stopped.")
                 self.pending = self.enabled
         self._start_pending()
 

@@ -44,7 +44,7 @@ def _download(event: events.DownloadProgress) -> str:
 
 @event_text.register
 def _time_limited(event: events.TimeLimited) -> str:
-    return f"At most {duration(event.seconds)} from the first step on."
+    return f"At most {duration(event.seconds)} from the first step."
 
 
 @event_text.register
@@ -57,15 +57,15 @@ def _run_planned(event: events.RunPlanned) -> str:
 @event_text.register
 def _plan_changed(event: events.PlanChanged) -> str:
     rest = event.rates[event.step :]
-    now = f", the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
-    return f"The plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
+    now = f", the learning rate changes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
+    return f"New plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
 
 
 @event_text.register
 def _live_settings_changed(event: events.LiveSettingsChanged) -> str:
     """With the keys of the settings; the page has their labels instead."""
     changes = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in event.changes.items())
-    return f"From after step {event.step} on: {changes}."
+    return f"After step {event.step}: {changes}."
 
 
 @event_text.register
@@ -76,7 +76,7 @@ def _checkpoint_saved(event: events.CheckpointSaved) -> str:
 @event_text.register
 def _machine_use(event: events.MachineUse) -> str:
     """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
-    device = plural(event.cards, "graphics card") if event.cards else "memory of the whole program"
+    device = plural(event.cards, "GPU") if event.cards else "memory of the program"
     total = f" of {size(event.total)}" if event.total else ""
     readings = ((event.busy, "% busy"), (event.celsius, "\u00b0C"), (event.watts, "W"))
     figures = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
@@ -88,8 +88,8 @@ def _evaluation(event: events.EvaluationDone) -> str:
     gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
     parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
     return (
-        f"Kept aside, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
-        f"{event.accuracy:.1%} of the tokens right{parts}{gain}"
+        f"Validation, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
+        f"{event.accuracy:.1%} of tokens correct{parts}{gain}"
     )
 
 
@@ -108,7 +108,7 @@ def _perplexity(event: PerplexityMeasured) -> str:
     lora = "without a LoRA" if event.lora == "-" else f"with {event.lora}"
     return (
         f"{event.dataset} {lora}: perplexity {event.perplexity:.4f}, {event.right:.1%} of "
-        f"{event.tokens:,} tokens right ({duration(event.seconds)})"
+        f"{event.tokens:,} tokens correct ({duration(event.seconds)})"
     )
 
 
@@ -120,7 +120,7 @@ def _probe(event: events.ProbeDone) -> str:
 def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
-        yield f"{event.too_large} examples at once do not fit, {event.batch_size} do: a run takes them in parts"
+        yield f"{event.too_large} examples at a time do not fit, {event.batch_size} do, so a run splits them"
     more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
     yield f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:

@@ -57,7 +57,7 @@ class Session:
         with self._lock:
             latest = self._latest.get(kind)
             if latest is not None and latest.running:
-                raise BusyError(f"{latest.title} goes on. Wait until it is done, or stop it first.")
+                raise BusyError(f"{latest.title} is running. Wait until it is done, or stop it first.")
             job = self._latest[kind] = Job(kind, title)
         return self._start_thread(job, work)
 
@@ -85,7 +85,7 @@ def _run_work(job: Job, work: JobFn) -> JobEnded:
     except TrainingProError as error:
         return JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
-        text = f"{job.title} ended with an error of the kind {type(error).__name__}: {error}"
+        text = f"{job.title} ended with {type(error).__name__}: {error}"
         if is_updated():
             advice = "restart the webui or the page, then try again"
             text += f". Training PRO was updated since it was started: {advice}"

@@ -26,9 +26,9 @@ MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message 
 
 SYSTEM_MESSAGES, TOOL_MESSAGES, EMPTY_MESSAGES, NON_TEXT_PARTS = (
     "system messages",
-    "messages of tools",
+    "tool messages",
     "empty messages",
-    "parts that are no text",
+    "parts that are not text",
 )
 THOUGHTS, CITATION_MARKS, ATTACHMENTS = "thoughts", "citation marks", "attachments"
 
@@ -65,7 +65,7 @@ def _row(row: Row, column: str, read_messages: MessageReader) -> Row:
     left_out: Counter[str] = Counter()
     try:
         if column not in row.columns:
-            raise ConversationError(f"'{column}' is missing: it is no conversation as the others are.")
+            raise ConversationError(f"'{column}' is missing, so it is not a conversation like the others.")
         turns = _merge_turns(_clean(read_messages(row.columns, left_out), left_out))
     except ConversationError as error:
         return Row(row.number, {}, str(error))
@@ -100,7 +100,9 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
     """The messages of the branch that was viewed last."""
     nodes = columns["mapping"]
     if not isinstance(nodes, dict):
-        raise ConversationError(f"'mapping' is {describe_value(nodes)}. It must be an object of messages.")
+        raise ConversationError(
+            f"'mapping' is {describe_value(nodes)}. It must be an object that contains messages."
+        )
     for node_id in reversed(_branch(nodes, columns.get("current_node"))):
         message = nodes[node_id].get("message")
         if message is not None:
@@ -113,9 +115,9 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes:
             child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
-            raise ConversationError(f"{child} {node_id!r}, which 'mapping' does not hold.")
+            raise ConversationError(f"{child} {node_id!r}, which is not in 'mapping'.")
         if node_id in branch:
-            raise ConversationError(f"'{node_id}' comes after itself: its parents go round in a circle.")
+            raise ConversationError(f"'{node_id}' is its own parent: the chain of parents is circular.")
         node = nodes[node_id]
         if not isinstance(node, dict):
             raise ConversationError(

@@ -44,9 +44,11 @@ class Dialect:
         columns = "one column"
         if self.separator != NO_SEPARATOR:
             columns = f"{SEPARATOR_WORDS.get(self.separator, self.separator)} between columns"
-        quotes = f"texts in {self.quote}" if self.quote else "no quotes around texts"
+        quotes = f"texts in {self.quote}" if self.quote else "texts without quotes"
         header = (
-            "names in the first line" if self.has_header else "no names in the first line, so columns have numbers"
+            "column names in the first line"
+            if self.has_header
+            else "no column names in the first line, so columns have numbers"
         )
         return f"{columns}, {quotes}, {header}"
 
@@ -62,7 +64,7 @@ def read_table(path: Path, name: str) -> Table:
     with open_text() as stream:
         head = "".join(line for line, _ in zip(_read_lines(stream), range(SAMPLE_LINES), strict=False))
     if not head.strip("\x00 \t\r\n\ufeff"):
-        raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     dialect = _detect_dialect(head, name)
     return Table(name, "line", lambda: _rows(open_text, dialect), notes, dialect.words)
 
@@ -91,7 +93,7 @@ def _detect_dialect(head: str, name: str) -> Dialect:
         if unquoted and not has_quoted_cells and _fit(unquoted)[0] == 1.0:
             rows, quote = unquoted, ""
     if not rows:
-        raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     first = [cell.strip() for cell in rows[0]]
     has_header = _are_names(first, rows[1:])
     names = [cell if has_header and cell else str(number) for number, cell in enumerate(first, start=1)]
@@ -179,7 +181,7 @@ def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
 def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     names = dialect.names
     if any("\x00" in cell for cell in cells):
-        return Row(number, {}, "holds a NUL byte. Save the table anew, as CSV in UTF-8.")
+        return Row(number, {}, "contains a NUL byte. Save the table again as CSV in UTF-8.")
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         return Row(number, {}, f"has {len(cells)} columns and not {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
@@ -192,18 +194,18 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
 def _remedy(dialect: Dialect) -> str:
     separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
     if not dialect.quote:
-        return f"No text may have {separator} in it."
-    return f"A text with {separator} or a line end in it stands in {dialect.quote}."
+        return f"Texts can't contain {separator}."
+    return f"A text that contains {separator} or a line break must be enclosed in {dialect.quote}."
 
 
 def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
         return (
-            f"has a text of more than {MAX_CELL_CHARS:,} characters. Split it, or close the {quote} that opens it."
+            f"has a text longer than {MAX_CELL_CHARS:,} characters. Split it, or close the {quote} that starts it."
         )
     if "unexpected end" in error:
-        return f"ends in the middle: a {quote} opens a text and none closes it."
+        return f"ends too early: a {quote} starts a text and none ends it."
     if "expected after" in error:
         return f"has a {quote} inside a text. Double it there ({quote}{quote})."
-    return f"cannot be read ({error})."
+    return f"can't be read ({error})."

@@ -49,7 +49,7 @@ def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText
     paragraphs, notes = read_paragraphs(path, name)
     text, parts = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
-        raise DataError(f"{name} is {description} without any text. Take it out of the data.")
+        raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")
     return text_files.LoadedText(
         name, text, (*notes, f"{name} was read as {description}{_parts_note(parts, hard_cut)}.")
     )
@@ -57,7 +57,7 @@ def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText
 
 def _parts_note(count: int, hard_cut: str) -> str:
     if count == 1:
-        return ", in one part"
-    return f" of {count} parts, " + (
-        "a hard cut between them" if hard_cut else "uncut, since the hard cut is empty"
+        return ", in one section"
+    return f" of {count} sections, " + (
+        "separated by hard cuts" if hard_cut else "not separated because the hard cut is empty"
     )

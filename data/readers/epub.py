@@ -16,7 +16,7 @@ from .paragraphs import Paragraph
 
 MAX_PART_BYTES, MAX_BOOK_BYTES = 50_000_000, 500_000_000  # bytes: more text than the longest book in one language
 PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
-REPAIR_HINT = "Open it in a reader of e-books and save it anew, or save its text as a .txt file."
+REPAIR_HINT = "Open it in an e-book reader and save it again, or save its text as a .txt file."
 
 
 def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
@@ -25,7 +25,9 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
         with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as book:
             return [paragraph for file in _spine(book, name) for paragraph in _read_part(book, file, name)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise DataError(f"{name} is no whole e-book: the archive is broken ({error}). {REPAIR_HINT}") from error
+        raise DataError(
+            f"{name} is not a complete e-book: the archive is broken ({error}). {REPAIR_HINT}"
+        ) from error
 
 
 def _read_part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
@@ -38,7 +40,7 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
     """The files of the book in reading order, without navigation pages and those outside the linear order."""
     rootfile = _find_first(_read_xml(book, "META-INF/container.xml", name), "rootfile")
     if rootfile is None or not rootfile.get("full-path"):
-        raise DataError(f"{name}: its container.xml does not say where the book begins. {REPAIR_HINT}")
+        raise DataError(f"{name}: its container.xml does not say where the book starts. {REPAIR_HINT}")
     package = unquote(rootfile.get("full-path"))
     opf = _read_xml(book, package, name)
     manifest = {item.get("id"): item for item in _find_all(opf, "item")}
@@ -48,10 +50,10 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
         raise DataError(f"{name}: its {package} lists nothing to read (no spine). {REPAIR_HINT}")
     encrypted = _encrypted_files(book, name)
     if encrypted & set(files):
-        raise DataError(f"{name} is locked (DRM): its text cannot be read. Use a copy that is not protected.")
+        raise DataError(f"{name} is protected (DRM), so its text can't be read. Use a copy without protection.")
     if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > MAX_BOOK_BYTES:
         raise DataError(
-            f"{name} would unpack to more than {MAX_BOOK_BYTES // 10**6} MB, which no book has. {REPAIR_HINT}"
+            f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, too large for a book. {REPAIR_HINT}"
         )
     return files
 
@@ -83,10 +85,10 @@ def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
             data = stream.read(MAX_PART_BYTES + 1)
     except KeyError as error:
         raise DataError(
-            f"{name}: {file} is not in the archive, though the book names it. {REPAIR_HINT}"
+            f"{name}: {file} is listed in the book but missing from the archive. {REPAIR_HINT}"
         ) from error
     except RuntimeError as error:
-        raise DataError(f"{name} is locked with a password. Unpack it, and pack it again without.") from error
+        raise DataError(f"{name} is protected by a password. Unpack it and pack it again without one.") from error
     if len(data) > MAX_PART_BYTES:
         raise DataError(f"{name}: {file} unpacks to more than {MAX_PART_BYTES // 10**6} MB of text. {REPAIR_HINT}")
     return data
@@ -98,7 +100,7 @@ def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
     try:
         root = lxml.fromstring(_read_bytes(book, file, name), parser)
     except lxml.LxmlError as error:
-        raise DataError(f"{name}: {file} cannot be read ({error}). {REPAIR_HINT}") from error
+        raise DataError(f"{name}: {file} can't be read ({error}). {REPAIR_HINT}") from error
     if root is None:
         raise DataError(f"{name}: {file} is empty. {REPAIR_HINT}")
     return root

@@ -43,7 +43,7 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
         encoding = declared[1].decode("ascii") if declared else ""
     try:
         if encoding.lower().replace("-", "") != "utf8":
-            return data.decode(encoding), (f"{name} was read as {encoding}, as it says itself.",)
+            return data.decode(encoding), (f"{name} was read as {encoding}, as the page declares.",)
     except (LookupError, UnicodeDecodeError):
         pass
     return text_files.decode_bytes(data, name)
@@ -60,7 +60,7 @@ def read_paragraphs(source: str, name: str) -> list[Paragraph]:
     except lxml.LxmlError as error:
         if not source.strip():
             return []
-        raise DataError(f"{name} cannot be read as HTML ({error}). Save its text as a .txt file.") from error
+        raise DataError(f"{name} can't be read as HTML ({error}). Save its text as a .txt file.") from error
     return visible
 
 

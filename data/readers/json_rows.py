@@ -30,7 +30,7 @@ COMPLETION_PAIR = ("prompt", "completion")
 CONTEXT_COLUMNS = ("input", "context")
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
-TOO_MANY_DIGITS = "a number of thousands of digits. Put it in quotes, as a text, or take it out."
+TOO_MANY_DIGITS = "a number with thousands of digits. Put it in quotes, or remove it."
 NOT_SPACE = re.compile(r"\S")
 
 
@@ -67,7 +67,7 @@ def read_json(path: Path, name: str) -> Table:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         if _lines_are_rows(text):
-            note = f"{name} holds a row on each line: it was read as JSONL."
+            note = f"{name} has one row per line, so it was read as JSONL."
             return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
@@ -91,7 +91,7 @@ def _array_rows(text: str, name: str) -> Iterator[Row]:
             position = _skip_spaces(text, position + 1)
         _refuse_rest(text, position)
         if not number:
-            raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+            raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
@@ -117,7 +117,7 @@ def read_jsonl(path: Path, name: str) -> Table:
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
     if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
-        raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     text_files.refuse_other_formats(head, name)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = text_files.read_text(path, name)
@@ -126,7 +126,7 @@ def read_jsonl(path: Path, name: str) -> Table:
     is_indented = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning
     if is_indented or (beginning.startswith(b"[") and not _is_first_line_row(path, name)):
         table = read_json(path, name)
-        note = f"{name} does not hold a row on each line: it was read as JSON."
+        note = f"{name} does not have one row per line, so it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, note))
     return Table(name, "line", lambda: _stream_rows(path, name))
 
@@ -174,16 +174,19 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
 
 def _line_problem(error: json.JSONDecodeError, line: str) -> str:
     if line.strip() in ("{", "["):
-        return "only opens an object. Put each row on one line, or save all of them as an array in a .json file."
-    return f"{_explain(error, line)}. A row is one whole JSON object on its line."
+        return (
+            "starts an object that does not end there. Put each row on one line, or save all rows "
+            "as an array in a .json file."
+        )
+    return f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
 
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
     """The problem of a whole file, with the line."""
     if not text.strip():
-        return " is empty. Put rows into it, or take it out of the data."
+        return " is empty. Add rows to it, or remove it from the dataset."
     line = text.split("\n")[error.lineno - 1]
-    return f", line {error.lineno}: {_explain(error, line)}. The file must be one whole JSON array of rows."
+    return f", line {error.lineno}: {_explain(error, line)}. The file must be one complete JSON array of rows."
 
 
 def _explain(error: json.JSONDecodeError, line: str) -> str:
@@ -191,15 +194,15 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     column = error.colno - 1
     rest = line[column : column + 20].strip()
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
-        return "ends in the middle"
+        return "ends too early"
     if error.msg.startswith("Invalid control character"):
-        explanation = "a line break or control character stands inside a text; write \\n there"
+        explanation = "a text contains a line break or control character; write \\n instead"
     elif error.msg.startswith("Invalid \\escape"):
-        explanation = "a backslash stands alone; write it twice"
+        explanation = "a single backslash; write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
         explanation = 'names and texts stand in straight double quotes (")'
     elif error.msg == "Extra data":
-        explanation = "something follows after the end"
+        explanation = "there is something after the end"
     else:
         explanation = f"{error.msg[0].lower()}{error.msg[1:]}"
     return f"at column {error.colno} ({rest!r}): {explanation}"
@@ -208,7 +211,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
 def _limit_problem(error: Exception, name: str) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
-        return f"{name} is nested too deeply to be rows. A row is an object of columns."
+        return f"{name} is nested too deeply for rows. A row is an object of columns."
     return f"{name} holds {TOO_MANY_DIGITS}"
 
 
@@ -230,9 +233,9 @@ def _find_rows(value: Any, name: str) -> list[Any]:
     elif isinstance(value, dict):
         rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[]) or _rows_from_columns(value) or [value]
     else:
-        raise DataError(f"{name} holds {describe_value(value)}. It must hold a JSON array of rows.")
+        raise DataError(f"{name} holds {describe_value(value)}. It must contain a JSON array of rows.")
     if not rows or rows == [{}]:
-        raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     return rows
 
 

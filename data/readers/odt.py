@@ -18,7 +18,7 @@ BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
 SKIPPED_TAGS = frozenset(
     {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
 )
-REPAIR_HINT = "Open it in LibreOffice and save it anew, or save its text as a .txt file."
+REPAIR_HINT = "Open it in LibreOffice and save it again, or save its text as a .txt file."
 DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
 
 
@@ -30,11 +30,11 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
         root = lxml.fromstring(_read_content(path, name), parser)
     except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
         raise DataError(
-            f"{name} is no whole OpenDocument text ({text_files.short_message(error)}). {REPAIR_HINT}"
+            f"{name} is not a complete OpenDocument text ({text_files.short_message(error)}). {REPAIR_HINT}"
         ) from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
-        raise DataError(f"{name} is an OpenDocument file without a text: a table or a drawing. {REPAIR_HINT}")
+        raise DataError(f"{name} is an OpenDocument table or drawing, not a text. {REPAIR_HINT}")
     return list(_read_body(body, _break_styles(root)))
 
 
@@ -43,7 +43,7 @@ def _read_content(path: Path, name: str) -> bytes:
         if "META-INF/manifest.xml" in archive.namelist() and b"encryption-data" in archive.read(
             "META-INF/manifest.xml"
         ):
-            raise DataError(f"{name} is locked with a password. Save it without one.")
+            raise DataError(f"{name} is protected by a password. Save it without one.")
         text_files.refuse_huge(archive.getinfo("content.xml").file_size, name, REPAIR_HINT)
         return archive.read("content.xml")
 

@@ -18,11 +18,11 @@ def read_table(path: Path, name: str) -> Table:
     """The rows of a file; a DataError where it is damaged or locked."""
     with text_files.open_binary(path, name) as stream:
         if not stream.read(1):
-            raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
+            raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
     with _translate_errors(name), parquet.ParquetFile(path) as file:
         if not file.metadata.num_rows:
-            raise DataError(f"{name} holds no rows. Put rows into it, or take it out of the data.")
+            raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     return Table(name, "row", lambda: _rows(parquet.ParquetFile, path, name))
 
 
@@ -60,4 +60,6 @@ def _translate_errors(name: str) -> Iterator[None]:
         if isinstance(error, DataError):
             raise
         message = text_files.short_message(error, 160)
-        raise DataError(f"{name} is damaged, locked, or no Parquet file ({message}). Save it anew.") from error
+        raise DataError(
+            f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
+        ) from error

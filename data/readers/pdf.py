@@ -28,12 +28,13 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
             pass
         with pymupdf.open(path, filetype="pdf") as document:
             text_paragraphs = _read_document(document, pymupdf, name)
-            repaired = f"{name} is damaged and was mended in reading: look whether all of its text is there."
+            repaired = f"{name} is damaged and was repaired while reading. Check that all of its text is there."
             return text_paragraphs, (repaired,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         message = text_files.short_message(error)
         raise DataError(
-            f"{name} is no whole PDF document ({message}). Open it in a reader and print it anew."
+            f"{name} is not a complete PDF document ({message}). Open it in a PDF reader and print it "
+            "to a new PDF."
         ) from error
     finally:
         pymupdf.TOOLS.mupdf_display_errors(display_errors)
@@ -41,13 +42,13 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
 
 def _read_document(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
     if document.needs_pass:
-        raise DataError(f"{name} is locked with a password. Save a copy without one.")
+        raise DataError(f"{name} is protected by a password. Save a copy without one.")
     flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
     pages = [[block[4] for block in page.get_text("blocks", flags=flags) if block[6] == 0] for page in document]
     if not any(text.strip() for page in pages for text in page):
         raise DataError(
-            f"{name} holds no text in its {len(pages)} pages, only pictures. Let a program for text recognition "
-            "(OCR) read it first."
+            f"{name} has no text on its {len(pages)} pages, only images. Use a text recognition (OCR) "
+            "program first."
         )
     chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
     return list(_join_blocks(_remove_running_heads(pages), chapters if len(chapters) > 1 else set()))

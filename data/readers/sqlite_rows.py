@@ -43,15 +43,13 @@ def _read_only_uri(path: Path, name: str) -> str:
     with text_files.open_binary(path, name) as stream:
         head = stream.read(100)
     if not head:
-        raise DataError(f"{name} is empty. Put rows into it, or take it out of the data.")
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if not head.startswith(b"SQLite format 3\x00"):
-        raise DataError(
-            f"{name} is no SQLite database: it does not begin as one. Give it the ending of what it is."
-        )
+        raise DataError(f"{name} is not a SQLite database. Rename it with the correct file extension.")
     if is_in_use(path):
         raise DataError(
-            f"{name} is in use: its last changes are still in {path.name}{WAL_SUFFIX}. "
-            "Close the program that has it open."
+            f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
+            "program that has it open."
         )
     immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
     return f"{file_uri(path.resolve().as_posix())}?mode=ro{immutable}"
@@ -82,7 +80,7 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
             raise DataError(f"{name} has no table {columns.table!r}. It has: {', '.join(tables) or 'none'}.")
         return match
     if not tables:
-        raise DataError(f"{name} has no tables. Take it out of the data, or choose another.")
+        raise DataError(f"{name} has no tables. Remove it from the dataset, or choose another file.")
     wanted_columns = set(columns.names.values())
     known_tables = [
         each
@@ -150,14 +148,17 @@ def _translate_errors(name: str) -> Iterator[None]:
 def _explain(error: str) -> str:
     message = error.lower()
     if "locked" in message or "busy" in message:
-        return "another program is writing to this database. Close it, or wait until it is done."
+        return "another program is writing to this database. Close that program, or wait until it is done."
     if any(word in message for word in ("not authorized", "readonly", "prohibited", "execute one statement")):
-        return "only one SELECT is allowed: nothing is ever written to a database, and no other file is opened."
+        return (
+            "only one SELECT statement is allowed. Training PRO never writes to a database and "
+            "opens no other files."
+        )
     if "interrupted" in message:
-        return f"the SELECT found no row in {MAX_ROW_SECONDS} seconds. Choose a simpler one."
+        return f"the SELECT returned no row within {MAX_ROW_SECONDS} seconds. Use a simpler one."
     if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
-        return f"the database is damaged ({error}). Mend it (sqlite3 FILE .recover), or save it anew."
-    return f"SQLite says: {error}. Choose another table or SELECT under Column names, or save the database anew."
+        return f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
+    return f"SQLite says: {error}. Choose another table or SELECT under Column names, or save the database again."
 
 
 def _rows(address: str, query: str, name: str) -> Iterator[Row]:

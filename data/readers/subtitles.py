@@ -22,7 +22,9 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
     """A line for each subtitle, or for each speaker in it."""
     text, notes = text_files.read_text(path, name)
     if not any(map(TIME.match, text.split("\n"))):
-        raise DataError(f"{name} holds no times, so it is no file of subtitles. If it is text, rename it to .txt.")
+        raise DataError(
+            f"{name} has no timestamps, so it is not a subtitle file. If it is text, rename it to .txt."
+        )
     return [Paragraph(line, line=True) for line in _speech_lines(text)], notes
 
 

@@ -28,15 +28,15 @@ BYTE_ORDER_MARKS = (
 )
 BINARY_SIGNATURES = (
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive, as Excel tables, Word documents and e-books are"),
+    (b"PK\x03\x04", "a ZIP archive, like Excel tables, Word documents and e-books"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Word document"),
     (b"SQLite format", "a database"),
     (b"\x89PNG", "a picture"),
     (b"\xff\xd8\xff", "a picture"),
     (b"GIF8", "a picture"),
-    (b"\x1f\x8b", "a packed file"),
-    (b"7z\xbc\xaf", "a packed file"),
+    (b"\x1f\x8b", "a compressed file"),
+    (b"7z\xbc\xaf", "a compressed file"),
     (b"\x7fELF", "a program"),
     (b"MZ\x90", "a program"),
 )
@@ -87,10 +87,10 @@ def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
         with file.open("rb") as stream:
             yield stream
     except OSError as error:
-        remedy = "Check that it exists and may be opened."
+        remedy = "Check that it exists and that you can open it."
         if isinstance(error, PermissionError):  # Word and Excel lock their files
-            remedy = "Close the program that has it open, or see to it that you may read it."
-        raise DataError(f"{name} cannot be read ({error.strerror}). {remedy}") from error
+            remedy = "Close the program that has it open, or check its permissions."
+        raise DataError(f"{name} can't be read ({error.strerror}). {remedy}") from error
 
 
 def file_digest(file: Path, name: str) -> str:
@@ -110,7 +110,7 @@ def short_message(error: Exception, length: int = 120) -> str:
 def refuse_huge(size: int, name: str, hint: str) -> None:
     """A DataError where an archive would unpack to more than any document has."""
     if size > MAX_UNPACKED_BYTES:
-        raise DataError(f"{name} would unpack to {size // 10**6} MB, which no document has. {hint}")
+        raise DataError(f"{name} is {size // 10**6} MB when unpacked, too large for a document. {hint}")
 
 
 def import_library(module: str, package: str, name: str, kind: str) -> Any:
@@ -118,9 +118,7 @@ def import_library(module: str, package: str, name: str, kind: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise DataError(
-            f"{name}: to read {kind}, the library {package} has to be installed (pip install {package})."
-        ) from error
+        raise DataError(f"{name}: reading {kind} needs the package {package} (pip install {package}).") from error
 
 
 def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -171,13 +169,13 @@ def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
 
 def _broken_utf_8_note(encoding: str, name: str) -> Iterator[str]:
     if encoding == "utf-8":
-        yield f"{name}: some places are not UTF-8 and stand as \ufffd. Save the file as UTF-8."
+        yield f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
 
 
 def _encoding_notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
     if encoding.startswith("utf-8"):
         return ()
-    reason = "by its mark" if marked else "guessed; if letters look wrong, save the file as UTF-8"
+    reason = "from its byte order mark" if marked else "guessed; if characters look wrong, save the file as UTF-8"
     return (f"{name} was read as {encoding.replace('_', '-')} ({reason}).",)
 
 
@@ -215,7 +213,7 @@ def _refuse_binary(data: bytes, name: str) -> None:
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
     if controls > MAX_CONTROL_SHARE * len(sample):
         raise DataError(
-            f"{name} is not text: {controls} of its first {len(sample)} bytes are control bytes. "
+            f"{name} is not text: {controls} of its first {len(sample)} bytes are control characters. "
             "Save its text as a .txt file (UTF-8) and use that."
         )
 
@@ -230,7 +228,7 @@ def _guess_legacy(data: bytes, name: str) -> str:
     guesses = from_bytes(sample, cp_isolation=LEGACY_ENCODINGS)
     best = next((guess for guess in guesses if _can_decode(data, guess.encoding)), guesses.best())
     if best is None:
-        raise DataError(f"{name} is in no encoding that could be recognized. Save it as UTF-8.")
+        raise DataError(f"{name} has an unknown encoding. Save it as UTF-8.")
     return best.encoding if best.encoding not in LATIN_ALPHABETS else _guess_latin(sample)
 
 
@@ -273,4 +271,4 @@ def _fit(sample: bytes, page: str) -> float:
 def _damage_note(text: str, name: str) -> Iterator[str]:
     lost = text.count("\ufffd")
     if lost:
-        yield f"{name}: {lost} places could not be read and stand as \ufffd. Save the file as UTF-8."
+        yield f"{name}: {lost} characters could not be read and are shown as \ufffd. Save the file as UTF-8."

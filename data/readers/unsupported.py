@@ -12,12 +12,12 @@ HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumb
 """Prefixes: the webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer."""
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or its text as .txt"
-BOOK = "turn it into an .epub (Calibre does)"
+BOOK = "convert it to .epub, for example with Calibre"
 TABLE = "save the sheet as .csv"
 SLIDES = "save its text as .txt, or the whole as .pdf"
 PACKED = "unpack it"
 PLAIN = "if it is plain text, rename it to end in .txt"
-SOUND = "write down what is said in it, as .txt"
+SOUND = "transcribe it to a .txt file"
 REMEDIES = {
     **dict.fromkeys((".rtf", ".doc", ".dot", ".pages", ".wpd", ".wps", ".sxw", ".abw", ".fodt", ".ott"), WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
@@ -63,7 +63,7 @@ def find_remedy(path: Path) -> str:
 def refuse_unsupported(path: Path, name: str) -> None:
     """A DataError for a type that cannot be read; plain text can be, whatever its suffix."""
     if advice := REMEDIES.get(path.suffix.lower()):
-        raise DataError(f"{name}: {path.suffix.lower()} files are not read. To learn from it, {advice}.")
+        raise DataError(f"{name}: {path.suffix.lower()} files are not supported. To train on it, {advice}.")
 
 
 def describe_unsupported(folder: Path) -> str:
@@ -75,4 +75,4 @@ def describe_unsupported(folder: Path) -> str:
         f"{path.relative_to(folder).as_posix()} ({find_remedy(path)})" for path in skipped[:MAX_LISTED]
     )
     rest = f"; and {len(skipped) - MAX_LISTED} more" if len(skipped) > MAX_LISTED else ""
-    return f"Not read: {listed}{rest}."
+    return f"Not supported: {listed}{rest}."

@@ -30,8 +30,7 @@ def check_model(card: ModelCard) -> Iterator[Finding]:
         architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
         yield problem(
             "",
-            f"{card.name} ({architectures}) does not write text on: nothing in it predicts a next token. Choose a "
-            "model for text generation.",
+            f"{card.name} ({architectures}) can't generate text. Choose a model for text generation.",
         )
 
 
@@ -40,16 +39,17 @@ def check_leaks(
 ) -> Iterator[Finding]:
     """Yield text and rows that stand in both the training and the validation data."""
     if validation and (passages := find_shared_passages(texts, learned_texts)):
-        verb = plural(len(passages), "passage stands", "passages stand")
+        verb = plural(len(passages), "passage is", "passages are")
         yield advice(
             "eval_data",
-            f"Kept aside: {len(passages)} {verb} in the training text too, {NGRAM_WORDS} words and longer, "
-            f"since the text repeats itself; one begins {passages[0][:60]!r}.",
+            f"Validation split: {len(passages)} {verb} in the training text too, {NGRAM_WORDS} words "
+            f"or longer, because the text repeats itself; one starts with {passages[0][:60]!r}.",
         )
     if shared := count_shared_rows(validation, learned):
         yield advice(
             "eval_data",
-            f"Kept aside: {shared} of its rows stand in the training data too. Take them out of one of the two.",
+            f"Validation split: {shared} of its rows are also in the training data. Remove them from "
+            "one of the two.",
         )
 
 
@@ -78,8 +78,8 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             if count.stopping < count.of:
                 yield advice(
                     "data",
-                    f"{source.name}: only {count.stopping} of {count.of} examples end in a stop token that is "
-                    "learned: the model may not learn to stop.",
+                    f"{source.name}: only {count.stopping} of {count.of} examples end in a stop token "
+                    "that is trained on, so the model may not learn to stop.",
                 )
     texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
     blocks, parts = Counter[str](), Counter[str]()
@@ -91,10 +91,10 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]}")
 
 
-_GOES_ON = "the model learns to go on and on. Put hard cuts where a chapter or scene ends, or choose another."
+_GOES_ON = "the model never learns to stop. Add hard cuts where a chapter or scene ends, or choose another one."
 _FEW_ENDS_ADVICE = {
-    0: f"no hard cut was found, and its end is kept aside, so no end token is learned: {_GOES_ON}",
-    1: f"no hard cut was found, so an end token stands only at the end of the whole text: {_GOES_ON}",
+    0: f"no hard cut was found, and its end is in the validation split, so no EOS token is trained on: {_GOES_ON}",
+    1: f"no hard cut was found, so there is only one EOS token, at the end of the text: {_GOES_ON}",
 }
 
 
@@ -105,7 +105,7 @@ def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
             mark, count = _most_common_mark(source.sliced.text[:MAX_CHARS])
             if count >= MIN_MATCHES:
                 reason = (
-                    f"{source.name}: {mark!r} stands {count} times at the beginning of a line, and divides it."
+                    f"{source.name}: {mark!r} stands {count} times at the start of a line, and divides the text."
                 )
                 yield Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
                 return

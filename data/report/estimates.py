@@ -305,19 +305,17 @@ class DiskEstimate:
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"{made}, {count}; {size(self.written)} are written beside the timed backups, at most "
-            f"{size(self.most)} lie there at once, {size(self.free)} free"
+            f"{made}, {count}; {size(self.written)} are written in total without backups; at most "
+            f"{size(self.most)} on disk at the same time, {size(self.free)} free"
         )
 
     def findings(self) -> Iterator[Finding]:
         fits = not self.exact or self.free >= self.made + RECORD_BYTES
         if self.unwritable:
-            yield problem(
-                "", f"Disk: {self.unwritable} may not be written. Mend that, or choose another --user-data."
-            )
+            yield problem("", f"Disk: {self.unwritable} is not writable. Fix that, or choose another --user-data.")
         if not fits:
-            model_or_lora = "model that the run makes" if self.whole else "LoRA alone"
-            remedy = "train a LoRA" if self.whole else "choose a lower rank or fewer layers"
+            model_or_lora = "model" if self.whole else "LoRA"
+            remedy = "train a LoRA" if self.whole else "use a lower rank or fewer target modules"
             yield problem(
                 "method" if self.whole else "rank",
                 f"Disk: the {model_or_lora} takes {size(self.made + RECORD_BYTES)}, and "
@@ -326,8 +324,8 @@ class DiskEstimate:
         if self.free < self.most and fits and not self.unwritable:
             yield advice(
                 "keep_checkpoints",
-                f"Disk: the run may take {size(self.most)} at once, and {size(self.free)} are free. Free some "
-                "space, keep fewer full checkpoints, or save less often.",
+                f"Disk: the run may need {size(self.most)} at the same time, and {size(self.free)} "
+                "are free. Free some space, keep fewer full checkpoints, or save less often.",
             )
 
 

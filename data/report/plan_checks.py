@@ -45,13 +45,15 @@ def check_plan(
 def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
     activities = []
     if rounds := count_sample_rounds(settings, plan):
-        activities.append(f"the sample prompts are answered {format_times(rounds)}")
+        activities.append(f"samples are generated {format_times(rounds)}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
-            f"the {sum(validation.lengths()):,} tokens kept aside are gone through {format_times(count)}"
+            f"the {sum(validation.lengths()):,} tokens of the validation split are evaluated {format_times(count)}"
         )
     if activities:
-        yield note("sample_every" if rounds else "eval_every", f"Beside its steps: {', '.join(activities)}.")
+        yield note(
+            "sample_every" if rounds else "eval_every", f"In addition to its steps: {', '.join(activities)}."
+        )
 
 
 def _note_processes(plan: StepPlan) -> Iterator[Finding]:
@@ -60,14 +62,14 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
         return
     yield note(
         "batch_size",
-        f"{plan.processes} processes: a step takes {plan.batch_size} x {plan.effective_accumulation} x "
-        f"{plan.processes} = {plan.examples_per_step} examples.",
+        f"{plan.processes} processes: one step uses {plan.batch_size} x {plan.effective_accumulation} "
+        f"x {plan.processes} = {plan.examples_per_step} examples.",
     )
     if plan.repeated_examples:
         yield note(
             "batch_size",
-            f"The {plan.examples} examples do not fill the batches of all processes: at the end of each epoch "
-            f"{plan.repeated_examples} of its first ones come again.",
+            f"The {plan.examples} examples do not fill the batches of all processes, so at the end of "
+            f"each epoch {plan.repeated_examples} of its first examples are used again.",
         )
 
 
@@ -99,7 +101,7 @@ def _check_accumulation(plan: StepPlan) -> Iterator[Finding]:
         yield advice(
             "accumulation",
             f"Gradient Accumulation {plan.accumulation} is more than the "
-            f"{format_count(plan.batches, 'batch', 'batches')} of an epoch: it is lowered to "
+            f"{format_count(plan.batches, 'batch', 'batches')} of an epoch, so it is reduced to "
             f"{plan.effective_accumulation}.",
         )
 
@@ -111,11 +113,11 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Findin
     first = get_schedule(settings.learning.schedule).phases(
         ScheduleSteps(steps, plan.steps_per_epoch, int(warmup))
     )[0]
-    if first.words == "warm-up":  # some schedules have none
+    if first.words == "warmup":  # some schedules have none
         yield advice(
             "warmup_steps",
-            f"Warmup {warmup:g}: the run has {format_count(steps, 'step')}, and the rate rises until "
-            f"step {first.end}. Use 0.05: below 1 it is a share of the run.",
+            f"Warmup {warmup:g}: the run has {format_count(steps, 'step')}, and the learning rate "
+            f"rises until step {first.end}. Use 0.05: a value below 1 is a share of the run.",
         )
 
 
@@ -124,7 +126,7 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch {stop:g}: the run ends by itself before that, after {epochs:.3g}. Leave it off (0).",
+            f"Stop at epoch {stop:g}: the run ends before that, after {epochs:.3g}. Turn it off (0).",
         )
 
 
@@ -138,9 +140,9 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
         better = (plan.steps - 1) // patience
         yield advice(
             "early_stopping",
-            f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an evaluation every "
-            f"{every} has {possible} before its end, so it is never ended early. "
-            + (f"Set Evaluate every to {better} or less." if better else "Leave it off (0)."),
+            f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an "
+            f"evaluation every {every} has {possible} before its end, so it never stops early. "
+            + (f"Set Evaluate every to {better} or less." if better else "Turn it off (0)."),
         )
 
 
@@ -154,14 +156,17 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
     if switching.switch_at >= count:
         yield advice(
             "switch_at",
-            f"Switch at {switching.switch_at}: {run_length}, so the order stays by length to its end. "
+            (f"Switch at {switching.switch_at}: {run_length}, so the order stays by length until the end. ")
             + _earlier_switch(settings, plan, count - 1),
         )
     elif switching.switch_pairs and switching.second_switch_at >= count:
         last = count - 1 if count - 1 > switching.switch_at else 0
         yield advice(
             "second_switch_at",
-            f"Second switch at {switching.second_switch_at}: {run_length}, so pairs stay to its end. "
+            (
+                f"Second switch at {switching.second_switch_at}: {run_length}, so the pair phase "
+                "lasts until the end. "
+            )
             + _earlier_switch(settings, plan, last),
         )
 
@@ -172,9 +177,9 @@ def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> st
     if last:
         return f"Use {last} or less."
     if plan.steps < phase_count:
-        return "Take the order by_length, or more epochs."
+        return "Use the order by_length, or train more epochs."
     steps = " and ".join(str(plan.steps * n // phase_count) for n in range(1, phase_count))
-    return f"Let it change over after steps, for example at {steps}, or take more epochs."
+    return f"Switch after steps instead, for example at {steps}, or train more epochs."
 
 
 def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:
@@ -186,14 +191,14 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     if max(successors) < 0:
         yield advice(
             "switch_pairs",
-            f"Pair phase: none of the {len(examples)} examples begins where another one ends, so "
-            "there is no pair. Leave pairs off, or lower the cutoff for more blocks.",
+            f"Pair phase: none of the {len(examples)} examples starts where another one ends, so "
+            "there are no pairs. Turn the pair phase off, or lower the cutoff for more blocks.",
         )
     else:
         yield advice(
             "switch_pairs",
-            f"Pair phase: two neighbours have more than the {context} tokens that the model takes, so "
-            f"there is no pair. Leave pairs off, or use a cutoff of {context // 2}.",
+            f"Pair phase: two neighbours have more than the {context} tokens of the model's context, "
+            f"so there are no pairs. Turn the pair phase off, or use a cutoff of {context // 2}.",
         )
 
 
@@ -209,14 +214,14 @@ def suggest_by_plan(settings: TrainingSettings, plan: StepPlan) -> Iterator[Sugg
         yield Suggestion(
             "warmup_steps",
             0.05,
-            f"The warm-up takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
+            f"The warmup takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
         )
     if not settings.steps.max_steps and plan.steps < MIN_STEPS:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > settings.steps.epochs:
             steps = f"{plan.steps} {plural(plan.steps, 'step')}"
             yield Suggestion(
-                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to learn from."
+                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to train on."
             )
     if not settings.saving.save_every and min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)

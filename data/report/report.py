@@ -103,7 +103,7 @@ class StopTokenCount:
 
     def words(self) -> str:
         ends = plural(self.of, "end is", "ends are")
-        return f"{self.stopping} of {self.of} {ends} learned with a stop token"
+        return f"{self.stopping} of {self.of} {ends} trained with a stop token"
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class DatasetReport:
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:
-            lines.append(f"Mixture, in tokens learned from: {describe_mixture(self.sources)}")
+            lines.append(f"Mixture, in trained tokens: {describe_mixture(self.sources)}")
         if self.kept_aside:
             lines.append(f"Kept aside: {self.kept_aside.words()}")
         if self.examples:
@@ -217,13 +217,13 @@ class DatasetReport:
     def _describe_run(self) -> Iterator[str]:
         """Yield the lines on stop tokens, padding, memory and disk."""
         if self.stops:
-            yield f"Will it stop: {self.stops.words()}"
+            yield f"Does it learn to stop: {self.stops.words()}"
         if self.tokens_known:
             yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
         if self.padding:
             yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
         if self.memory:
-            yield f"Memory expected: {self.memory.words()}"
+            yield f"Expected memory: {self.memory.words()}"
         if self.disk:
             yield f"Disk: {self.disk.words()}"
 
@@ -249,7 +249,7 @@ def describe_source(source: SourceReport) -> Iterator[str]:
 
 def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-    left_out = f", {text.left_out} too small" if text.left_out else ""
+    left_out = f", {text.left_out}too small" if text.left_out else ""
     unit = unit_name(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
@@ -258,8 +258,8 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     )
     yield (
         f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {unit} is seen "
-        f"{format_times_range(text.seen_least, text.seen_most)} a pass, {text.seen_mean:g} on "
-        f"average; {source.growth:.2f} times the tokens of the text are trained"
+        f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
+        f"average; {source.growth:.2f} times the tokens of the text are trained on"
     )
 
 
@@ -276,9 +276,9 @@ def _describe_rows(source: SourceReport, rows: RowReport) -> str:
 def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
     """Return the number of rows that are left out or truncated, for each reason."""
     return [
-        (rows.unreadable, "cannot be read"),
-        (rows.without_marker, "without the text to learn after"),
-        (rows.without_reply, "without a reply to learn"),
+        (rows.unreadable, "can't be read"),
+        (rows.without_marker, "without the text under Train only after"),
+        (rows.without_reply, "without a reply to train on"),
         (rows.too_long, f"too long ({rows.too_long_how})"),
-        (rows.nothing_learned, "left out with nothing to learn in them"),
+        (rows.nothing_learned, "dropped with nothing to train on"),
     ]

@@ -266,7 +266,9 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         surrogate = text[error.start]
-        raise BadRowError(f"holds half of a character ({surrogate!r}). Save the data anew as UTF-8.") from error
+        raise BadRowError(
+            f"contains half of a character ({surrogate!r}). Save the data again as UTF-8."
+        ) from error
 
 
 def _loss_mask(row: RowText, encoded: EncodedText) -> Flags:

@@ -115,7 +115,7 @@ def load_format_schema(
     name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
     templates = {t.columns: t for t in (FormatTemplate.of(text, marks) for text in sources.values())}
-    schema = FormatSchema(templates, {}, system, name, f"{name}, as it was chosen")
+    schema = FormatSchema(templates, {}, system, name, f"{name}, as chosen")
     return replace(schema, synonyms=_column_synonyms(templates, rows))
 
 
@@ -142,7 +142,7 @@ def _read_format(name: str, folders: Folders) -> dict[str, str]:
         if path.is_file():
             return _parse_templates(path)
     raise DataError(
-        f"Data format: there is no {name!r}. There are: auto, chat, text, {', '.join(list_formats(folders))}."
+        f"Data format: there is no {name!r}. Available: auto, chat, text, {', '.join(list_formats(folders))}."
     )
 
 
@@ -155,7 +155,7 @@ def _parse_templates(path: Path) -> dict[str, str]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"Data format: {path.name} cannot be read ({error}). It must be JSON.") from error
+        raise DataError(f"Data format: {path.name} can't be read ({error}). It must be JSON.") from error
     if (
         not isinstance(content, dict)
         or not content

@@ -62,7 +62,7 @@ class PromptStyle:
         """Return the content of training_prompt.json: how to prompt the LoRA."""
         return {
             "kind": self.kind,
-            "format": self.origin or "a text that is gone on with",
+            "format": self.origin or "a text to continue",
             "template": f"{self.before}{MESSAGE_PLACEHOLDER}{self.after}",
             "before": self.before,
             "after": self.after,

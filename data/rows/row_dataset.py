@@ -187,8 +187,8 @@ def _reasons_for_no_rows(table: Table) -> list[str]:
         for row in islice((row for row in table.rows() if row.problem), MAX_LISTED)
     ]
     if not bad and any(row.without_reply for row in table.rows()):
-        return [f"{table.name}: no conversation has a reply of the assistant. There is nothing to learn from."]
-    return bad or [f"{table.name} holds no rows. Put rows into it, or take it out of the data."]
+        return [f"{table.name}: no conversation has a reply from the assistant, so there is nothing to train on."]
+    return bad or [f"{table.name} has no rows. Add rows to it, or remove it from the dataset."]
 
 
 def _first_rows(table: Table) -> list[Row]:
@@ -220,31 +220,31 @@ def bos_eos_texts(tokenizer: Tokenizer) -> tuple[Sequence[str], Sequence[str]]:
 def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: Tokenizer) -> list[str]:
     notes = []
     if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
-        notes.append(f"Chats are written by {tokenizer.chat_template.origin}.")
+        notes.append(f"Chats are formatted by {tokenizer.chat_template.origin}.")
         if not settings.rows.system and (default := default_system_message(tokenizer.chat_template)):
             notes.append(
-                f"Where a chat has no system message, the template writes one: {default[:MAX_SYSTEM_CHARS]!r}."
+                f"The template adds a system message to chats that have none: {default[:MAX_SYSTEM_CHARS]!r}."
             )
     if count := counts.merged_systems:
         notes.append(
-            f"The template takes no system message: in {count} {plural(count, 'row')} it stands before the first "
-            "question."
+            f"The template has no system message: in {count} {plural(count, 'row')} it is put before "
+            "the first question."
         )
     if isinstance(schema, TextSchema) and settings.rows.system:
-        notes.append("The system message is not used: the rows are plain texts.")
+        notes.append("The system message is not used because the rows are plain texts.")
     if counts.without_marker:
         notes.append(
             f"{counts.without_marker} {plural(counts.without_marker, 'row does', 'rows do')} not hold "
-            f"{settings.rows.train_only_after!r}: left out."
+            f"{settings.rows.train_only_after!r}: dropped."
         )
     if counts.no_reply:
         verb = plural(counts.no_reply, "row has", "rows have")
-        notes.append(f"{counts.no_reply} {verb} no reply to learn from: left out.")
+        notes.append(f"{counts.no_reply} {verb} no reply to train on: dropped.")
     if any(counts.left_out.values()):
         listed = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.left_out.items()) if count)
-        notes.append(f"Left out of its conversations: {listed}.")
+        notes.append(f"Dropped from its conversations: {listed}.")
     if counts.bad and settings.rows.bad_rows == "skip":
-        notes.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} cannot be read: skipped.")
+        notes.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} can't be read: skipped.")
     return notes
 
 
@@ -257,16 +257,19 @@ def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings
     for number, reason in bad[:MAX_LISTED]:
         yield problem("data", f"{table.name}, {table.unit} {number}: {_as_sentence(reason)}")
     if len(bad) > MAX_LISTED:
-        yield problem("data", f"{table.name}: {format_count(len(bad) - MAX_LISTED, 'more row')} cannot be read.")
+        yield problem("data", f"{table.name}: {format_count(len(bad) - MAX_LISTED, 'more row')} can't be read.")
     if skip:
         yield problem(
             "data",
-            f"{table.name}: {len(bad)} of {counts.rows} rows cannot be read, more than a tenth. "
-            "Mend them, or choose another format.",
+            f"{table.name}: {len(bad)} of {counts.rows} rows can't be read, more than a tenth. Fix "
+            "them, or choose another format.",
         )
     elif few:
         label = SETTINGS["bad_rows"].label
-        yield problem("bad_rows", f"{label}: {len(bad)} of {counts.rows}. Mend them, or choose: skip them.")
+        yield problem(
+            "bad_rows",
+            f"{label}: {len(bad)} of {counts.rows}. Fix them, or choose to skip them under Invalid rows.",
+        )
 
 
 def _as_sentence(problem: str) -> str:

@@ -79,10 +79,10 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
     columns = _columns(rows)
     for column in CHAT_COLUMNS:
         if column in columns and _holds_lists(rows, column):
-            return ChatSchema(column, system, f"chats, since the rows have '{column}'")
+            return ChatSchema(column, system, f"chats, because the rows have '{column}'")
         if column in columns and _holds_serialized_lists(rows, column):
             return ChatSchema(
-                column, system, f"chats, since the rows have lists of messages written out in '{column}'"
+                column, system, f"chats, because the rows have lists of messages as text in '{column}'"
             )
     if set(COMPLETION_PAIR) <= columns.keys():
         if _holds_lists(rows, COMPLETION_PAIR[0]):
@@ -93,7 +93,7 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
         return question_answer_schema(pair, columns, system)
     text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
     if text:
-        return TextSchema(text, f"texts, since the rows have '{text}' and no other columns that are known")
+        return TextSchema(text, f"texts, because the rows have '{text}' and no other known columns")
     raise DataError(_unknown_columns_message(name, columns))
 
 
@@ -113,7 +113,7 @@ def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], sy
     listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     own_system = columns.get("system", "")
     return QuestionAnswerSchema(
-        question, more, answer, own_system, system, f"questions and answers, since the rows have {listed}"
+        question, more, answer, own_system, system, f"questions and answers, because the rows have {listed}"
     )
 
 
@@ -160,8 +160,8 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     existing = ", ".join(list(columns.values())[:12])
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
-        f"{name}: the rows have the columns {existing}, which are none that are known. Rename them to instruction "
-        "and output, to messages or to text, or say which is which under Column names (instruction=QUESTIONS "
+        f"{name}: the rows have the columns {existing}, and none of them is known. Rename them to instruction "
+        "and output, to messages or to text, or enter them under Column names (instruction=QUESTIONS "
         "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
         '"quotes"), or choose a format file that names them.'
     )
@@ -234,7 +234,7 @@ class ChatSchema:
         names = (self.column,) if isinstance(self.column, str) else self.column
         messages = [message for name in names for message in _messages(columns, name)]
         if not any(m.role == "assistant" for m in messages):
-            raise BadRowError("has no message of the assistant. Its role is 'assistant', or 'gpt' under 'from'.")
+            raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
         own = _value(columns, "system")
         system = own if isinstance(own, str) and own.strip() else self.system
         if messages[0].role != "system":
@@ -294,14 +294,14 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         if not all(isinstance(part, str) for part in parts):
-            raise BadRowError(f"message {number} holds more than text. Only texts can be learned here.")
+            raise BadRowError(f"message {number} contains more than text. Only text can be trained on.")
         content = "".join(str(part) for part in parts)
     if content is None and value.get("tool_calls"):
         return ""
     if not isinstance(content, str):
         raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be a text.")
     if not content.strip() and not value.get("tool_calls"):
-        raise BadRowError(f"message {number} is empty. Write it, or take it out.")
+        raise BadRowError(f"message {number} is empty. Write it, or remove it.")
     return content
 
 
@@ -315,7 +315,7 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
     if isinstance(weight, (int, float)) and weight in (0, 1):
         return bool(weight)
     raise BadRowError(
-        f"message {number} has train = {train!r}, weight = {weight!r}. It takes true or false, 1 or 0."
+        f"message {number} has train = {train!r}, weight = {weight!r}. Allowed: true or false, 1 or 0."
     )
 
 
@@ -328,7 +328,7 @@ def required_text(columns: Mapping[str, Any], name: str) -> str:
         )
     if text := optional_text(columns, name):
         return text
-    raise BadRowError(f"'{name}' is empty. Fill it, or take the row out.")
+    raise BadRowError(f"'{name}' is empty. Fill it in, or remove the row.")
 
 
 def optional_text(columns: Mapping[str, Any], name: str) -> str:
@@ -337,7 +337,7 @@ def optional_text(columns: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text, in quotes.")
+        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text in quotes.")
     return value.strip() and value
 
 
@@ -348,7 +348,7 @@ def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: st
     if isinstance(schema, CompletionSchema):
         return question_answer_schema(COMPLETION_PAIR, _columns(rows), system)
     raise DataError(
-        f"{name}: the rows are plain texts, which have no turns for a chat template. Choose auto or text."
+        f"{name}: the rows are plain texts and have no turns for a chat template. Choose auto or text."
     )
 
 
@@ -359,6 +359,4 @@ def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSche
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
         return TextSchema(_columns(rows)[text], f"texts in '{text}', as they are")
-    raise DataError(
-        f"{name}: the rows have no column of texts ({', '.join(TEXT_COLUMNS)}). Choose auto or a format."
-    )
+    raise DataError(f"{name}: the rows have no text column ({', '.join(TEXT_COLUMNS)}). Choose auto or a format.")

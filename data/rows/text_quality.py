@@ -33,10 +33,10 @@ TEMPLATE_WORDS = re.compile(
     r"|### (?:Instruction|Response|Input):|</?s>|<(?:start|end)_of_turn>"
 )
 DESCRIPTIONS = {
-    "refusals": "hold a refusal or talk of another assistant",
-    "mojibake": "hold broken letters, read in a wrong encoding before",
-    "html": "hold remains of HTML",
-    "template": "hold words of prompt templates in their text, which the template puts there itself",
+    "refusals": "contain a refusal or mention another assistant",
+    "mojibake": "contain broken characters from a wrong encoding",
+    "html": "contain leftover HTML",
+    "template": "contain words of prompt templates, which the template adds by itself",
 }
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
@@ -112,7 +112,7 @@ class TextInspector:
                 )
         if self.duplicates.count:
             yield (
-                f"{self.duplicates.count} of {self.text_count} {unit}s are there already; "
+                f"{self.duplicates.count} of {self.text_count} {unit}s are duplicates; "
                 f"{self.duplicates.place} is the same as {self.duplicates.what}."
             )
         if self.near_duplicates.count:
@@ -147,7 +147,7 @@ def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").lower().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Save it as UTF-8, or take it away.") from error
+        raise DataError(f"{path} can't be read ({error}). Save it as UTF-8, or remove it.") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 

@@ -74,20 +74,20 @@ class SliceMap:
         """A line that says whether any text is missing from the blocks."""
         line = f"characters lost: {self.lost_characters}"
         if self.lost_characters:
-            line += f" ({', '.join(map(repr, self.lost))}: no ids, or more than a block holds)"
+            line += f" ({', '.join(map(repr, self.lost))}: no tokens, or longer than a block)"
         if self.left_out:
             blocks, characters = (
                 format_count(self.left_out, "block"),
                 format_count(self.left_out_characters, "character"),
             )
-            line += f"; left out for being short: {blocks}, {characters}"
+            line += f"; dropped because they are short: {blocks}, {characters}"
         return line
 
 
 def describe_ends(by_lines: int, parts: int) -> str:
     """The kind of unit at which blocks end, by the number of parts with lines as units."""
     if 0 < by_lines < parts:
-        return f"sentences, in {by_lines} of {parts} parts at lines"
+        return f"sentences, in {by_lines} of {parts} sections at lines"
     return "lines" if by_lines else "sentences"
 
 

@@ -21,17 +21,17 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 _INSTALL_HINTS = {
     "optimi": "pip install torch-optimi",
-    "torchao": "pip install torchao; but PEFT 0.18, which the webui has, fails on torchao 0.18",
-    "torchdistx": "pip has none: https://github.com/pytorch/torchdistx",
-    "apex": "NVIDIA's, not pip's: https://github.com/NVIDIA/apex",
+    "torchao": "pip install torchao; PEFT 0.18, which the webui uses, fails with torchao 0.18",
+    "torchdistx": "not on PyPI: https://github.com/pytorch/torchdistx",
+    "apex": "from NVIDIA, not on PyPI: https://github.com/NVIDIA/apex",
 }
 _UNSUPPORTED = {
     "adamw_torch_xla": "it is for TPUs",
-    "adamw_torch_npu_fused": "it is for Ascend cards",
-    "galore": "it replaces LoRA rather than training one",
-    "apollo": "it replaces LoRA rather than training one",
-    "schedule_free": "what it would keep is its own average of the weights, and what is saved are those of a step",
-    "lomo": "it steps while it goes backward, which accumulation and clipping do not survive",
+    "adamw_torch_npu_fused": "it is for Ascend NPUs",
+    "galore": "it replaces LoRA and can't train one",
+    "apollo": "it replaces LoRA and can't train one",
+    "schedule_free": "its result is an average of the weights, and a save would store the weights of one step",
+    "lomo": "it updates weights during the backward pass, which does not work with accumulation and clipping",
 }
 
 
@@ -47,7 +47,7 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
         hint = _INSTALL_HINTS.get(package, f"pip install {package}")
         message = f"{name} needs the package {package} ({hint}). Install it, or choose adamw_torch."
     elif package == "bitsandbytes" and device == "cpu" and not _runs_on_cpu(name):
-        message = f"{name} wants a graphics card here. Choose adamw_torch or adafactor."
+        message = f"{name} needs a GPU here. Choose adamw_torch or adafactor."
     if message:
         yield problem("optimizer", f"Optimizer: {message}")
 
@@ -60,7 +60,7 @@ def _unknown_name_message(optimizer: str) -> str:
     if optimizer in names:
         return ""
     matches = difflib.get_close_matches(optimizer, names, n=1)
-    hint = f"Did you mean {matches[0]}?" if matches else f"It knows {', '.join(names)}."
+    hint = f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(names)}."
     return f"transformers knows no {optimizer!r}. {hint}"
 
 

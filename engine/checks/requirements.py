@@ -120,9 +120,9 @@ def offloaded_problems(offloaded: bool) -> Iterator[Finding]:
     if offloaded:
         yield problem(
             "",
-            "Model: it did not fit on the graphics card, so some of its layers were put into the system's memory "
-            "or on the disk, and nothing can be trained there. Free memory on the card and load it again, load it "
-            "in 4 bits, or choose a smaller one.",
+            "Model: it did not fit on the GPU, so some of its layers are in RAM or on disk and can't "
+            "be trained. Free some VRAM and load the model again, load it in 4 bits, or choose a "
+            "smaller model.",
         )
 
 
@@ -137,8 +137,8 @@ def gpu_index_problems(card: int) -> Iterator[Finding]:
     if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
         yield problem(
             "",
-            f"Model: it lies on graphics card {card} alone, and a run trains on card 0 or on all that a model is "
-            f"spread over. Load it on card 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
+            f"Model: it is on GPU {card} only, and a run trains on GPU 0 or on all GPUs that a model "
+            f"is spread over. Load it on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
         )
 
 
@@ -149,14 +149,14 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
     if settings.lora.whole_model:
         yield problem(
             "method",
-            "Method full: the model is held in float16, in which a step of the optimizer makes its weights NaN. "
+            "Method full: the model is in float16, in which an optimizer step makes its weights NaN. "
             "Load it in bfloat16 or float32.",
         )
     elif settings.lora.train_head:
         yield problem(
             "train_head",
-            "Train Head: the model is held in float16, in which a step of the optimizer makes embeddings and head "
-            "NaN. Load it in bfloat16 or float32, or leave Train Head off.",
+            "Train Head: the model is in float16, in which an optimizer step makes the embeddings "
+            "and the head NaN. Load it in bfloat16 or float32, or turn Train Head off.",
         )
 
 
@@ -166,27 +166,29 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
     cause = (
-        "the model is held in bfloat16, and a step that changes a weight by less than 1/256 is rounded away. At a "
-        f"learning rate of {rate:g}"
+        "the model is in bfloat16, and a step that changes a weight by less than 1/256 is lost to "
+        f"rounding. At a learning rate of {rate:g}"
     )
     if settings.lora.whole_model:
         yield advice(
             "learning_rate",
-            f"Method full: {cause} many of them are. Load the model in float32, or use {SAFE_LR:g} or more.",
+            f"Method full: {cause} this happens to many weights. Load the model in float32, or use "
+            f"{SAFE_LR:g} or more.",
         )
     elif settings.lora.train_head:
         yield advice(
             "head_rate",
-            f"Train Head: {cause} many steps of embeddings and head are; the LoRA is not concerned. Let them "
-            f"learn at {SAFE_LR:g} or more (Train Head, rate), load the model in float32, or leave Train Head "
-            "off.",
+            f"Train Head: {cause} this happens to many weights of the embeddings and the head; the "
+            f"LoRA is not affected. Train them at {SAFE_LR:g} or more (Train Head, rate), load the "
+            "model in float32, or turn Train Head off.",
         )
 
 
 def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
     if dora and quantization == "8bit":
         yield problem(
-            "dora", "DoRA: it cannot be trained on 8-bit weights. Load the model in 4 or 16 bits, or leave it off."
+            "dora",
+            "DoRA: it can't be trained on 8-bit weights. Load the model in 4 or 16 bits, or turn DoRA off.",
         )
 
 
@@ -195,7 +197,7 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     if attention != "flash_attention_2":
         return
     if device != "cuda":
-        yield problem("attention", "Attention: flash_attention_2 wants an NVIDIA card. Choose auto.")
+        yield problem("attention", "Attention: flash_attention_2 needs an NVIDIA GPU. Choose auto.")
     elif find_spec("flash_attn") is None:
         yield problem(
             "attention",
@@ -205,8 +207,8 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     elif compute_dtype == "float32":
         yield problem(
             "attention",
-            "Attention: flash_attention_2 works in bfloat16 and float16 only, and this model in float32. Load it "
-            "in one of these, or choose auto.",
+            "Attention: flash_attention_2 needs bfloat16 or float16, and this model is in float32. "
+            "Load it in one of these, or choose auto.",
         )
 
 
@@ -214,9 +216,13 @@ def liger_problems(requested: bool, device: str) -> Iterator[Finding]:
     if not requested:
         return
     if find_spec("liger_kernel") is None:
-        yield problem("liger", "Liger: the package is missing: pip install liger-kernel. Or leave it off.")
+        yield problem(
+            "liger",
+            "Liger kernels: the package is missing. Install it (pip install "
+            "liger-kernel), or turn Liger kernels off.",
+        )
     elif device != "cuda":
-        yield problem("liger", "Liger: its kernels want a graphics card. Leave it off.")
+        yield problem("liger", "Liger kernels: they need a GPU. Turn them off.")
 
 
 def _report_to_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
@@ -233,7 +239,8 @@ def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterato
     if settings.machine.workers and not device.owns_process:
         yield problem(
             "workers",
-            "Workers: inside the webui none can be started (on Windows each would start the webui). Set it to 0.",
+            "Workers: worker processes can't be started inside the webui (on Windows each would "
+            "start the webui again). Set it to 0.",
         )
 
 
@@ -258,18 +265,22 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if not host.owns_process:
         yield problem(
             "method",
-            "Method full: inside the webui the model is only lent, and would not come back as it was. Train a "
-            f"LoRA, or run it on its own: {launch_command()} train --method full",
+            "Method full: full fine-tuning is not possible inside the webui, because it would change "
+            f"the loaded model. Train a LoRA, or run this outside of the webui: {launch_command()} "
+            "train --method full",
         )
         return
     card, lora = host.card(), settings.lora
     if card.loading in ("8bit", "4bit"):
         yield problem(
-            "method", f"Method full: a model in {card.loading} cannot be trained whole. Load it in 16 or 32 bits."
+            "method",
+            f"Method full: a model in {card.loading} can't be fully fine-tuned. Load it in 16 or 32 bits.",
         )
     if card.name == settings.what.name:
-        yield problem("name", f"Name: {card.name!r} is the model that is trained. The new one needs another name.")
+        yield problem(
+            "name", f"Name: {card.name!r} is the model that is trained. Choose another name for the new one."
+        )
     if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
         yield problem(
-            "method", "Method full: rsLoRA, DoRA, LoRA+ and Train Head are parts of a LoRA. Leave them off."
+            "method", "Method full: rsLoRA, DoRA, LoRA+ and Train Head only apply to a LoRA. Turn them off."
         )

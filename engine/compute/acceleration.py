@@ -41,7 +41,9 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
         elif not asked.compile:  # Liger and compile bring their own kernels
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
-            job.log.append(Note(text="Workers: this system would start the program anew for each; none are used."))
+            job.log.append(
+                Note(text="Workers: this system would start the program again for each worker, so none are used.")
+            )
         yield
 
 
@@ -94,7 +96,7 @@ def use_attention(asked: str, base: Any) -> Iterator[None]:
                 [f"Attention: {model_class} has no {asked} ({first_line(error)}). Choose auto."]
             ) from error
         if base.config._attn_implementation != asked:
-            raise SettingsError([f"Attention: {model_class} cannot change to {asked}. Choose auto."])
+            raise SettingsError([f"Attention: {model_class} can't use {asked}. Choose auto."])
         yield
 
 
@@ -141,7 +143,9 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
     layers = _longest_layer_list(model) if asked else []
     if not layers:
         if asked:
-            job.log.append(Note(text="Compile: this model has no row of like layers; it is not compiled."))
+            job.log.append(
+                Note(text="Compile: this model has no sequence of equal layers, so it is not compiled.")
+            )
         yield
         return
     import torch._dynamo  # not an attribute of torch until it is imported
@@ -156,7 +160,7 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
                 _run_one_step(model)
             except (RuntimeError, OSError, ImportError) as error:
                 _uncompile(layers)
-                text = f"it fails here ({first_line(error)}); the run goes on without it."
+                text = f"it fails here ({first_line(error)}). The run continues without it."
             job.log.append(Note(text=f"Compile: {text}"))
             yield
         finally:

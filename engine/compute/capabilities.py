@@ -36,11 +36,14 @@ class ModelCapabilities:
     def notes(self) -> Iterator[str]:
         """Yield the lines for the log of a run."""
         if self.packed:
-            yield "Packing: the examples of a batch stand in one row, without padding; the model keeps them apart."
+            yield (
+                "Packing: the examples of a batch are put in one row without padding. The model "
+                "keeps them separate."
+            )
         elif self.packing_refusal:
             yield f"Packing is off: {self.packing_refusal}. Shorter examples are padded."
         if self.chunked_loss_refusal:
-            yield f"The loss is worked out from all logits: {self.chunked_loss_refusal}."
+            yield f"The loss is computed from all logits: {self.chunked_loss_refusal}."
 
     def as_log(self) -> dict[str, str]:
         """Return the entries of training_log.json."""
@@ -59,7 +62,7 @@ def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
         loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
     if packing == "on" and why_mixed:
-        raise SettingsError([f"Packing: it cannot be on, because {why_mixed}. Choose auto or off."])
+        raise SettingsError([f"Packing: it can't be on because {why_mixed}. Choose auto or off."])
     return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 
@@ -77,13 +80,16 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     try:
         logits = packed_logits(model, row, positions % PROBE_LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
-        return f"this model takes no positions of our own ({type(error).__name__})"
+        return f"this model does not accept position ids ({type(error).__name__})"
     total = _relative_distance(packed_logits(model, row, positions), alone_logits)
     leak = _relative_distance(logits, alone_logits) / max(total, 1e-30)
     bound = MAX_LEAK_COARSE if _rounds_coarsely(model) else MAX_LEAK
     if leak <= bound:
         return ""
-    return f"this model lets examples in one row see each other ({leak:.2g} of what running on would change)"
+    return (
+        f"in this model, examples in one row can see each other ({leak:.2g} of the effect of "
+        "running them together)"
+    )
 
 
 def packed_logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

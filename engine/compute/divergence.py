@@ -23,8 +23,9 @@ class DivergenceError(TrainingProError):
         self.spoiled = spoiled
         half_advice = " Compute in bfloat16 or float32: float16 overflows." if fp16 else ""
         super().__init__(
-            f"{text} What helps most: a lower learning rate (it was {learning_rate:.3g}; try a tenth of it), a "
-            f"longer warm-up, gradients clipped at 1 or less, alpha no larger than rank.{half_advice}"
+            f"{text} To fix this: use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
+            "of it), a longer warmup, gradients clipped at 1 or less, alpha no larger than "
+            f"rank.{half_advice}"
         )
 
 
@@ -39,7 +40,7 @@ def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary
         return f"the gradients are {norm}, at a loss of {loss:.4f}"
     guessing_loss = math.log(max(2, vocabulary))
     if smoothed is not None and loss > max(LOSS_EXPLOSION_FACTOR * smoothed, GUESSING_FACTOR * guessing_loss):
-        return f"the loss has exploded: {loss:.4g} after a smoothed loss of {smoothed:.4g}"
+        return f"the loss jumped to {loss:.4g} after a smoothed loss of {smoothed:.4g}"
     return ""
 
 

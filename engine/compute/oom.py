@@ -101,15 +101,15 @@ def out_of_memory_error(
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         memory = DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
-    cause = f": one example of {tokens} tokens alone does not fit" if tokens else ", in one forward pass"
+    cause = f": a single example of {tokens} tokens does not fit" if tokens else ", in one forward pass"
     figures = (
-        f" ({size(memory.total)} on the card, {size(memory.reserved)} of it hold model and LoRA, "
-        f"{size(memory.total - memory.used)} are free)"
+        f" ({size(memory.total)} on the GPU, {size(memory.reserved)} used by the model and the LoRA, "
+        f"{size(memory.total - memory.used)} free)"
     )
     helpful = remedies(memory)
-    advice = [*(remedy.words for remedy in helpful), "the model loaded in 4 bits"]
+    advice = [*(remedy.words for remedy in helpful), "loading the model in 4 bits"]
     return ModelError(
-        f"Out of memory{cause}{figures if memory.total else ''}. What helps most: {'; '.join(advice)}.", helpful
+        f"Out of memory{cause}{figures if memory.total else ''}. To fix this, try: {'; '.join(advice)}.", helpful
     )
 
 

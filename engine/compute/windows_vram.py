@@ -59,7 +59,7 @@ class SpillDetector:
 
 
 SPILL_ADVICE = (
-    "The steps have become many times slower: the graphics card is full, and the driver has moved memory into "
-    "that of the system. What helps most: close what else uses the card, a smaller True Batch Size with more "
-    "Gradient Accumulation, gradient checkpointing."
+    "Steps are many times slower than before: VRAM is full, and the driver has moved memory to RAM. "
+    "To fix this, close other programs that use the GPU, use a smaller True Batch Size with more "
+    "Gradient Accumulation, or turn on gradient checkpointing."
 )

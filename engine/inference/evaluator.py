@@ -17,9 +17,11 @@ from ..tokenizer import make_working_tokenizer
 from .context_gain import continuation_pairs, measure_context_gain
 from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
 
-NO_VALIDATION_SPLIT = "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)."
+NO_VALIDATION_SPLIT = (
+    "There is no validation split, so there is nothing to evaluate. Set Validation split (eval_share)."
+)
 
-EVALUATING, PROGRESS_SECONDS = "Evaluating on the part kept aside", 3.0
+EVALUATING, PROGRESS_SECONDS = "Evaluating on the validation split", 3.0
 
 
 class EvalScheduler:
@@ -83,7 +85,7 @@ class EvalScheduler:
             result = self._evaluator.evaluate(self._report_progress)
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
-                Advice(text=f"The evaluation after step {step} failed, and the run goes on: {first_line(error)}")
+                Advice(text=f"The evaluation after step {step} failed. The run continues: {first_line(error)}")
             )
         if result is not None:
             event = self._as_event(result, step, occasion, time.monotonic() - started)

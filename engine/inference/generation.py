@@ -25,7 +25,7 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     ids, raw_tokenizer = torch.tensor([_encode_prompt(question, host, tokenizer).ids]), tokenizer.tokenizer
     with without_loras(host) as (base, _):
         if question.include_base or not question.lora:
-            job.log.append(Stage(text="Answering without a LoRA"))
+            job.log.append(Stage(text="Generating without a LoRA"))
             _write(base, ids, "without", question, raw_tokenizer, job)
         if question.lora and not job.control.asked(Request.STOP):
             _answer_with_lora(base, ids, question, raw_tokenizer, host, job)
@@ -50,7 +50,7 @@ def _prompt_style(question: AnswerRequest, host: Host, tokenizer: WorkingTokeniz
     style = chat_prompt_style(tokenizer, tokenizer.bos)
     if style is None:
         raise ModelError(
-            f"No message can be written with {tokenizer.chat_template.origin}. Ask without 'As a chat message'."
+            f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
         )
     return style
 
@@ -58,7 +58,7 @@ def _prompt_style(question: AnswerRequest, host: Host, tokenizer: WorkingTokeniz
 def _answer_with_lora(
     base: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, host: Host, job: Job
 ) -> None:
-    job.log.append(Stage(text=f"Answering with {question.lora}"))
+    job.log.append(Stage(text=f"Generating with {question.lora}"))
     model = load_lora(base, lora_folder(question.lora, host), question.lora, question.strength)
     try:
         _write(model, ids, "with", question, tokenizer, job)

@@ -72,7 +72,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
 def _find_dataset(name: str, host: Host) -> DatasetEntry:
     """Look a dataset up by its name or its path."""
     if not name.strip():
-        raise DataError("No data are chosen. Choose a text or rows, or press Add files.")
+        raise DataError("No dataset is chosen. Choose a text or rows, or press Add files.")
     path = dataset_index.locate_dataset(name, host.folders)
     return DatasetEntry(path.name + "/" * path.is_dir(), path)
 
@@ -95,20 +95,24 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
     loaded = load_dataset(context, dataset)
     if loaded.texts and loaded.rows:
         raise DataError(
-            f"{dataset.name} holds texts and rows, which are not measured alike. Name one of its files."
+            f"{dataset.name} contains texts and rows, which are measured differently. Choose one of its files."
         )
     if not loaded.rows:
         return window_input(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
     if request.stride:
-        raise SettingsError([f"Stride: {dataset.name} has rows, each of which is measured whole. Leave it at 0."])
+        raise SettingsError(
+            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set it to 0."]
+        )
     return row_input(dataset.path.name, loaded.rows, context, max_length)
 
 
 def _problems(length: int, card: ModelCard) -> Iterator[str]:
     if length < 2:
-        yield f"Longest window: {length} is too short. Use 2 or more, or 0 for what the model takes."
+        yield f"Window length: {length} is too short. Use 2 or more, or 0 for the model's context."
     if card.context and length > card.context:
-        yield f"Longest window: {length} is more than {card.name} takes ({card.context} tokens). Use that or less."
+        yield (
+            f"Window length: {length} is more than {card.name} supports ({card.context} tokens). Use that or less."
+        )
 
 
 @contextmanager
@@ -178,7 +182,7 @@ def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) 
     try:
         host.add_evaluation(row)
     except (TrainingProError, OSError) as error:
-        job.log.append(Advice(text=f"Not in the table of evaluations: {error}"))
+        job.log.append(Advice(text=f"Not saved in the evaluations table: {error}"))
 
 
 def _lora_phrase(name: str) -> str:

@@ -97,9 +97,7 @@ def window_input(
     stride = stride or max(1, length // 2)
     if not 0 < stride <= max(length - 1, 1):
         max_stride = max(length - 1, 1)
-        raise SettingsError(
-            [f"Stride: {stride} would leave tokens out, or count some twice. Use 1 to {max_stride}."]
-        )
+        raise SettingsError([f"Stride: {stride} would skip tokens or count some twice. Use 1 to {max_stride}."])
     strings = [text.text for text in texts]
     segments = Segments(strings, tokenizer.encode(strings))
     pairs = [
@@ -108,7 +106,7 @@ def window_input(
         for window in _sliding_windows(encoded.ids, tokenizer.bos, length, stride)
     ]
     if not pairs:
-        raise DataError(f"{name} is too short: a text of at least two tokens is needed.")
+        raise DataError(f"{name} is too short: it needs at least two tokens.")
     examples, groups = zip(*pairs, strict=True)
     return PerplexityInput(
         name,

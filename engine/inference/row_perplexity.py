@@ -32,7 +32,8 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
     examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
         raise DataError(
-            f"{name}: nothing in its rows counts. {_nothing_counts_advice(context.settings.rows.train_only_after)}"
+            f"{name}: no tokens of its rows are measured. "
+            f"{_nothing_counts_advice(context.settings.rows.train_only_after)}"
         )
     style = detect_prompt_style(context.settings, context.folders, context.tokenizer, examples)
     row_texts = RowTexts(examples, style, context.tokenizer, names=len(sets) > 1)
@@ -44,7 +45,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 
 def _nothing_counts_advice(marker: str) -> str:
     if marker:
-        return f"No row holds {marker!r} with something behind it ('Train only after')."
+        return f"No row contains {marker!r} with text after it ('Train only after')."
     return "Choose another part of them ('Train on'), or a longer window."
 
 
@@ -62,7 +63,7 @@ def _truncation_notes(truncated: Sequence[TruncatedRows], length: int) -> Iterat
         yield f"{format_count(long_rows, 'row')} {are} longer than {length} tokens: {end} cut."
     if empty_rows := sum(source.nothing_learned for source in truncated):
         has = plural(empty_rows, "has", "have")
-        yield f"{format_count(empty_rows, 'row')} {has} nothing that counts: left out."
+        yield f"{format_count(empty_rows, 'row')} {has} no tokens to measure: dropped."
 
 
 def _scores(sums: GroupSums, texts: RowTexts) -> SegmentScores:

@@ -74,8 +74,8 @@ def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     except ValueError as error:
         if problems := list(_expert_problems(config)):
             raise SettingsError(problems) from error
-        hint = "Choose other layers, such as q-k-v-o."
-        raise ModelError(f"No LoRA can be put into this model: {error} {hint}") from error
+        hint = "Choose other Target modules, such as q-k-v-o."
+        raise ModelError(f"This model can't be trained with a LoRA: {error} {hint}") from error
     tie_weights(model)
     return model
 
@@ -84,11 +84,14 @@ def _expert_problems(config: LoraConfig) -> Iterator[str]:
     """Settings that PEFT does not support on experts; by now it has set `target_parameters` if it uses any."""
     if not getattr(config, "target_parameters", None):
         return
-    clause = "on this model's experts, which lie in one tensor. {}, or choose layers without them (q-k-v-o)."
+    clause = (
+        "on this model's experts, which are stored in one tensor. {}, or choose Target modules "
+        "without them (q-k-v-o)."
+    )
     if config.lora_dropout:
-        yield f"Dropout: {config.lora_dropout:g} cannot be done {clause.format('Set it to 0')}"
+        yield f"Dropout: {config.lora_dropout:g} can't be used {clause.format('Set it to 0')}"
     if config.use_dora:
-        yield f"DoRA: it cannot be done {clause.format('Leave it off')}"
+        yield f"DoRA: it can't be used {clause.format('Leave it off')}"
 
 
 def tie_weights(model: PeftModel) -> None:
@@ -133,7 +136,7 @@ def load_lora(
     `called` is the user's name for the LoRA where it differs from the adapter name.
     """
     if not (folder / CONFIG).is_file():
-        raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing). Choose another one.")
+        raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
     with preserve_model_state(base), ExitStack() as cleanup:
         cleanup.callback(remove_peft_layers, base)
         try:
@@ -170,7 +173,7 @@ def put_on(name: str, strength: float, host: Host) -> None:
             model = load_lora(base, folder, name, strength)
             cleanup.pop_all()
     except SavingError as error:
-        remaining = f" {', '.join(loaded.loras)} stays on." if loaded.loras else ""
+        remaining = f" {', '.join(loaded.loras)} stays attached." if loaded.loras else ""
         raise SavingError(f"{error}{remaining}") from error
     host.set_loras(model, (name,))
 

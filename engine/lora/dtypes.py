@@ -42,8 +42,8 @@ def slow_dtype_advice(model: Any) -> Iterator[str]:
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         yield (
-            "This graphics card computes bfloat16 by way of float32, which is slow. Load the model in float16, if "
-            "it answers well there: a few models leave its range."
+            "This GPU emulates bfloat16 in float32, which is slow. Load the model in float16 if its "
+            "replies are fine there; a few models overflow."
         )
 
 

@@ -17,7 +17,7 @@ _SIZE_MISMATCH = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
     r"the shape in current model is torch\.Size\(\[([\d, ]+)\]\)"
 )
-OTHER_MODEL_HINT = "It seems to be one of another model."
+OTHER_MODEL_HINT = "It was probably made for another model."
 _PEFT_AFFIXES = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 
@@ -30,8 +30,8 @@ def _unreadable(error: Exception) -> str:
     if not isinstance(error, SafetensorError):
         return ""
     message = first_line(error).removeprefix("Error while deserializing header: ")
-    remedy = "it is broken or not whole. Copy or download it anew."
-    return f"{SAFETENSORS_WEIGHTS_NAME} cannot be read ({message}): {remedy}"
+    remedy = "it is damaged or incomplete. Copy or download it again."
+    return f"{SAFETENSORS_WEIGHTS_NAME} can't be read ({message}): {remedy}"
 
 
 def _size_mismatch(error: Exception) -> str:
@@ -62,7 +62,4 @@ def _missing_layers(folder: Path, base: torch.nn.Module) -> str:
     if not missing:
         return ""
     first = ", ".join(missing[:3]) + (" and more" if missing[3:] else "")
-    return (
-        f"of the layers that it sits on, {len(missing)} of {len(targets)} are not in this model ({first}). "
-        f"{OTHER_MODEL_HINT}"
-    )
+    return f"of its layers, {len(missing)} of {len(targets)} are not in this model ({first}). {OTHER_MODEL_HINT}"

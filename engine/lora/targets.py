@@ -22,7 +22,7 @@ from ...core.errors import SettingsError
 from ...data.report import TARGET_CHOICES
 
 ALL_LINEAR = "all-linear"
-CUSTOM_LIST = "a list of your own"
+CUSTOM_LIST = "your own list"
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -158,8 +158,8 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
-                f"Target modules: PEFT puts what is named {_as_ranges(misplaced)} on this model's "
-                "experts. Choose all, or q-k-v-o, or leave these out."
+                f"Target modules: PEFT applies {_as_ranges(misplaced)} to this model's experts. "
+                "Choose all linear layers or q-k-v-o, or remove these."
             ]
         )
 
@@ -178,14 +178,14 @@ def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) 
     existing = sorted({name.rpartition(".")[2] for name in layers})
     return (
         f"Target modules: this model has no layer called {', '.join(missing)}. It has "
-        f"{', '.join(existing)}. Choose all, or name some of these."
+        f"{', '.join(existing)}. Choose all linear layers, or enter some of these."
     )
 
 
 def _unfit_message(names: list[str]) -> str:
     return (
         f"Target modules: no LoRA can sit on {_as_ranges(names)}; this architecture does not use them "
-        "as plain layers. Leave them out, or choose all: that leaves them out by itself."
+        "as plain layers. Remove them, or choose all linear layers, which skips them."
     )
 
 

@@ -30,8 +30,8 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
         ("Train Head", bool(config.get("modules_to_save")), lora.train_head),
     )
     problems = [
-        f"{label}: the LoRA {folder.name!r} has {_as_text(trained)}, asked for is {_as_text(requested)}. To train "
-        f"it further use {_as_text(trained)}."
+        f"{label}: the LoRA {folder.name!r} has {_as_text(trained)}, but the settings have "
+        f"{_as_text(requested)}. To continue training it, use {_as_text(trained)}."
         for label, trained, requested in fields
         if trained is not None and trained != requested
     ]
@@ -57,8 +57,8 @@ def load_initial_weights(model: PeftModel, folder: Path) -> None:
 
 def _mismatch_error(folder: Path, reason: str) -> SavingError:
     return SavingError(
-        f"The LoRA {folder.name!r} cannot be trained further with these settings: {reason}. Choose "
-        "the layers that it was trained on (Target modules), and the model it was made for."
+        f"The LoRA {folder.name!r} can't be trained further with these settings: {reason}. Choose the "
+        "layers that it was trained on (Target modules), and the model it was made for."
     )
 
 
@@ -67,7 +67,7 @@ def _load_config(folder: Path) -> Mapping[str, Any]:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SavingError(
-            f"{folder / CONFIG} cannot be read: {error}. The LoRA cannot be trained further."
+            f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further."
         ) from error
     return config if isinstance(config, dict) else {}
 
@@ -79,7 +79,7 @@ def _load_weights(folder: Path) -> dict[str, Any]:
             return dict(load_file(folder / WEIGHTS))
         return dict(torch.load(folder / BIN_WEIGHTS, map_location="cpu", weights_only=True))
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, _unpickling_error()) as error:
-        raise SavingError(f"The weights in {folder} cannot be read: {error}. Choose another LoRA.") from error
+        raise SavingError(f"The weights in {folder} can't be read: {error}. Choose another LoRA.") from error
 
 
 def _unpickling_error() -> type[Exception]:

@@ -132,14 +132,14 @@ class RunController:
 
     def _apply_wind_down(self, step: int) -> None:
         if self._control.take(Request.WIND_DOWN):
-            self._wind_down(step, "as wished")
+            self._wind_down(step, "as requested")
 
     def _wind_down(self, step: int, reason: str) -> None:
         if self.rates.wind_down or self.is_last(step):
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
-            Note(text=f"Winding down after step {step}, {reason}: step {self.rates.steps} is the last.")
+            Note(text=f"Winding down after step {step}, {reason}: step {self.rates.steps} is the last step.")
         )
 
     def _apply_rules(self, state: StepState) -> None:
@@ -148,7 +148,7 @@ class RunController:
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
         elif self.rates.wind_down and self.is_last(state.step):
-            self.stopped_by = f"it has wound down ({self._ending})"
+            self.stopped_by = f"wound down ({self._ending})"
         elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
                 self._wind_down(state.step, f"since {rule}")

@@ -83,8 +83,8 @@ class Evaluation:
     def measure_for(self, keep_best: str) -> tuple[str, float]:
         """Name and value of the measure that counts."""
         if keep_best == "accuracy":
-            return "accuracy of the part kept aside", self.accuracy
-        return "loss of the part kept aside", self.loss
+            return "validation accuracy", self.accuracy
+        return "validation loss", self.loss
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ class Patience:
 def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
     """The rule that ends the run here, in words; empty if none does."""
     if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
-        return f"the smoothed loss {state.smoothed:.4f} is at or under {stopping.stop_at_loss:g}"
+        return f"the smoothed loss {state.smoothed:.4f} is at or below {stopping.stop_at_loss:g}"
     if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = f"{patience.waited} evaluations" if patience.waited > 1 else "an evaluation"
-        return f"{times} brought no better {patience.measure} than {patience.best:.4f}"
+        return f"{times} did not improve the {patience.measure} beyond {patience.best:.4f}"
     return ""

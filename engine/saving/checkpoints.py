@@ -58,7 +58,7 @@ def load_run_state(checkpoint: Path) -> RunState:
     try:
         return RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise SavingError(f"{checkpoint} cannot be gone on from: {error}. Choose another checkpoint.") from error
+        raise SavingError(f"{checkpoint} can't be resumed: {error}. Choose another checkpoint.") from error
 
 
 def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
@@ -71,8 +71,8 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     ]
     if changed:
         raise SavingError(
-            f"The run cannot go on from {checkpoint.name}: different are {', '.join(changed)}. "
-            "Put them back, or start a new run."
+            f"The run can't resume from {checkpoint.name}: these have changed: {', '.join(changed)}. "
+            "Restore them, or start a new run."
         )
 
 
@@ -94,4 +94,4 @@ def _data_changes(run: RunPlan) -> str:
         for key in different
         if key not in RUN_KEYS
     ]
-    return "; ".join(changes) or "the files hold something else now"
+    return "; ".join(changes) or "the files have changed"

@@ -24,7 +24,7 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
         if settings.lora.whole_model and any(isinstance(event, RunPlanned) for event in job.log.since(0)):
             names = host.model_status().loras
             host.unload()
-            message = "The model in memory was trained itself: it is let go of, and loaded anew when it is needed."
+            message = "The loaded model itself was trained. It is unloaded now and loaded again when it is needed."
             if names:
                 message += f" So {removed_message(names)}"
             job.log.append(Note(text=message))
@@ -34,7 +34,9 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
 def unfreeze(base: Any) -> Iterator[Any]:
     """Let all weights be trained; the caller restores the flags together with the others."""
     if getattr(base, "is_quantized", False):
-        raise SettingsError(["Method full: a quantized model cannot be trained whole. Load it in 16 or 32 bits."])
+        raise SettingsError(
+            ["Method full: a quantized model can't be fully fine-tuned. Load it in 16 or 32 bits."]
+        )
     base.requires_grad_(True)
     yield base
 

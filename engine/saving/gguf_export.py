@@ -35,7 +35,7 @@ BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
 """The base model's own head, which PEFT saves unchanged next to a LoRA on it."""
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
-MERGE_HINT = "Bake it in instead (merge), and convert the merged model with llama.cpp."
+MERGE_HINT = "Merge it into the model instead, and convert the merged model with llama.cpp."
 ATTENTION_ONLY_HINT = " Or train one on q-k-v-o alone."
 Tensors = Mapping[str, Matrix]
 
@@ -56,10 +56,10 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     folder = (lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)).absolute()
     out = Path(request.out).expanduser().absolute() if request.out else default_path(folder)
     if request.out and out.exists():
-        raise SavingError(f"{out} is there already. Delete it, or give another name.")
+        raise SavingError(f"{out} already exists. Delete it, or choose another name.")
     config = read_json(folder / CONFIG, {})
     if not config:
-        raise SavingError(f"{folder} holds no LoRA ({CONFIG} is missing or broken). Choose another one.")
+        raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing or damaged). Choose another LoRA.")
     base = read_base_model_info(_find_model(request, config, host))
     layers = _load_layers(folder, config, name)
     tensors, alpha = _gguf_tensors(layers, base, name)
@@ -77,7 +77,7 @@ def default_path(folder: Path) -> Path:
 
 def _require_gguf() -> None:
     if find_spec("gguf") is None:
-        raise ModelError("The package gguf is needed for such a file. Install it with: pip install gguf")
+        raise ModelError("This needs the package gguf. Install it: pip install gguf")
 
 
 def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:
@@ -89,13 +89,11 @@ def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> 
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
     if request.model:
-        raise ModelError(
-            f"There is no model {name!r}: neither in {models} nor as a folder with a config.json or a GGUF file."
-        )
-    subject = f"{name!r}, the model that it was made on," if name else "The model that it was made on"
+        raise ModelError(f"There is no model {name!r} in {models}, and no such folder or GGUF file.")
+    subject = f"{name!r}, its base model," if name else "Its base model"
     raise ModelError(
-        f"{subject} is not found, and its config says how the layers lie. Name it (--model): its folder, or the "
-        "GGUF file that the LoRA is for."
+        f"{subject} was not found, and its config is needed. Enter its folder, or the GGUF file that "
+        "the LoRA is for (--model)."
     )
 
 
@@ -103,13 +101,15 @@ def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dic
     """Layers by their names in transformers; SavingError with all problems if GGUF cannot hold them."""
     weights = _load_weights(folder)
     if problems := list(_problems(weights, config)):
-        start = f"The LoRA {lora_name!r} cannot be written as GGUF: "
+        start = f"The LoRA {lora_name!r} can't be exported as GGUF: "
         remedy = MERGE_HINT + (ATTENTION_ONLY_HINT if any("experts" in name for name in weights) else "")
         raise SavingError(f"{start}{'; '.join(problems)}. {remedy}")
     halves = {(m["layer"], m["half"]): weights[m.string] for m in map(LORA_KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
-        raise SavingError(f"{folder} holds no whole LoRA: layers or halves of them are missing. Choose another.")
+        raise SavingError(
+            f"{folder} is not a complete LoRA: layers or parts of layers are missing. Choose another LoRA."
+        )
     return {
         n: LayerDelta(halves[n, "A"], halves[n, "B"], _strength(n, len(halves[n, "A"]), config)) for n in names
     }
@@ -124,7 +124,7 @@ def _load_weights(folder: Path) -> dict[str, Matrix]:
     try:
         tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise SavingError(f"{file} cannot be read: {error}. Choose another LoRA.") from error
+        raise SavingError(f"{file} can't be read: {error}. Choose another LoRA.") from error
     return {name: tensor.float().numpy() for name, tensor in tensors.items()}
 
 
@@ -132,19 +132,19 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     peft_type = str(config.get("peft_type", "LORA"))
     extra = [name for name in weights if not (LORA_KEY.match(name) or BASE_LAYER_KEY.search(name))]
     if peft_type != "LORA":
-        yield f"it is of the kind {peft_type}, and llama.cpp knows LoRAs only"
+        yield f"it is of type {peft_type}, and llama.cpp supports only LoRAs"
     elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in extra):
-        yield "it was trained with DoRA, which llama.cpp does not know"
+        yield "it was trained with DoRA, which llama.cpp does not support"
     elif any(name.endswith(".bias") for name in extra):
-        yield "it has biases, for which the format has no place"
+        yield "it has biases, which the format does not support"
     elif extra:
-        yield f"it holds more than a LoRA on layers, as Train Head makes it ({_examples(extra)})"
+        yield f"it contains more than a LoRA, as with Train Head ({_examples(extra)})"
     if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
-        yield f"it was made with {options[0]}, which llama.cpp does not know"
+        yield f"it was made with {options[0]}, which llama.cpp does not support"
     if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:
-        yield f"it sits on layers that are not linear ({_examples(nonlinear)})"
+        yield f"it is on layers that are not linear ({_examples(nonlinear)})"
     if experts := [name for name in weights if "experts" in name]:
-        yield f"it sits on experts, which llama.cpp keeps in one tensor ({_examples(experts)})"
+        yield f"it is on experts, which llama.cpp stores in one tensor ({_examples(experts)})"
 
 
 def _examples(names: list[str]) -> str:
@@ -169,8 +169,8 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
     names = _gguf_names(layers, base)
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
-            f"The LoRA {lora_name!r} cannot be written as GGUF: llama.cpp's {base.architecture} has no place for "
-            f"{_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
+            f"The LoRA {lora_name!r} can't be exported as GGUF: llama.cpp's {base.architecture} has "
+            f"no tensor for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)
@@ -189,8 +189,8 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
     architectures = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
     if base.architecture not in architectures:
         raise ModelError(
-            f"The package gguf here is too old for {base.name} ({base.architecture}). Get a newer one: "
-            "pip install --upgrade gguf"
+            f"The package gguf here is too old for {base.name} ({base.architecture}). Update it: pip "
+            "install --upgrade gguf"
         )
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
     absent = (*IGNORED_TENSORS.get(base.architecture, ()), *(["output"] if base.tied else []))
@@ -206,8 +206,8 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
         return np.ascontiguousarray(order(rows, base))
     except ValueError as error:
         raise SavingError(
-            f"The LoRA does not fit on {base.name}: {layer} has {len(rows)} rows, which {base.heads} heads and "
-            f"{base.key_heads} for keys cannot share. Name the model that it was made on (--model)."
+            f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which {base.heads} "
+            f"heads and {base.key_heads} for keys cannot share. Enter its base model (--model)."
         ) from error
 
 
@@ -216,7 +216,7 @@ def _write(tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path, ou
         with atomic_write(out) as temporary:
             _fill(temporary, tensors, alpha, base, folder)
     except OSError as error:
-        raise SavingError(f"{out} cannot be written: {write_error_reason(error, out.parent)}.") from error
+        raise SavingError(f"{out} can't be written: {write_error_reason(error, out.parent)}.") from error
 
 
 def _fill(file: Path, tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path) -> None:

@@ -163,8 +163,9 @@ def read_base_model_info(model: Path) -> BaseModelInfo:
     base = _from_gguf(model) if model.is_file() else _from_config(model)
     if base.architecture not in GGUF_ARCHITECTURES.values():
         raise ModelError(
-            f"{base.name} is of the architecture {base.architecture!r}, for which no LoRA can be written as "
-            "GGUF here. Bake it in instead (merge), and convert the merged model with llama.cpp."
+            f"{base.name} is of the architecture {base.architecture!r}, for which LoRAs can't be "
+            "exported as GGUF. Merge it into the model instead, and convert the merged model with "
+            "llama.cpp."
         )
     return base
 
@@ -196,7 +197,7 @@ def _from_gguf(file: Path) -> BaseModelInfo:
     try:
         fields, tensor_names = gguf_header.read_header(file), gguf_header.read_tensor_names(file)
     except (OSError, ValueError, struct.error) as error:
-        raise ModelError(f"{file} cannot be read as a GGUF file: {error}. Name another one (--model).") from error
+        raise ModelError(f"{file} can't be read as a GGUF file: {error}. Choose another one (--model).") from error
     architecture = str(fields.get("general.architecture"))
     heads = _int_or_zero(fields.get(f"{architecture}.attention.head_count"))
     return BaseModelInfo(

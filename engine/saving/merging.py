@@ -46,33 +46,36 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             card.tokenizer.save_pretrained(temporary)
         precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
-    return JobEnded(outcome="finished", text=f"{card.name} with {request.lora} baked in is {location}", folder=out)
+    return JobEnded(
+        outcome="finished", text=f"{card.name} with {request.lora} merged in is {location}", folder=out
+    )
 
 
 def _refuse_overwriting(out: Path, loras: Path) -> None:
     lora_folders = [path for path in out.resolve().parents if path.parent == loras.resolve() and path.exists()]
     if lora_folders:
         raise SavingError(
-            f"{out} lies in the folder of the LoRA {lora_folders[0].name!r}. Name a folder of its own."
+            f"{out} is in the folder of the LoRA {lora_folders[0].name!r}. Choose a separate folder."
         )
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise SavingError(f"{out} is not empty. Name a folder that is not there yet.")
+        raise SavingError(f"{out} is not empty. Choose a folder that does not exist yet.")
 
 
 def _refuse_quantized(base: Any, name: str) -> None:
     precision = describe_precision(base)
     if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
         raise ModelError(
-            f"{name} is loaded with quantized weights ({precision}), which cannot take a LoRA in without loss. "
-            "Load it in bfloat16 (--load bfloat16) and merge again; the LoRA stays as it is."
+            f"{name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
+            "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
+            "LoRA is unchanged."
         )
 
 
 def _refuse_offloaded(base: torch.nn.Module, name: str) -> None:
     if is_offloaded(base):
         raise ModelError(
-            f"{name} did not fit on the graphics card, and what was put beside it cannot take a LoRA in. Merge "
-            "where all of it fits, if need be on a processor; the LoRA stays as it is."
+            f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge where the "
+            "whole model fits, for example on the CPU. The LoRA is unchanged."
         )
 
 
@@ -81,7 +84,9 @@ def _refuse_without_space(base: torch.nn.Module, out: Path) -> None:
     needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
     free = shutil.disk_usage(parent).free
     if free < needed:
-        raise SavingError(f"{parent} has {size(free)} free, and the model takes {size(needed)}. Make room first.")
+        raise SavingError(
+            f"{parent} has {size(free)} free, and the model needs {size(needed)}. Free some space first."
+        )
 
 
 def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
@@ -106,9 +111,9 @@ def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
     """Refuse names that the model does not have; such weights would be saved and never loaded."""
     if names:
         raise ModelError(
-            f"The LoRA {lora_name!r} changes weights that have no place in this model: "
-            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. Nothing is written. "
-            "Use it as a LoRA beside the model."
+            f"The LoRA {lora_name!r} changes weights that this model does not have: "
+            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. Nothing was "
+            "written. Use it as a LoRA instead."
         )
 
 
@@ -191,6 +196,6 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
             out.rmdir()  # it is empty
         move_new_folder(folder, out)
     except OSError as error:
-        raise SavingError(f"{out} cannot be written: {error}. Name another folder.") from error
+        raise SavingError(f"{out} can't be written: {error}. Choose another folder.") from error
     finally:
         shutil.rmtree(parent, ignore_errors=True)

@@ -68,10 +68,10 @@ def _wait(problems: list[str], job: Job) -> None:
         raise SavingError("\n".join(["The LoRA could not be saved:", *dict.fromkeys(problems)]))
     job.log.append(
         Advice(
-            text="The LoRA is done and could not be saved anywhere: "
+            text="The LoRA is finished but could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
-            + f" It is kept in memory and tried again every {RETRY_SECONDS:g} s: free some space. "
-            "'Stop and discard' gives it up."
+            + f" It is kept in memory, and saving is tried again every {RETRY_SECONDS:g} s: free some "
+            "space. 'Stop and discard' gives it up."
         )
     )
     time.sleep(RETRY_SECONDS)
@@ -82,4 +82,4 @@ def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> No
     try:
         write()
     except OSError as error:
-        log.append(Note(text=f"A record beside the LoRA is missing: {write_error_reason(error, folder)}."))
+        log.append(Note(text=f"A file next to the LoRA could not be saved: {write_error_reason(error, folder)}."))

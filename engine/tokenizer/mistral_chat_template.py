@@ -25,7 +25,7 @@ class MistralChatTemplate:
 
     tokenizer: Any
     text: str = "Mistral's own"
-    origin: str = "the model's own form of chats"
+    origin: str = "the model's own chat format"
     own: bool = True
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
@@ -36,7 +36,7 @@ class MistralChatTemplate:
         if prompt and prompt[-1].get("role") == "assistant":
             last = prompt.pop()
             if last.get("tool_calls"):
-                raise ValueError("a chat must not end with the call of a tool.")
+                raise ValueError("a chat can't end with a tool call.")
             reply = f"{last['content']}{self.tokenizer.eos_token}"
         try:
             with _silenced():

@@ -136,9 +136,9 @@ def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | Mi
         return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
     if host_template:
         return JinjaChatTemplate(
-            tokenizer, host_template, "the webui's instruction template, since the model has none"
+            tokenizer, host_template, "the webui's instruction template, because the model has no chat template"
         )
-    return JinjaChatTemplate(tokenizer, CHATML, "ChatML, since the model has no chat template")
+    return JinjaChatTemplate(tokenizer, CHATML, "ChatML, because the model has no chat template")
 
 
 def _own_bos(tokenizer: Any) -> int | None:

@@ -71,11 +71,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
-        self._log.append(Note(text=f"Paused after step {step}; the memory stays in use."))
+        self._log.append(Note(text=f"Paused after step {step}; the model stays in memory."))
         started = time.monotonic()
         self._control.wait_while_paused()
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
-        self._log.append(Note(text=f"Going on after step {step}."))
+        self._log.append(Note(text=f"Resuming after step {step}."))
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
@@ -96,7 +96,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
         if change := self.phases.update(progress.smoothed):
-            self._log.append(Note(text=f"After step {step} the order changes over: {change}"))
+            self._log.append(Note(text=f"After step {step} the order switches: {change}"))
         evaluation = self._evaluations.evaluate_after(step, last=self.controller.is_last(step))
         self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
@@ -110,7 +110,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return ""
         phase = self.phases.phase_of_step(step)
         if step > 1 and phase != self.phases.phase_of_step(step - 1):
-            self._log.append(Note(text=f"From step {step} on: {phase}."))
+            self._log.append(Note(text=f"From step {step}: {phase}."))
         return phase
 
     def _decide(
@@ -175,8 +175,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._run_plan.folder.remove_partial_checkpoints()
         last = f"The last one is {self.last_saved.name}." if self.last_saved else "There is none yet."
         had_restart = self.controller.cancel_checkpoint()
-        planned = " as it was planned before" if had_restart else ""
-        explanation = f"could not be saved: {self.save_error}. The run goes on{planned}. {last}"
+        planned = " as planned before" if had_restart else ""
+        explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
         self._log.append(Advice(text=f"The checkpoint of step {step} {explanation}"))
         if had_restart:
             control.should_training_stop = bool(self.controller.stopped_by) or self.controller.is_last(step)
@@ -186,8 +186,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         step = self.step_log.graph[-1]["current_steps"] + 1 if self.step_log.graph else 1
         self._log.append(
             Advice(
-                text=f"Step {step}: {examples} examples at once do not fit into the memory. They are done "
-                f"again {size} at a time, and so from now on: a smaller batch and as much more accumulation, so "
-                "that the steps stay what they are and take longer."
+                text=f"Step {step}: {examples} examples at a time do not fit in memory. They are "
+                f"repeated {size} at a time, also in later steps: a smaller batch with more "
+                "accumulation. The effective batch size stays the same, and steps take longer."
             )
         )

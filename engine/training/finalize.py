@@ -58,7 +58,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     """
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     if trained.is_spoiled and not _remove_spoiled_checkpoints(run_folder, job):
-        reason = "No sound checkpoint was saved before that, so nothing of this run is kept."
+        reason = "No valid checkpoint was saved before that, so nothing of this run is kept."
         text = f"{trained.divergence}\n{reason}{_discard(run_folder)}"
         return JobEnded(outcome="failed", text=text, folder=None)
     noun = "the model" if run_plan.settings.lora.whole_model else "the LoRA"
@@ -108,7 +108,10 @@ def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> st
     first, last = losses.get(1, math.nan), losses.get(step, math.nan)
     if not trained.divergence or not last > first:
         return ""
-    return f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}: the model is better without."
+    return (
+        f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}: the model is better "
+        "without this LoRA."
+    )
 
 
 def _closing_entries(best: _Checkpoint | None, job: Job) -> dict[str, Any]:
@@ -155,19 +158,21 @@ def _remove_spoiled_checkpoints(folder: RunFolder, job: Job) -> bool:
     for checkpoint in loras.checkpoints_with_weights(folder.path):
         if not is_finite_checkpoint(checkpoint):
             loras.remove_checkpoint(checkpoint)
-            job.log.append(Note(text=f"{checkpoint.name} holds weights that are no numbers: it is removed."))
+            job.log.append(
+                Note(text=f"{checkpoint.name} contains weights that are NaN or infinite, so it was deleted.")
+            )
     return bool(loras.checkpoints_with_weights(folder.path))
 
 
 def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:
-    text = f"'{folder.name}' is thrown away after step {step}.{_discard(folder)}"
+    text = f"'{folder.name}' was discarded after step {step}.{_discard(folder)}"
     return JobEnded(outcome="stopped", text=text)
 
 
 def _discard(folder: RunFolder) -> str:
     """Discard the run and restore its folder; returns a sentence about it."""
     folder.discard()
-    return f" What stood in {folder.path} before is there again." if folder.path.exists() else ""
+    return f" What was in {folder.path} before was restored." if folder.path.exists() else ""
 
 
 def copy_lora(checkpoint: Path, folder: Path) -> None:
@@ -192,7 +197,7 @@ def _best_checkpoint(trained: TrainingResult) -> _Checkpoint | None:
     if trained.is_spoiled:
         newest = loras.checkpoints_with_weights(path)[-1]
         step = checkpoint_step(newest.name) or 0
-        return _Checkpoint(step, newest, "the last checkpoint whose weights are numbers")
+        return _Checkpoint(step, newest, "the last checkpoint with valid weights")
     existing = [folder for folder in loras.folders_of_step(path, best.step) if loras.has_weights(folder)]
     if best.step in (0, trained.step) or not existing:
         return None
@@ -256,7 +261,7 @@ def _validation_entries(trained: TrainingResult) -> dict[str, Any]:
 def _target_names(model: Any) -> list[str]:
     """Return the short names of the target modules; versions of PEFT give more or less of their paths."""
     if not isinstance(model, PeftModel):
-        return ["all of the model"]
+        return ["all weights of the model"]
     targets = model.peft_config[model.active_adapter].target_modules
     return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 

@@ -46,7 +46,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     try:
         if folder.is_dir():
             write_text(folder / REPORT, render_report(_build_story(ended, folder, folders, job)))
-            job.log.append(Note(text=f"How it went, on one page: {folder / REPORT}"))
+            job.log.append(Note(text=f"Report: {folder / REPORT}"))
     except Exception as error:  # noqa: BLE001 - the run is already saved, and a report must not fail it
         job.log.append(Advice(text=f"{REPORT} could not be written: {error or type(error).__name__}"))
 

@@ -26,7 +26,7 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     try:
         release = _inhibit_sleep(platform)
     except _CannotError as error:
-        log_note(f"The machine cannot be kept awake: {error}. It may go to sleep during the run.")
+        log_note(f"The computer can't be kept awake: {error}. It may go to sleep during the run.")
     try:
         yield
     finally:
@@ -39,12 +39,12 @@ def _inhibit_sleep(platform: str) -> Callable[[], object]:
     if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
         execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
         if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
-            raise _CannotError("Windows refuses it")
+            raise _CannotError("Windows refused")
         return partial(execution_state, ES_CONTINUOUS)
     if platform == "darwin":  # caffeinate ends with our process, however that ends
         return partial(_end_helper, _start_helper(["caffeinate", "-i", "-w", str(os.getpid())]))
     if platform != "linux":
-        raise _CannotError("no way is known on this system")
+        raise _CannotError("this system is not supported")
     # systemd-inhibit holds the lock while its `cat` reads from our pipe, which closes with our process.
     options = ["--what=idle:sleep", "--mode=block", "--who=Training PRO", "--why=A run goes on", "sh", "-c"]
     helper = _start_helper(["systemd-inhibit", *options, "echo held; exec cat"])
@@ -69,10 +69,10 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
     assert helper.stdout is not None and helper.stderr is not None
     ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
     if not ready:
-        raise _CannotError("the system does not answer")
+        raise _CannotError("the system does not respond")
     if not helper.stdout.readline():
         reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0]
-        raise _CannotError(reason or "the system refuses it")
+        raise _CannotError(reason or "the system refused")
 
 
 def _end_helper(helper: subprocess.Popen[bytes]) -> None:

@@ -70,7 +70,7 @@ def _train_segments(segment: RunSegment, host: Host, job: Job) -> JobEnded:
 
 def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | TrainingResult:
     """Train one segment; returns the end of the run, or the state from which the next segment continues."""
-    _log_stage(job, "Getting the model")
+    _log_stage(job, "Downloading the model")
     run_plan = segment.run_plan
     with (
         full_finetune.unload_if_trained(run_plan.settings, host, job),
@@ -136,8 +136,11 @@ def _already_finished(run_plan: RunPlan, done: int) -> JobEnded:
     planned = run_plan.plan.steps
     steps = f"{done} of {planned} steps are done"
     if done > planned:
-        steps = f"{done} steps are done, {planned} are asked for"
-    text = f"'{run_plan.folder.name}' is finished: {steps}. For more, raise Epochs, or Steps where they are set."
+        steps = f"{done} steps are done, and the settings ask for {planned}"
+    text = (
+        f"'{run_plan.folder.name}' is finished: {steps}. To train more, increase Epochs, or Max "
+        "steps if it is set."
+    )
     return JobEnded(outcome="finished", text=text, folder=run_plan.folder.path)
 
 
@@ -145,14 +148,14 @@ def _first_segment(run_plan: RunPlan, job: Job) -> RunSegment:
     folder, checkpoint = run_plan.folder, run_plan.folder.start
     folder.refuse_without_start()
     if folder.initial_lora is not None:
-        _log_note(job, f"Training the LoRA '{folder.name}' further; what stands there goes into a backup first.")
+        _log_note(job, f"Continuing to train '{folder.name}'. Its current files are moved to a backup first.")
     elif checkpoint is None and folder.resumes:
-        _log_note(job, f"There is nothing of '{folder.name}' to go on from: the run starts at its beginning.")
+        _log_note(job, f"There is nothing to resume for '{folder.name}', so the run starts from the beginning.")
     if checkpoint is None:
         return RunSegment(run_plan, RunState(unchangeable=run_plan.unchangeable()))
     state = load_run_state(checkpoint.folder)
     refuse_changes(state, run_plan, checkpoint.folder)
-    _log_note(job, f"Going on from {checkpoint.folder.name} (step {state.step}).")
+    _log_note(job, f"Resuming from {checkpoint.folder.name} (step {state.step}).")
     return RunSegment(run_plan, state, checkpoint.folder)
 
 

@@ -49,13 +49,13 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     """Unload the model and wait; returns whether the run is resumed."""
     snapshot = snapshot_adapters(host)
     host.unload()
-    job.log.append(Note(text=f"Paused after step {trained.step}; the model is out of memory."))
+    job.log.append(Note(text=f"Paused after step {trained.step}; the model is unloaded."))
     job.control.wait_while_paused()
     if job.control.asked(Request.STOP):
         if snapshot.names:
-            job.log.append(Note(text=f"The model stays out of memory, so {removed_message(snapshot.names)}"))
+            job.log.append(Note(text=f"The model stays unloaded, so {removed_message(snapshot.names)}"))
         return False
-    job.log.append(Note(text=f"Going on after step {trained.step}: the model is loaded again."))
+    job.log.append(Note(text=f"Resuming after step {trained.step}: the model is loaded again."))
     host.reload(trained.run_plan.card)
     snapshot.attach_lora(host)
     return True

@@ -44,7 +44,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and not self._has_folder:
             self._has_folder = True
             started = time.monotonic()
-            with self._logged_errors("How to talk to the LoRA could not be written"):
+            with self._logged_errors("The prompt format of the LoRA could not be saved"):
                 write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
                 if self._samples:  # from before there was a folder
                     record.write_samples(self._folder, self._samples)
@@ -55,7 +55,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         self._folder = folder
         wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
         if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
-            self._sample(model, step, "Keeping the records")
+            self._sample(model, step, "Saving the records")
 
     def _is_due(self, step: int) -> bool:
         if self._job.control.take(Request.SAMPLE):
@@ -72,11 +72,11 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
         started = time.monotonic()
-        self._job.log.append(Stage(text=f"Answering the prompts after step {step}"))
-        with self._logged_errors(f"The prompts could not be answered after step {step}"):
+        self._job.log.append(Stage(text=f"Generating samples after step {step}"))
+        with self._logged_errors(f"Samples could not be generated after step {step}"):
             with sampling_mode(model):
                 for prompt in self._generator.prompts:
-                    failure = f"The prompt {prompt.text[:40]!r} could not be answered after step {step}"
+                    failure = f"The prompt {prompt.text[:40]!r} failed after step {step}"
                     with self._logged_errors(failure):
                         if sampled := self._generator.sample(model, prompt, step):
                             self._samples.append(sampled)
@@ -92,4 +92,4 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         try:
             yield
         except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
-            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run goes on."))
+            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))

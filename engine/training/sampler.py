@@ -15,7 +15,7 @@ from ..plan import RunPlan
 if TYPE_CHECKING:
     from ...data.examples import IndexArray
 
-BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbours", "as in the data"
+BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbors", "sequential"
 EpochPosition = tuple[int, int]
 """Epoch, and the number of its examples already drawn."""
 
@@ -71,8 +71,8 @@ class BatchingPhases:
         if smoothed > high:
             return ""
         self.changes.append(self._position)
-        early = f" It is under {low:g} already: the phase before was short." if smoothed <= low else ""
-        return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or under {high:g}.{early}"
+        early = f" It is below {low:g} already, so the previous phase was short." if smoothed <= low else ""
+        return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or below {high:g}.{early}"
 
 
 class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]

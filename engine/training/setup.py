@@ -63,7 +63,7 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
     """Yield the host's model without its LoRAs, which are put back and logged."""
     with without_loras(host) as (base, names):
         if names:
-            job.log.append(Note(text=f"{', '.join(names)} is taken off for this run and put back after it."))
+            job.log.append(Note(text=f"{', '.join(names)} is detached for this run and attached again after it."))
         yield base
 
 
@@ -90,7 +90,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with its trainable weights: a LoRA, or all of the model."""
     settings = run_plan.settings
     if settings.lora.whole_model:
-        job.log.append(Note(text="All of the model is trained; what is said of a LoRA does not count."))
+        job.log.append(Note(text="All weights of the model are trained. The LoRA settings have no effect."))
         with full_finetune.unfreeze(base) as model:
             _check_trainable_dtypes(model, settings, job)
             yield model
@@ -99,7 +99,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
     with inject_lora(base, lora_config(settings.lora, base, targets)) as model:
         refuse_misplaced_targets(targets, model)
-        job.log.append(Note(text=f"The LoRA sits on {targets.words(adapted_layers(model))}."))
+        job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
         _check_trainable_dtypes(model, settings, job)
         if run_plan.folder.initial_lora is not None and not run_plan.folder.is_open:
             load_initial_weights(model, run_plan.folder.initial_lora)

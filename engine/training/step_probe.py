@@ -63,7 +63,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     raise_problems(check_run(settings, host))
     card = add_param_count(get_model_card(host), settings)
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
-    job.log.append(Stage(text="Getting the model"))
+    job.log.append(Stage(text="Downloading the model"))
     with borrow_base_model(host, job) as base:
         with (
             explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
@@ -71,7 +71,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             model_ready_to_train(base, run_plan, job) as model,
         ):
             capabilities = probe_model(model, settings)
-            job.log.append(Stage(text="Trying the longest batch"))
+            job.log.append(Stage(text="Testing the longest batch"))
             result = _probe_longest_batch(model, run_plan, capabilities)
             extra_times = _extra_times(model, run_plan, capabilities, host, job)
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
@@ -80,7 +80,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         event = _compare_with_estimate(event, result, run_plan, memory_model)
     event = replace(event, **extra_times)
     job.log.append(event)
-    return JobEnded(outcome="finished", text="Nothing was changed.")
+    return JobEnded(outcome="finished", text="Nothing changed.")
 
 
 def count_layers(host: Host) -> Mapping[str, int]:
@@ -180,12 +180,12 @@ def _extra_times(
     """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
     times: dict[str, Any] = {}
     if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.validation):
-        job.log.append(Stage(text="Trying an evaluation"))
+        job.log.append(Stage(text="Testing an evaluation"))
         times["evaluations"] = evaluations
         with suppress(Exception):  # a run also continues when an evaluation or an answer fails
             times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
     if rounds := count_sample_rounds(run_plan.settings, run_plan.plan):
-        job.log.append(Stage(text="Trying an answer"))
+        job.log.append(Stage(text="Testing a sample"))
         with suppress(Exception):
             generator = SampleGenerator(run_plan, host, job, ())
             if answer_seconds := generator.estimate_seconds(model):

@@ -116,7 +116,7 @@ def problem(text: str) -> Markup:
     lines = text.splitlines()
     if len(lines) == 1:
         return card("", Markup("<p>{}</p>").format(link_settings(text)), mood="bad")
-    return card(f"{len(lines)} things to mend", bullets(map(link_settings, lines)), mood="bad")
+    return card(f"{len(lines)} problems to fix", bullets(map(link_settings, lines)), mood="bad")
 
 
 def job_status(event: Stage | JobEnded) -> Markup:

@@ -25,7 +25,7 @@ def describe_existing_name(context: PageContext, name: str, chosen: str, method:
             return ""
         labels = {
             "continue": _continue_label(folder),
-            "replace": "replace it (a backup is kept)",
+            "replace": "replace it (keeps a backup)",
             "new_name": f"use a new name: {loras.free_name(folder.parent, name)}",
         }
         buttons = Markup("").join(
@@ -42,5 +42,5 @@ def describe_existing_name(context: PageContext, name: str, chosen: str, method:
 def _continue_label(folder: Path) -> str:
     """The label of "continue"; empty for a full model that is complete."""
     if loras.run_status(folder) not in ("finished", "made elsewhere"):
-        return "go on with it"
-    return "train it further" if loras.has_lora(folder) else ""
+        return "resume it"
+    return "continue training it" if loras.has_lora(folder) else ""

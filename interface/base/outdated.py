@@ -14,7 +14,7 @@ ResultKind = Literal["check", "example", "probe"]
 NOTICES: Mapping[ResultKind, str] = {
     "check": "The form has changed since this check. Press Check again.",
     "example": "The form has changed since this example was shown. Press Show again.",
-    "probe": "The form has changed since this step was tried. Press the button again.",
+    "probe": "The form has changed since this test. Press the button again.",
 }
 
 

@@ -110,7 +110,7 @@ async def follow_refusal(session: Session, error: TrainingProError) -> AsyncIter
         return
     async for _ in follow_events(job):
         pass
-    yield markup.paragraph(f"{job.title} is over: what was refused can be pressed again.", quiet=True)
+    yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
 
 
 async def follow_events(job: Job) -> AsyncIterator[list[Event]]:

@@ -47,12 +47,12 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
     ),
-    "Order of the examples": (
+    "Batch order": (
         ("batching",),
         ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
         ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
-    "Records and the night": (("seed", "report_to"), ("keep_awake",)),
+    "Logging and sleep": (("seed", "report_to"), ("keep_awake",)),
 }
 PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
 """Folded parts that begin with a menu of presets, and the kind of these presets."""

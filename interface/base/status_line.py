@@ -19,7 +19,7 @@ def html(context: PageContext) -> str:
         return markup.card(title, markup.paragraph(status.problem), memory, read_only, mood="fair")
     parts = [f"{status.model}, {status.precision}", _memory(context.host)]
     if status.loras:
-        parts.append(f"LoRA on: {', '.join(status.loras)}")
+        parts.append(f"LoRA attached: {', '.join(status.loras)}")
     return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
 
 

@@ -72,7 +72,7 @@ class DownloadView:
             return markup.problem(end.text)
         if end.folder is None:
             return markup.card("", markup.paragraph(end.text), mood="fair")
-        text = f"{end.text} It stands in the menu of models above: choose how to load it, then press Load model."
+        text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
         return markup.card("", markup.paragraph(text), mood="good")
 
     def _progress_html(self) -> str:
@@ -97,8 +97,8 @@ class DownloadPanel:
         with gr.Accordion(TITLE, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 self._name = gr.Textbox(
-                    label="From the Hugging Face hub",
-                    placeholder="OWNER/NAME, or the address of its page",
+                    label="From the Hugging Face Hub",
+                    placeholder="OWNER/NAME, or the address of the model's page",
                     max_lines=1,
                     min_width=300,
                     elem_id=NAME_BOX,
@@ -114,7 +114,7 @@ class DownloadPanel:
 
     def _connect(self) -> None:
         get = [self._get_button.click, self._name.submit]
-        add_handler(get, self._start_download, self._name, self._refusal, what="Getting the model")
+        add_handler(get, self._start_download, self._name, self._refusal, what="Downloading the model")
         add_handler(self._stop_button.click, self._stop_download, None, self._refusal, what="Stop")
         on_load(self._fill_name, [self._name], what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
@@ -131,7 +131,7 @@ class DownloadPanel:
         try:
             self._context.check_writable()
             if not name_or_url:
-                raise SettingsError(["Type OWNER/NAME of a model, or paste the address of its page."])
+                raise SettingsError(["Enter OWNER/NAME of a model, or paste the address of its page."])
             name, work = self._prepare(name_or_url)
             self._context.session.start_without_model("download", f"Getting {name}", work)
         except TrainingProError as error:
@@ -143,7 +143,7 @@ class DownloadPanel:
         if reason := self._context.read_only_reason():
             return markup.problem(reason)
         stopping = stop_job(self._context.session.latest("download"))
-        return "" if stopping else markup.problem("No model is being brought.")
+        return "" if stopping else markup.problem("No download is running.")
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""

@@ -85,7 +85,7 @@ class ModelPicker:
         inputs = {self.menu, self._loading}
         add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
         refresh_choices(self._refresh_button.click, self.menu, self._host.models)
-        changes, action = [menu.change for menu in (self.menu, self._loading)], "Looking at the model"
+        changes, action = [menu.change for menu in (self.menu, self._loading)], "Reading the model"
         add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
         on_load(self._show_selection, [self.menu, self._loading, self._needs], what=action)
 
@@ -127,17 +127,17 @@ class ModelPicker:
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
-        text = f"Models are looked for in {host.folders.models}; {TITLE} brings one."
+        text = f"Models are read from {host.folders.models}; {TITLE} downloads one."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
         return ""
-    text = f"Its weights take {size(on_disk)} on disk"
+    text = f"Its weights need {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
         precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.uses_gpu())
         in_memory = size(model_bytes(shape, precision))
-        text += f", and about {in_memory} in memory, loaded as {PRECISION_NAMES.get(precision, precision)}"
+        text += f", and about {in_memory} in memory when loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
-        text += "; they are unpacked when it is loaded, and take more in memory"
+        text += "; they are unpacked when loaded, so they need more memory"
     return markup.paragraph(f"{text}.", quiet=True)

@@ -81,7 +81,7 @@ class DemoView:
     def html(self) -> str:
         end = self.demo.run.end
         time_is_over = end is not None and end.time_over
-        text = f"The two minutes are over at step {self._run_view.step}: here is what it learned."
+        text = f"The two minutes are over at step {self._run_view.step}. Here is what it learned."
         message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
         return markup.join((message, self._run_view.html(), self._status))
 
@@ -94,14 +94,14 @@ class QuickDemo:
         self._demo: Demo | None = None
 
     def draw(self) -> None:
-        with gr.Accordion("First look: train on a short story and see what changes", open=True):
-            self._prompt = gr.Textbox(DEFAULT_PROMPT, label="The beginning of a text", elem_id="tp-first-prompt")
+        with gr.Accordion("Quick demo: train on a short story and see what changes", open=True):
+            self._prompt = gr.Textbox(DEFAULT_PROMPT, label="Start of a text", elem_id="tp-first-prompt")
             self._start_button = gr.Button("Train for 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refusal = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-first-said", elem_classes="tp-said")
             with gr.Row():
                 self._without = gr.Textbox(
-                    label="The model goes on, without the LoRA",
+                    label="Without the LoRA",
                     lines=6,
                     interactive=False,
                     elem_id="tp-first-without",
@@ -109,10 +109,10 @@ class QuickDemo:
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         outputs = [self._start_button, self._status, self._without, self._with]
-        add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="First look")
+        add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="Quick demo")
         on_load(self._current_prompt, [self._prompt], what="Filling in the beginning")
         options: dict[str, Any] = {
-            "what": "Following the first look",
+            "what": "Following the demo",
             "clears": {self._without: "", self._with: ""},
         }
         for event in (page_load(), self._follow_button.click):

@@ -25,12 +25,12 @@ def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> 
     rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
     return "".join(
         [
-            line_chart("Loss of each data set", _loss_by_dataset(intervals)),
-            line_chart("Kept aside: loss of each data set", _loss_by_dataset([[e] for e in evaluations])),
-            line_chart("Kept aside: perplexity", {"perplexity": perplexities}),
-            line_chart("Kept aside: tokens guessed right, %", {"right": accuracies}),
+            line_chart("Loss of each dataset", _loss_by_dataset(intervals)),
+            line_chart("Validation loss of each dataset", _loss_by_dataset([[e] for e in evaluations])),
+            line_chart("Validation perplexity", {"perplexity": perplexities}),
+            line_chart("Validation: tokens predicted correctly, %", {"right": accuracies}),
             line_chart("Gradient norm", {"gradient norm": _gradient_norms(intervals)}),
-            line_chart("Learning rate as it was", {"learning rate": rates}),
+            line_chart("Learning rate used", {"learning rate": rates}),
         ]
     )
 

@@ -33,7 +33,7 @@ class ExampleBrowser:
                     1, precision=0, label="Example", min_width=100, elem_id="tp-leafing-number"
                 )
                 self._query = gr.Textbox(
-                    label="Only those that hold", max_lines=1, scale=3, elem_id="tp-leafing-holding"
+                    label="Only examples that contain", max_lines=1, scale=3, elem_id="tp-leafing-holding"
                 )
             with gr.Row(elem_classes="tp-buttons"):
                 self._previous_button = gr.Button("Before", size="sm", elem_id="tp-leafing-before")
@@ -76,6 +76,6 @@ def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
         return markup.problem("\n".join(report.problems))
     if not request.containing:
         count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
-        return markup.paragraph(f"{count}, none with the number {request.first:,}.", quiet=True)
+        return markup.paragraph(f"{count}, none with number {request.first:,}.", quiet=True)
     searched = f"Of examples 1 to {request.first:,}" if request.backward else f"From example {request.first:,} on"
-    return markup.paragraph(f"{searched} none holds {request.containing!r}.", quiet=True)
+    return markup.paragraph(f"{searched} none contains {request.containing!r}.", quiet=True)

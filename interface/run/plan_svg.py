@@ -33,7 +33,7 @@ def legend_entries(maps: Sequence[SliceMap]) -> Iterator[tuple[str, str]]:
     """The legend of these slice maps, for the kinds that they contain."""
     kinds = {bar.kind for sliced in maps for bar in _visible_bars(sliced)}
     yield from ((color, label) for color, label, members in BAR_LEGEND if kinds & members)
-    yield "#7a4fb5", "how often seen"
+    yield "#7a4fb5", "times seen"
     if any(sliced.hard_cuts for sliced in maps):
         yield "#cf3f3f", "hard cuts"
 

@@ -125,7 +125,7 @@ def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
     if not queue.waiting and not queue.done:
         return ""
     waiting = len(queue.waiting)
-    title = f"Queue: {waiting} {plural(waiting, 'waits', 'wait')}" if waiting else "Queue: nothing waits"
+    title = f"Queue: {waiting} {plural(waiting, 'waits', 'wait')}" if waiting else "Queue: no waiting runs"
     parts = [
         f'<ol class="tp-queue">{"".join(f"<li>{_row_html(run)}</li>" for run in queue.waiting)}</ol>'
         if waiting
@@ -143,7 +143,7 @@ def _row_html(run: QueuedRun) -> str:
     if not run.values.get("max_steps"):
         steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"
     buttons = "".join(_row_button(sign, action, label, run) for sign, action, label in _ROW_BUTTONS)
-    skipped = markup.paragraph(f"Passed over: {run.skipped}", quiet=True) if run.skipped else ""
+    skipped = markup.paragraph(f"Skipped: {run.skipped}", quiet=True) if run.skipped else ""
     description = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
     return f"{description} {buttons}{apply_button('Load into form', run.values)}{skipped}"
 
@@ -162,14 +162,14 @@ def _done_html(run: EndedRun) -> str:
 
 def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
     if auto_start.pending and not training:
-        return "The next one begins as soon as the model is free."
+        return "The next run starts as soon as the model is free."
     if auto_start.enabled and training:
-        return "The next one begins by itself when this run ends, also when it fails. Stop ends the queue as well."
+        return "The next run starts when this one ends, even if it fails. Stop also stops the queue."
     if auto_start.enabled:
-        return f"They begin after the next run that you start, or at once with {START_LABEL}."
-    reason = auto_start.off_reason or "After a start of the program the queue does not begin by itself."
+        return f"They start after the next run that you start, or at once with {START_LABEL}."
+    reason = auto_start.off_reason or "The queue does not start by itself after a restart."
     if training:
-        return f"{reason} The queue does not follow the run that goes now, unless you press {FOLLOW_LABEL}."
+        return f"{reason} The queue does not continue after the current run unless you press {FOLLOW_LABEL}."
     return f"{reason} Press {RESUME_LABEL}."
 
 
@@ -178,7 +178,7 @@ def _start_label(waiting: int, auto_start: AutoStart, *, training: bool) -> str:
     return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
 
 
-_ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Take out"))
+_ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Remove"))
 _ACTIONS: Mapping[str, Callable[..., None]] = {
     "up": lambda runner, number: runner.move(number, -1),
     "down": lambda runner, number: runner.move(number, 1),

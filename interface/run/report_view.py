@@ -25,7 +25,7 @@ from . import plan_svg
 
 MAX_MAPS = 6
 TEXT_COLUMNS = ("data", "files", "parts", "made of", "blocks", "overlaps", "left out")
-ROW_COLUMNS = ("data", "rows", "examples", "tokens it learns from", "longest", "left out")
+ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "left out")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
@@ -54,10 +54,10 @@ def _figures(report: DatasetReport) -> str:
     characters_lost = sum(s.text.characters_lost for s in report.sources if s.text)
     pairs = [
         ("examples", f"{report.examples:,}"),
-        ("tokens it learns from", f"{report.trained_tokens:,}"),
+        ("trained tokens", f"{report.trained_tokens:,}"),
         (f"longest, of {report.cutoff} tokens", str(report.longest)),
-        ("steps an epoch", f"{report.steps_per_epoch:,}"),
-        ("steps in all", f"{report.steps:,}"),
+        ("steps per epoch", f"{report.steps_per_epoch:,}"),
+        ("steps in total", f"{report.steps:,}"),
     ]
     return markup.figures(
         [*pairs, *([("characters lost", f"{characters_lost:,}")] if any(s.text for s in report.sources) else [])]
@@ -77,8 +77,8 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
     """Expected and free memory and disk, as gauges in green, yellow, or red."""
     parts = []
     if memory := report.memory:
-        available = f" ({size(free)} are there for it)" if free else ""
-        parts.append(markup.gauge(f"Memory expected{available}: {memory.words()}.", memory.total, free))
+        available = f" ({size(free)} available)" if free else ""
+        parts.append(markup.gauge(f"Expected memory{available}: {memory.words()}.", memory.total, free))
     if disk := report.disk:
         parts.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
     return "".join(parts)
@@ -89,11 +89,11 @@ def _other_findings(report: DatasetReport) -> str:
     lines = []
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
-        lines.append(f"Share of a step that is padding: {shares}.")
+        lines.append(f"Padding per step: {shares}.")
     if report.stops:
-        lines.append(f"Will it stop: {report.stops.words()}.")
+        lines.append(f"Does it learn to stop: {report.stops.words()}.")
     if report.kept_aside:
-        lines.append(f"Kept aside for testing: {report.kept_aside.words()}.")
+        lines.append(f"Validation split: {report.kept_aside.words()}.")
     return markup.bullets(lines, quiet=True)
 
 
@@ -101,7 +101,7 @@ def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
-    caption = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} a bar."
+    caption = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} per bar."
     chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
@@ -124,7 +124,7 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
     return f"<details><summary>{title}. As the model will see them; {_EXPLANATION}</summary>{examples}</details>"
 
 
-_EXPLANATION = "what it learns is underlined, special tokens are framed"
+_EXPLANATION = "trained tokens are underlined, special tokens are framed"
 
 
 def example_card(shown: ExamplePreview, of: int) -> str:
@@ -135,7 +135,7 @@ def example_card(shown: ExamplePreview, of: int) -> str:
         title,
         notice,
         _example_html(shown),
-        markup.paragraph(f"As the model will see it; {_EXPLANATION}.", quiet=True),
+        markup.paragraph(f"As the model will see it: {_EXPLANATION}.", quiet=True),
     )
 
 
@@ -158,7 +158,7 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
     """A table of the texts and a table of the rows, if there are any."""
     texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
     rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
-    mixture_line = f"Mixture, in tokens it learns from: {describe_mixture(sources)}." if len(sources) > 1 else ""
+    mixture_line = f"Mixture, in trained tokens: {describe_mixture(sources)}." if len(sources) > 1 else ""
     notes = markup.bullets((note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 
@@ -195,8 +195,8 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 def _map_html(name: str, sliced: SliceMap) -> str:
     seen, unit = sliced.seen, unit_name(sliced.sentences, sliced.lines)
     caption = (
-        f"{name}: blocks end at {sliced.ends}; each {unit} is seen {format_times_range(seen.least, seen.most)} "
-        f"a pass, {seen.mean:g} on average; "
-        f"{sliced.growth:.2f} times the tokens of the text are trained; {sliced.proof}"
+        f"{name}: blocks end at {sliced.ends}; each {unit} is seen "
+        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average; "
+        f"{sliced.growth:.2f} times the tokens of the text are trained on; {sliced.proof}"
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"

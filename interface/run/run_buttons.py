@@ -17,7 +17,7 @@ from ..base import Form, PageContext, add_handler, markup, private_options
 from .run_view import RunView
 
 Action = Callable[[RunControl[Any]], object]
-EXTRA_EPOCHS = replace(SETTINGS["epochs"], label="Epochs more")
+EXTRA_EPOCHS = replace(SETTINGS["epochs"], label="More epochs")
 
 
 class RunButtons:
@@ -112,7 +112,7 @@ def current_run(context: PageContext) -> Job:
     context.check_writable()
     job = context.session.latest("training")
     if job is None or not job.running:
-        raise BusyError("No run is going on.")
+        raise BusyError("No run is in progress.")
     return job
 
 
@@ -126,7 +126,7 @@ def _halve_rate(control: RunControl[Any]) -> None:
 
 def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettings], LiveSettings]) -> None:
     if control.live is None:
-        raise BusyError("The run has not begun its first step yet: press again in a moment.")
+        raise BusyError("The run has not started its first step yet. Try again in a moment.")
     control.live = change(control.live)
 
 

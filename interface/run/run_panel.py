@@ -69,7 +69,7 @@ class RunPanel:
         self._samples = gr.HTML(elem_id="tp-samples")
         self.example_browser.draw()
         self._copy_button = gr.Button(
-            "Copy this run's settings into the form", size="sm", visible=False, elem_id="tp-copy"
+            "Copy this run's settings to the form", size="sm", visible=False, elem_id="tp-copy"
         )
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
         self.model = gr.Textbox(

@@ -33,21 +33,21 @@ from .charts import run_charts
 
 MAX_MESSAGES = 6
 REQUEST_MESSAGES: Mapping[Request, str] = {
-    Request.DISCARD: "stopping after this step, to be thrown away ...",
+    Request.DISCARD: "stopping after this step and discarding the run ...",
     Request.STOP: "stopping after this step ...",
-    Request.FREE_MEMORY: "saving a checkpoint after this step, then freeing the card ...",
+    Request.FREE_MEMORY: "saving a checkpoint after this step, then unloading the model ...",
     Request.PAUSE: "pausing after this step until you press Resume",
-    Request.WIND_DOWN: "winding down from this step on ...",
-    Request.MORE_EPOCHS: "going on for longer after this step ...",
+    Request.WIND_DOWN: "winding down ...",
+    Request.MORE_EPOCHS: "adding epochs after this step ...",
     Request.CHECKPOINT: "saving a checkpoint after this step ...",
-    Request.EVALUATE: "going through what is kept aside after this step ...",
-    Request.SAMPLE: "answering the prompts after this step ...",
+    Request.EVALUATE: "evaluating after this step ...",
+    Request.SAMPLE: "generating samples after this step ...",
 }
 """How the panel confirms each request, the most important request first."""
 CURVE_LEGEND = {
     "#2f74c0": "smoothed loss",
     "#7fa6d6": "loss",
-    "#c98a10": "learning rate, as planned",
+    "#c98a10": "planned learning rate",
     "#2f9e5b": "checkpoint, change",
 }
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
@@ -168,7 +168,7 @@ class RunView:
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
-            return markup.paragraph("No step is done yet.", quiet=True) if self._planned else ""
+            return markup.paragraph("No step is finished yet.", quiet=True) if self._planned else ""
         return markup.figures(
             [
                 ("step", f"{progress.step} / {progress.steps}"),
@@ -179,7 +179,7 @@ class RunView:
                 ("learning rate", f"{progress.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
-                ("last safe copy", self._last_safe_step()),
+                ("last checkpoint", self._last_safe_step()),
             ]
         )
 
@@ -189,7 +189,7 @@ class RunView:
         if self.job.control.pending & {Request.STOP, Request.PAUSE}:
             return []
         pace = f"left, {duration(self._pace.seconds_per_step)} a step"
-        return [(pace, duration(round(left))), ("done about", markup.time_after(left))]
+        return [(pace, duration(round(left))), ("ends about", markup.time_after(left))]
 
     def _last_safe_step(self) -> str:
         """The step of the last checkpoint: a new one, or the one that the run resumed from."""
@@ -225,7 +225,7 @@ class RunView:
         if self._planned is None:
             return ""
         curve = draw_curve(self._steps, self._planned.rates, self._marks, self._evaluations)
-        legend = CURVE_LEGEND | ({"#8a3fb0": "loss on the part kept aside"} if self._evaluations else {})
+        legend = CURVE_LEGEND | ({"#8a3fb0": "validation loss"} if self._evaluations else {})
         return f'{curve}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
 
     def _messages_html(self) -> str:
@@ -250,7 +250,7 @@ class RunView:
                 ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
                 ("a step", duration(self._pace.seconds_per_step)),
                 ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
-                *([("memory at most", size(self._machine.peak))] if self._machine else []),
+                *([("peak memory", size(self._machine.peak))] if self._machine else []),
             ]
         )
 
@@ -259,7 +259,7 @@ def _live_changes(event: LiveSettingsChanged) -> list[str]:
     """The changed live settings as a message; a new learning rate is reported by the Replanned event."""
     before = {key: old for key, (old, _) in event.changes.items()}
     changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
-    return [f"From after step {event.step} on: {'; '.join(changes)}."] if changes else []
+    return [f"After step {event.step}: {'; '.join(changes)}."] if changes else []
 
 
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
@@ -291,9 +291,9 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
         return ""
     last = done[-1]
     if not math.isfinite(last.loss):
-        return "The loss is not a number any more. Stop, and start again with a lower learning rate."
+        return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
     if len(done) < 5:
-        return "Too early to say how it goes."
+        return "It is too early to judge."
     reference = done[max(0, len(done) - 1 - max(4, steps // 10))]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
     return _describe(change, last, steps)
@@ -302,14 +302,16 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
 def _describe(change: float, last: Step, steps: int) -> str:
     early = last.step <= max(5, steps // 10)
     if last.smoothed < MEMORIZED_LOSS:
-        return "The loss is very low: the text is being learned by heart."
+        return "The loss is very low: the model is memorizing the text."
     if change < -LEVEL_CHANGE:
-        return "The loss is falling" + (", as it should at the beginning." if early else ": it is learning.")
+        return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
-        return "The loss is level" + (", normal at the beginning." if early else ": little more is being learned.")
+        return "The loss is level" + (
+            ", which is normal at the start." if early else ": the model learns little more."
+        )
     if early:
-        return "The loss is rising, which may happen in the first steps."
-    return "The loss is rising. If that goes on, stop and take a lower learning rate."
+        return "The loss is rising, which can happen in the first steps."
+    return "The loss is rising. If this continues, stop and use a lower learning rate."
 
 
 def step_before(steps: Sequence[Step], seconds: float, now: float) -> Step | None:

@@ -60,12 +60,12 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
 def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:
     """Warnings about figures that must not be compared."""
     if first.entry.model != second.entry.model:
-        yield "They sit on different models: their losses cannot be compared."
+        yield "They use different models, so their losses can't be compared."
     if first.validation_ids and second.validation_ids and not first.validation_ids & second.validation_ids:
-        yield "They were tested on different parts kept aside: only each run's own losses there can be compared."
+        yield "They used different validation splits, so their validation losses can't be compared."
     for run in (first, second):
         if not run.settings:
-            yield f"Which settings {run.entry.name} was made with is not known."
+            yield f"The settings that {run.entry.name} was trained with are unknown."
 
 
 def _figures(first: RunRecords, second: RunRecords) -> Iterator[tuple[str, str, str]]:
@@ -100,7 +100,7 @@ FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "model": lambda run: run.entry.model,
     "steps": lambda run: f"{run.entry.step:,}" if run.entry.step else "",
     "smoothed loss at the end": lambda run: "" if run.entry.loss is None else f"{run.entry.loss:.4f}",
-    "best loss kept aside": _best_validation_loss,
-    "spent on training": _training_time,
+    "best validation loss": _best_validation_loss,
+    "training time": _training_time,
     "on disk": lambda run: size(run.entry.size),
 }

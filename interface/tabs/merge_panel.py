@@ -42,8 +42,8 @@ class MergePanel:
 
     def _success(self, text: str) -> str:
         """The result, and where to choose the new model: the standalone page updates its menu at once."""
-        where = "above" if self._context.models else "of the Model tab, once that is refreshed"
-        return markup.card("", markup.paragraph(f"{text}. It stands in the menu of models {where}."), mood="good")
+        where = "above" if self._context.models else "of the Model tab after you refresh it"
+        return markup.card("", markup.paragraph(f"{text}. It is in the model menu {where}."), mood="good")
 
     def _start_merge(self, lora: str, name: str) -> Job:
         context = self._context
@@ -51,12 +51,12 @@ class MergePanel:
         if not lora:
             raise SavingError("Choose a run first.")
         if not name:
-            raise SavingError("New name is empty. Type what the model is to be called.")
+            raise SavingError("New name: enter a name for the model.")
         if problem := name_problem(name, "model"):
             raise SavingError(f"New name: {problem}")
         loras.find_lora(lora, context.host.folders.loras)
         folder = safe_paths.child(context.host.folders.models, name, "New name")
         if folder.exists():
-            raise SavingError(f"New name: there is a model {name!r} already. Choose another one.")
+            raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
         work = partial(context.engine.merge, MergeRequest(lora, str(folder)), context.host)
         return context.session.start("merge", f"Merging {lora} into a model", context.host, work)

@@ -19,17 +19,17 @@ CELL = (
     'fill-opacity="{opacity:.2f}"><title>{tooltip}</title></rect>'
 )
 STRIPS_EXPLANATION = (
-    "{along}: the stronger the colour, the better known; all strips have the same scale. "
-    "Point at a place to see how it begins."
+    "{along}: the stronger the color, the lower the perplexity. All strips use the same scale. Point "
+    "at a place to see its text."
 )
 ALONG_TEXT, ALONG_ROWS = (
-    "Along the text, from its beginning to its end",
-    "Along the rows, from the first to the last",
+    "Along the text, from start to end",
+    "Along the rows, from first to last",
 )
-ROW_COLUMNS = ("", "row", "what is read", "what counts", "perplexity", "tokens right", "tokens")
+ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (
-    "A row that is known far less than the others may be a bad one: look at it in its file. One of few tokens "
-    "stands at either end only where it is far from the rest."
+    "A row with a much higher perplexity than the others may be a bad row: check it in its file. "
+    "Short rows are ranked more cautiously than long ones."
 )
 
 
@@ -57,7 +57,7 @@ def _extremes(result: PerplexityMeasured) -> str:
     if result.rows:
         return ""
     by_loss = sorted(result.stretches, key=lambda segment: segment.loss)
-    return f": best known {_describe(by_loss[0])}; least known {_describe(by_loss[-1])}."
+    return f": lowest perplexity {_describe(by_loss[0])}; highest perplexity {_describe(by_loss[-1])}."
 
 
 def lora_label(lora: str) -> str:
@@ -92,13 +92,13 @@ def row_tables(measured: Sequence[PerplexityMeasured]) -> Markup:
 def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> Markup:
     """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
     header = (*ROW_COLUMNS, "without a LoRA") if rows_without else ROW_COLUMNS
-    title = f"{lora_label(result.lora)}: least and best known rows"
+    title = f"{lora_label(result.lora)}: rows with the highest and lowest perplexity"
     template = Markup('<details{}><summary>{}</summary><div class="tp-rows">{}</div></details>')
     return template.format(" open" if is_open else "", title, markup.table(header, _rows(result, rows_without)))
 
 
 def _rows(result: PerplexityMeasured, rows_without: Mapping[str, RowScores]) -> Iterator[tuple[str, ...]]:
-    for label, rows in (("least known", result.least_known), ("best known", result.best_known)):
+    for label, rows in (("highest perplexity", result.least_known), ("lowest perplexity", result.best_known)):
         for n, row in enumerate(rows):
             cells = (label if n == 0 else "", row.place, row.read, row.begins, *_figures(row))
             yield (*cells, _perplexity_without_lora(rows_without.get(row.place))) if rows_without else cells

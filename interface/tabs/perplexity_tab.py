@@ -33,7 +33,7 @@ from ..base import (
 from ..train import data_menu
 from .perplexity_details import loss_strips, row_tables
 
-RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss a token", "tokens right", "tokens", "took")
+RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "took")
 MAX_EARLIER_ROWS = 30
 
 
@@ -49,18 +49,18 @@ class PerplexityTab:
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
             options = {"multiselect": True, "allow_custom_value": True, "elem_id": "tp-perplexity-loras"}
-            self._loras = gr.Dropdown([], label="LoRAs and checkpoints, each alone", **options)
+            self._loras = gr.Dropdown([], label="LoRAs and checkpoints, one at a time", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
-            help_text = "0: what the model takes, to 2048"
+            help_text = "0: the model's context, at most 2048"
             self._window = gr.Number(0, precision=0, label="Window, tokens", info=help_text)
             options = {"info": "0: half a window; not for rows", "elem_id": "tp-perplexity-stride"}
             self._stride = gr.Number(0, precision=0, label="Stride, tokens", **options)
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
-            self._start_button = gr.Button("Work it out", **options)
+            self._start_button = gr.Button("Measure", **options)
             self._stop_button = gr.Button("Stop", interactive=enabled, elem_id="tp-perplexity-stop")
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
@@ -79,7 +79,7 @@ class PerplexityTab:
         add_handler(opened, self._list_data, None, [self._data, self._earlier], what="Listing the data")
         outputs = [self._rows_note, self._stride]
         changed = [self._data.change, tab.select]
-        add_handler(changed, self._on_data_change, {self._data, *form}, outputs, what="Looking at the data")
+        add_handler(changed, self._on_data_change, {self._data, *form}, outputs, what="Reading the dataset")
 
     def _lora_names(self) -> list[str]:
         return [*self._context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
@@ -132,7 +132,7 @@ class PerplexityTab:
         )
 
     def _on_stop(self) -> str:
-        idle = markup.paragraph("Nothing is being worked out.", quiet=True)
+        idle = markup.paragraph("Nothing is being measured.", quiet=True)
         return stop_job(self._context.session.latest("perplexity")) or idle
 
     def _earlier_table(self) -> str:
@@ -143,7 +143,7 @@ class PerplexityTab:
             return markup.problem(str(error))
         if not recent:
             return ""
-        heading = markup.paragraph("The table so far (logs/evaluations.csv), the latest first:", quiet=True)
+        heading = markup.paragraph("All results (logs/evaluations.csv), newest first:", quiet=True)
         return heading + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(recent)])
 
 
@@ -185,4 +185,7 @@ def describe_row_settings(values: Mapping[str, Any]) -> str:
     changed = presets.differing_keys({key: SETTINGS[key].default for key in present}, present)
     keys = [key for key in present if key in (*ALWAYS_SHOWN, *changed)]
     text = "; ".join(f"{SETTINGS[key].label}: {presets.format_value(key, present[key])}" for key in keys)
-    return f"The rows are read as the Train tab says, and what would be learned counts. {text}."
+    return (
+        "Rows are read with the settings of the Train tab, and the tokens that would be trained "
+        f"on are measured. {text}."
+    )

@@ -27,7 +27,7 @@ from .merge_panel import MergePanel
 
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 NO_OTHER_RUN = "no other run"
-EMPTY_TRASH = "Empty the trash"
+EMPTY_TRASH = "Empty trash"
 CONFIRM_SECONDS = 8
 DETAILS = Markup("<details><summary>{}</summary>{}</details>")
 COLUMNS = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
@@ -53,7 +53,7 @@ class RunsTab:
         with gr.Row():
             # Custom values: we report a missing run ourselves, Gradio would show a bare "Error".
             options = {"allow_custom_value": True, "elem_id": "tp-runs-chosen", "scale": 4}
-            self._chosen = gr.Dropdown([], label="Run, or a checkpoint of it", **options)
+            self._chosen = gr.Dropdown([], label="Run or checkpoint", **options)
             self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
         self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._draw_buttons()
@@ -67,22 +67,20 @@ class RunsTab:
         """The buttons for the chosen run, each next to its input."""
         enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
-            self._delete_button = gr.Button(
-                "Delete (into the trash)", interactive=enabled, elem_id="tp-runs-delete"
-            )
-            self._undo_button = gr.Button("Undo the last delete", interactive=enabled, elem_id="tp-runs-undo")
+            self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
+            self._undo_button = gr.Button("Undo last delete", interactive=enabled, elem_id="tp-runs-undo")
             self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
             self._empty_button = gr.Button(EMPTY_TRASH, interactive=enabled, elem_id="tp-runs-empty")
         self._confirmation = gr.State(TrashConfirmation())
         options = {"interactive": enabled, "scale": 2, "elem_classes": "tp-beside"}
         with gr.Row():
             self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
-            self._copy_button = gr.Button("Copy as a LoRA", elem_id="tp-runs-own", min_width=200, **options)
+            self._copy_button = gr.Button("Copy as LoRA", elem_id="tp-runs-own", min_width=200, **options)
             self._merge_panel.draw(min_width=200, **options)
             self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", min_width=200, **options)
         with gr.Row():
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
-            self._note_button = gr.Button("Keep the note", elem_id="tp-runs-keep", **options)
+            self._note_button = gr.Button("Save note", elem_id="tp-runs-keep", **options)
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._chosen, self._other]
@@ -164,14 +162,14 @@ class RunsTab:
         name = self._chosen_name(inputs)
         loaded = self._context.host.model_status().loras
         item = trash.move_to_trash(name, folders, loaded=loaded)
-        return f"{item.name} is in the trash ({size(item.size)}). Undo the last delete brings it back."
+        return f"{item.name} is in the trash ({size(item.size)}). Undo last delete brings it back."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.list_trash(folders)), None)
         if latest is None:
             raise SavingError("There is nothing in the trash.")
         restored = trash.restore_item(latest, folders)
-        return f"{restored.relative_to(folders.loras).as_posix()} is back."
+        return f"{restored.relative_to(folders.loras).as_posix()} is restored."
 
     def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         folder = inventory.find_folder(self._chosen_name(inputs), folders)
@@ -179,8 +177,8 @@ class RunsTab:
         checkpoints = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
         freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
         if not checkpoints:
-            return "Nothing to slim: the newest checkpoint, the best and those saved by hand stay whole."
-        return f"{len(checkpoints)} slimmed to the LoRA itself, {size(freed)} freed; no run can go on from them."
+            return "Nothing to slim: the newest checkpoint, the best one and those saved by hand stay complete."
+        return f"{len(checkpoints)} reduced to the LoRA, {size(freed)} freed. Runs can't resume from them."
 
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""
@@ -212,7 +210,7 @@ class RunsTab:
     def _empty_trash(self, folders: Folders) -> str:
         if not trash.list_trash(folders):
             raise SavingError("There is nothing in the trash.")
-        return f"The trash is empty; {size(trash.empty_trash(folders))} are free again."
+        return f"The trash is empty; {size(trash.empty_trash(folders))} freed."
 
     def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         lora, name = self._chosen_name(inputs), (inputs[self._name] or "").strip()
@@ -224,18 +222,18 @@ class RunsTab:
             GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
         again = " again" if file.name in existing else ""
-        purpose = "It is for llama.cpp: --lora beside a GGUF file of the same model."
+        purpose = "Use it in llama.cpp with --lora and a GGUF file of the same model."
         return f"{file} ({size(file.stat().st_size)}) is written{again}. {purpose}"
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()
         copy = copy_as_lora(inventory.find_folder(self._chosen_name(inputs), folders), new_name, folders)
-        return f"{copy.name} is a LoRA of its own now."
+        return f"{copy.name} is now a separate LoRA."
 
     def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         folder = _run_folder(inventory.find_folder(self._chosen_name(inputs), folders), folders)
         run_files.write_note(folder, inputs[self._note] or "")
-        return f"The note of {folder.name} is kept."
+        return f"The note of {folder.name} is saved."
 
     def _chosen_name(self, inputs: Mapping[Any, Any]) -> str:
         name: str = inputs[self._chosen] or ""
@@ -247,7 +245,7 @@ class RunsTab:
 def runs_table(runs: list[LoraEntry]) -> str:
     """The table of all runs as HTML."""
     if not runs:
-        return markup.paragraph("No runs yet. What is trained stands here.", quiet=True)
+        return markup.paragraph("No runs yet.", quiet=True)
     total = size(sum(run.size for run in runs))
     summary = markup.paragraph(f"{len(runs)} in all, {total}.", quiet=True)
     return markup.table(COLUMNS, map(_row, runs)) + summary

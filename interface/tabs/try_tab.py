@@ -21,7 +21,7 @@ NO_LORA = "(no LoRA)"
 OPENING_WORDS = 10
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
-NO_PROMPT = "The beginning, or the message, is empty. Type one; where a LoRA is chosen its own text begins one."
+NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
 
 class TryTab:
@@ -40,15 +40,17 @@ class TryTab:
                     self._lora = gr.Dropdown(choices, value=NO_LORA, label="LoRA", elem_id="tp-lora", **options)
                     options = {"min_width": 90, "scale": 1, "elem_classes": "tp-beside-field"}
                     self._refresh_button = gr.Button("Refresh", size="sm", **options)
-                self._strength = gr.Slider(0, 150, 100, step=5, label="Strength, %", info="100 is as trained.")
+                self._strength = gr.Slider(
+                    0, 150, 100, step=5, label="Strength, %", info="100 is the trained strength."
+                )
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info=("Off: the model continues the text. On: it replies to the message."),
+                    info="Off: the model continues the text. On: it replies to the message.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length, tokens")
                 self._temperature = gr.Slider(
-                    0, 1.5, 0.7, step=0.05, label="Temperature", info="0 is always the same."
+                    0, 1.5, 0.7, step=0.05, label="Temperature", info="0 always gives the same result."
                 )
             with gr.Column(scale=7, min_width=320):
                 self._draw_answers(enabled)
@@ -56,7 +58,7 @@ class TryTab:
 
     def _draw_answers(self, enabled: bool) -> None:
         self._prompt = gr.Textbox(
-            label="The beginning, or the message",
+            label="Prompt",
             info="For a LoRA trained on raw text, enter the start of a text. For one trained on "
             "chats, enter a message and select 'As a chat message'.",
             lines=3,
@@ -83,8 +85,8 @@ class TryTab:
         add_handler(self._answer_button.click, self._on_answer, inputs, outputs, what="Answering", clears=clears)
         add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
         chosen, status = {self._lora, self._strength}, self._lora_status
-        add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Putting the LoRA on")
-        add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Taking the LoRA off")
+        add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")
+        add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Detaching the LoRA")
         self._connect_menu(tab)
 
     def _connect_menu(self, tab: gr.Tab) -> None:
@@ -93,7 +95,7 @@ class TryTab:
         add_handler(listing, self._refresh_choices, None, self._lora, what=LISTING_LORAS)
         inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
         outputs = [self._prompt, self._as_chat, self._suggestion]
-        add_handler(self._lora.change, self._suggest, inputs, outputs, what="Finding a beginning for this LoRA")
+        add_handler(self._lora.change, self._suggest, inputs, outputs, what="Finding a prompt for this LoRA")
         add_handler(tab.select, self._on_open, inputs, [self._lora, *outputs], what=LISTING_LORAS)
 
     def _refresh_choices(self) -> Any:
@@ -166,7 +168,7 @@ class TryTab:
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        async for status, _ in self._follow("Taking the LoRA off", work):
+        async for status, _ in self._follow("Detaching the LoRA", work):
             yield status
 
 
@@ -175,7 +177,7 @@ def answers_heading(question: AnswerRequest) -> str:
     prompt = question.prompt
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
     lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
-    verb = "Answers to" if question.as_chat else "Going on from"
+    verb = "Replies to" if question.as_chat else "Continuations of"
     return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)
 
 

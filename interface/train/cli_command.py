@@ -18,12 +18,10 @@ from ..base import markup
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "script.py"
 EXPLANATION = (
-    "The same run on a command line: what differs from the defaults. Close the page first where the memory has no "
-    "room for the model twice."
+    "This command starts the same run. It lists settings that differ from the defaults. If memory is "
+    "too small for two copies of the model, close the page first."
 )
-CMD_NOTE = (
-    'It is written for the Command Prompt (cmd): PowerShell takes ", $ and ` in a text for signs of its own.'
-)
+CMD_NOTE = 'Use it in the Command Prompt (cmd): PowerShell treats ", $ and ` in a text as special characters.'
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
 """Words that both Windows consoles take literally: & ends a command in cmd, a comma ends a word in PowerShell."""
 
@@ -33,7 +31,7 @@ def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
     try:
         settings = training_settings(values)
     except SettingsError as error:
-        return markup.problem(f"The form is not ready for a command yet.\n{error}")
+        return markup.problem(f"The form has problems, so there is no command yet.\n{error}")
     words = [*_command(host), *flags.as_arguments(settings.values())]
     needs_cmd = _is_windows() and re.search('["$`]', "".join(words))
     explanation = f"{EXPLANATION} {CMD_NOTE}" if needs_cmd else EXPLANATION

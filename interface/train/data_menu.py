@@ -60,7 +60,7 @@ class AddedFile:
         if not self.existed:
             return f"Added: {self.name}."
         note = "" if self.uploaded == self.name else f" as {self.name}"
-        return f"{self.uploaded} is there already{note}: it is chosen, and not added again."
+        return f"{self.uploaded} already exists{note}. It is selected, not added again."
 
 
 def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
@@ -68,15 +68,15 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
     if unreadable := [path.name for path in paths if path.suffix.lower() not in dataset_index.DATA_SUFFIXES]:
-        problem = f"{', '.join(unreadable)} cannot be learned from."
+        problem = f"{', '.join(unreadable)} can't be used as a dataset."
         remedies = ((name, unsupported.find_remedy(Path(name))) for name in unreadable)
         advice = "".join(f" {name}: {remedy}." for name, remedy in remedies if remedy)
         raise DataError(f"{problem} Choose {', '.join(dataset_index.DATA_SUFFIXES)} files.{advice}")
     for path in paths:
         if path.stat().st_size > MAX_UPLOAD_BYTES:
             raise DataError(
-                f"{path.name} has {size(path.stat().st_size)}; at most {size(MAX_UPLOAD_BYTES)} go through the "
-                f"browser. Copy it into {folder} yourself."
+                f"{path.name} has {size(path.stat().st_size)}; at most {size(MAX_UPLOAD_BYTES)} can "
+                f"be uploaded. Copy it to {folder} instead."
             )
     folder.mkdir(parents=True, exist_ok=True)
     return [_add_file(path, folder) for path in paths]

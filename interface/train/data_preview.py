@@ -51,7 +51,7 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
     except (TrainingProError, OSError):
         return DataPreview(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
-        hint = markup.paragraph("Press Check to see what is in these data.", quiet=True)
+        hint = markup.paragraph("Press Check to see what is in this dataset.", quiet=True)
         return DataPreview(_kinds_of_names(chosen), html=shares + hint)
     summary = markup.paragraph(" ".join([*(s.summary for s in report.sources), *report.problems]), quiet=True)
     return DataPreview(
@@ -61,7 +61,7 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
 
 def _empty_hint(context: PageContext) -> str:
     """What to do if no data are chosen."""
-    hint = "Choose data, press Add files, or put files into {}."
+    hint = "Choose a dataset, press Add files, or copy files to {}."
     return _quiet_note(context.read_disk(lambda folders: hint.format(folders.datasets), ""))
 
 

@@ -46,9 +46,7 @@ class PresetsPanel:
     def draw_saving(self) -> None:
         """Draw the part Presets: save, delete, differences from the defaults, and the form as a command."""
         with gr.Row():
-            self._name = gr.Textbox(
-                label="Preset of your own", max_lines=1, elem_id="tp-preset-name", min_width=120
-            )
+            self._name = gr.Textbox(label="Your preset", max_lines=1, elem_id="tp-preset-name", min_width=120)
             self._save_button = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
             self._delete_button = gr.Button("Delete", min_width=70, elem_id="tp-preset-delete")
         self._order = gr.Radio(
@@ -58,8 +56,8 @@ class PresetsPanel:
             elem_id="tp-lora-order",
         )
         with gr.Row():
-            self._differences_button = gr.Button("What differs from the defaults", size="sm", elem_id="tp-differs")
-            self._reset_button = gr.Button("Back to defaults", size="sm", elem_id="tp-defaults")
+            self._differences_button = gr.Button("Show changed settings", size="sm", elem_id="tp-differs")
+            self._reset_button = gr.Button("Reset to defaults", size="sm", elem_id="tp-defaults")
             self._command_button = gr.Button("Command line", size="sm", elem_id="tp-command")
         self._message = gr.HTML(elem_id="tp-preset-said")
 
@@ -73,9 +71,9 @@ class PresetsPanel:
             on_choose = partial(self._on_choose, menu, message)
             add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)
         events = [self._order.change, *refreshing]
-        add_handler(events, self.refresh_menu, self._order, self.menu, what="Renewing Copy settings from")
+        add_handler(events, self.refresh_menu, self._order, self.menu, what="Refreshing 'Copy settings from'")
         outputs = [*components, self.menu_message]
-        add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Back to defaults")
+        add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Reset to defaults")
         self._connect_saving(form)
 
     def _connect_saving(self, form: set[Any]) -> None:
@@ -99,10 +97,10 @@ class PresetsPanel:
             table = presets.load_table(kind, self._context.host.folders.presets)
         except TrainingProError:
             table = presets.load_table(kind, presets.GOALS_FILE.parent)
-        return [("(as it is)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)]
+        return [("(unchanged)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)]
 
     def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
-        first = [("(the form as it is)", UNCHANGED), ("the defaults", DEFAULTS)]
+        first = [("(the current form)", UNCHANGED), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
 
         def own_choices(folders: Folders) -> list[tuple[str, str]]:
@@ -121,7 +119,7 @@ class PresetsPanel:
         return self._fill_updates(inputs, values, note, message)
 
     def _on_reset(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        return self._fill_updates(inputs, _defaults(), "Back to the defaults.", self.menu_message)
+        return self._fill_updates(inputs, _defaults(), "Reset to the defaults.", self.menu_message)
 
     def _fill_updates(
         self, inputs: Mapping[Any, Any], values: Mapping[str, Any], note: str, message: Any
@@ -129,7 +127,7 @@ class PresetsPanel:
         """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         changed = presets.describe_changes(self._form.values(inputs), values)
-        report = "Changed: " + "; ".join(changed) if changed else "Nothing had to be changed."
+        report = "Changed: " + "; ".join(changed) if changed else "Nothing changed."
         return {**self._form.updates(values), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:

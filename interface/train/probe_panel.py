@@ -63,10 +63,10 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
             ("a step", duration(probed.seconds)),
             (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
             *((f"more for {what}", how_long) for what, how_long in probe_extra_times(probed)),
-            *([("memory at most, above the model", size(probed.peak))] if probed.peak else []),
+            *([("peak memory above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
-            *([("too many at once", str(probed.too_large))] if probed.too_large else []),
-            *([("free for it", size(probed.free))] if probed.free else []),
+            *([("too many at a time", str(probed.too_large))] if probed.too_large else []),
+            *([("free", size(probed.free))] if probed.free else []),
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]
     )
@@ -78,14 +78,14 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
 def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
     changes = presets.describe_changes(values, probed.fitting)
     if not changes:
-        return markup.paragraph("It fits as it is." if probed.fits else NOTHING_HELPS)
+        return markup.paragraph("It fits without changes." if probed.fits else NOTHING_HELPS)
     if fitted:
-        return markup.paragraph(f"Changed so that it fits: {'; '.join(changes)}.")
+        return markup.paragraph(f"Changed to fit: {'; '.join(changes)}.")
     answer = "It fits." if probed.fits else "It does not fit."
     return Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
 
 
 NOTHING_HELPS = (
-    "It does not fit, and no change of batch, checkpointing or optimizer makes it fit. Load the model in 4-bit, "
-    "take a lower cutoff or rank, or a smaller model."
+    "It does not fit, and no change of batch size, gradient checkpointing or optimizer makes it fit. "
+    "Load the model in 4 bits, use a lower cutoff or rank, or use a smaller model."
 )

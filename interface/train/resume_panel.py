@@ -31,11 +31,11 @@ class ResumePanel:
             self._description = gr.HTML(elem_id="tp-unfinished-said")
             with gr.Row(elem_classes="tp-buttons"):
                 self._menu = gr.Dropdown(
-                    [], label="Which one", allow_custom_value=True, min_width=160, elem_id="tp-unfinished-run"
+                    [], label="Run", allow_custom_value=True, min_width=160, elem_id="tp-unfinished-run"
                 )
                 self._resume_button = gr.Button("Resume", variant="primary", elem_id="tp-unfinished-go-on")
-                self._keep_button = gr.Button("Keep as it is", elem_id="tp-unfinished-keep")
-                self._delete_button = gr.Button("Throw away", elem_id="tp-unfinished-throw")
+                self._keep_button = gr.Button("Keep as is", elem_id="tp-unfinished-keep")
+                self._delete_button = gr.Button("Discard", elem_id="tp-unfinished-throw")
         self._message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
 
     def connect(self) -> None:
@@ -48,7 +48,7 @@ class ResumePanel:
             on_click = partial(self._on_click, action)
             add_handler(button.click, on_click, {self._menu}, [self._message, *panel], what=button.value)
         options: dict[str, Any] = {
-            "what": "Looking for runs that were cut off",
+            "what": "Looking for interrupted runs",
             "clears": {self._card: gr.update(visible=True)},
         }
         on_load(self._panel_updates, panel, **options)
@@ -69,7 +69,7 @@ class ResumePanel:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
-                raise SavingError("That run is not cut off any more. Open the page anew.")
+                raise SavingError("This run is not interrupted anymore. Reload the page.")
             return action(run, folders)
 
         return (self._context.run_disk_action(run_action), *self._panel_updates())
@@ -82,7 +82,7 @@ class ResumePanel:
         settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume="newest")
         context.session.train(run.name, context.host, work)
-        return f"{run.name} goes on."
+        return f"{run.name} resumes."
 
     def _keep(self, run: CrashedRun, folders: Folders) -> str:
         crashed_runs.keep_run(run, folders)
@@ -90,10 +90,13 @@ class ResumePanel:
 
     def _delete(self, run: CrashedRun, folders: Folders) -> str:
         crashed_runs.discard_run(run, folders)
-        return f"{run.name} is thrown away."
+        return f"{run.name} is discarded."
 
 
 def describe_crashed_run(run: CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
-    return f"{run.name} was cut off at {when}, at step {run.step}{steps}. It can go on: {run.lost_work}."
+    return (
+        f"{run.name} stopped unexpectedly at {when}, at step {run.step}{steps}. You can resume it: "
+        f"{run.lost_work}."
+    )

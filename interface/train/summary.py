@@ -47,8 +47,8 @@ def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
     if shape is None:
         return ""
     if not is_known_architecture(config, targets):
-        return ", its file: Check says how large"
-    return f", its file about {size(4 * shape.lora_weights(rank, target_layers(targets)))}"
+        return "; Check shows the size of its file"
+    return f", file size about {size(4 * shape.lora_weights(rank, target_layers(targets)))}"
 
 
 def schedule_svg(values: Mapping[str, Any], examples: int) -> str:

@@ -120,7 +120,7 @@ class TrainTab:
         self._connect_name()
         self._connect_consequences(self._connect_data(refresh))
         outputs = [*self._form.components.values(), self._presets.menu]
-        on_load(self._restore_form, outputs, what="Filling in the form as it was left")
+        on_load(self._restore_form, outputs, what="Restoring the form")
         self._js_bridge.connect()
 
     def _connect_name(self) -> None:
@@ -130,7 +130,7 @@ class TrainTab:
         add_handler(data.change, self._suggest_name, {data, name}, name, what="Finding a name")
         inputs = {name, parts["if_exists"], parts["method"]}
         changes = [part.change for part in inputs]
-        add_handler(changes, self._describe_name, inputs, self._name_note, what="Looking at the name")
+        add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
 
     def _connect_data(self, refresh: Any) -> Any:
         """Upload data and refresh their menus. Returns the last event of a refresh."""
@@ -150,13 +150,13 @@ class TrainTab:
         consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._result_inputs().values()},
             "outputs": [self._summary, self._schedule_chart, self._form_state, *self._folded_parts.values()],
-            "what": "Working out what follows from the form",
+            "what": "Updating the form",
             "clears": {self._schedule_chart: ""},
         }
         preview: dict[str, Any] = {
             "inputs": form,
             "outputs": [self._data_note, self._preview],
-            "what": "Looking at the data",
+            "what": "Reading the dataset",
             "clears": {self._preview: DataPreview()},
         }
         add_handler([c.change for c in parts.values()], self._on_change, **consequences, **latest)

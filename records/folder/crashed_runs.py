@@ -58,7 +58,7 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     """Make the LoRA of the last complete checkpoint the LoRA of the run, and mark the run as stopped."""
     checkpoints = loras.resumable_checkpoints(run.folder)
     if not checkpoints:
-        raise SavingError(f"{run.name!r} was cut off before its first checkpoint: there is nothing to keep.")
+        raise SavingError(f"{run.name!r} crashed before its first checkpoint, so there is nothing to keep.")
     checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
     state = read_json(checkpoint.folder / STATE, {})
     partial = folder.partial_folder / "lora"
@@ -77,7 +77,7 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
     beat = read_heartbeat(run.folder) or HeartbeatState(0, 0, 0, 0)
     checkpoints = [c for c in loras.resumable_checkpoints(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not checkpoints:
-        raise SavingError(f"{run.name!r}: the checkpoint that it went on from is gone. Delete the LoRA instead.")
+        raise SavingError(f"{run.name!r}: the checkpoint that it resumed from is gone. Delete the LoRA instead.")
     start = checkpoints[0] if checkpoints else None
     RunFolder(run.folder, folders.logs, start=start).discard()
 
@@ -100,6 +100,6 @@ def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, A
         **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
         "current_steps": checkpoint.step,
         "ended": "stopped",
-        "ended_because": f"it was cut off and kept as it was at {checkpoint.folder.name}",
+        "ended_because": f"it crashed, and was kept as it was at {checkpoint.folder.name}",
         "steps": run.steps or checkpoint.step,
     }

@@ -72,7 +72,7 @@ def find_lora(name: str, loras: Path) -> Path:
     if not is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
     names = ", ".join(list_loras(loras)) or "none"
-    raise SavingError(f"There is no LoRA {name!r} in {loras}. There are: {names}.")
+    raise SavingError(f"There is no LoRA {name!r} in {loras}. Available: {names}.")
 
 
 def has_lora(folder: Path) -> bool:
@@ -112,8 +112,8 @@ def describe_folder(folder: Path) -> str:
     words: dict[RunStatus, str] = {
         "finished": f"a finished {noun}",
         "stopped": f"the {noun} of a run that was stopped",
-        "failed": f"the {noun} of a run that broke down",
-        "cut off": "a run that was cut off",
+        "failed": f"the {noun} of a run that failed",
+        "cut off": "a run that crashed",
         "made elsewhere": f"a {noun} made elsewhere",
         "nothing": "a folder",
     }
@@ -180,7 +180,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 def slim_checkpoint(checkpoint: Path) -> int:
     """Reduce a checkpoint to its LoRA, to load but not to resume from. Return the bytes freed."""
     if not has_weights(checkpoint):
-        raise SavingError(f"{checkpoint} holds no LoRA, so nothing would be left of it. Delete it instead.")
+        raise SavingError(f"{checkpoint} has no LoRA, so nothing would remain. Delete it instead.")
     before, state = size_on_disk(checkpoint), checkpoint / STATE
     marker = state.with_name(state.name + PART_SUFFIX)
     if state.is_file():  # marks it as complete; after a kill in between, its new name says what to finish

@@ -36,15 +36,15 @@ def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {problem}")
     target = safe_paths.child(folders.loras, name, "Name")
     if target.exists():
-        raise SavingError(f"Name: {name!r} exists already. Choose another one.")
+        raise SavingError(f"Name: {name!r} already exists. Choose another name.")
     if not loras.has_lora(checkpoint):
-        raise SavingError(f"{checkpoint} holds no LoRA. Choose another checkpoint.")
+        raise SavingError(f"{checkpoint} has no LoRA. Choose another checkpoint.")
     hidden = f"{name}{PART_SUFFIX}{HIDDEN_SUFFIX}"  # hidden until it is complete
     try:
         with atomic_write(target, hidden) as partial:
             _copy(checkpoint, partial, name)
     except OSError as error:
-        raise SavingError(f"{target} cannot be written: {error.strerror or error}.") from error
+        raise SavingError(f"{target} can't be written: {error.strerror or error}.") from error
     return target
 
 

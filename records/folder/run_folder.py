@@ -84,10 +84,10 @@ class RunFolder:
         if self.resumes and self.start is None and self.initial_lora is None and loras.has_weights(self.path):
             advice = f"choose continue under {IF_EXISTS.label} ({IF_EXISTS.flag})"
             if (noun := loras.output_kind(self.path)) == "model":
-                advice = "load it as the model, and give the run another name"
+                advice = "load it as the model and choose another name for the run"
             raise SavingError(
-                f"{self.name!r} is a {noun} without a checkpoint to go on from. To train it further {advice}, "
-                "else choose replace or new_name."
+                f"{self.name!r} is a {noun} without a checkpoint to resume from. To continue "
+                f"training, {advice}, or choose replace or new_name."
             )
 
     def open(self, settings: TrainingSettings) -> None:
@@ -105,7 +105,7 @@ class RunFolder:
         except OSError as error:
             reason = write_error_reason(error, self.path)
             raise SavingError(
-                f"{self.path} cannot be written: {reason}. Mend that, or choose another name."
+                f"{self.path} can't be written: {reason}. Fix that, or choose another name."
             ) from error
 
     def _back_up_replaced(self) -> None:
@@ -242,14 +242,15 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    reason = "is slimmed to the LoRA itself and cannot be gone on from" if is_slim else "is not there"
-    raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. There are: {names}.")
+    reason = "is reduced to the LoRA and can't be resumed" if is_slim else "does not exist"
+    raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} exists already: {loras.describe_folder(path)}. Choose under {IF_EXISTS.label} "
-        f"({IF_EXISTS.flag}): continue (go on with it), replace (a backup is kept) or new_name."
+        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Choose under "
+        f"{IF_EXISTS.label} ({IF_EXISTS.flag}): continue (resume it), replace (keeps a backup) or "
+        "new_name."
     )
 
 
@@ -274,8 +275,8 @@ def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
             move_atomically(item, path / item.name)
         backup.rmdir()
         raise SavingError(
-            f"What stands in {path} cannot be moved into a backup: {write_error_reason(error, path)}. Close what "
-            "uses this LoRA, or choose another name."
+            f"The contents of {path} can't be moved to a backup: {write_error_reason(error, path)}. "
+            "Close the program that uses this LoRA, or choose another name."
         ) from error
 
 

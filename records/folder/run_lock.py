@@ -42,7 +42,7 @@ def is_in_progress(name: str, folders: Folders) -> bool:
 
 
 def _busy_error(name: str) -> BusyError:
-    return BusyError(f"{name!r} is being trained just now, by another page or command. Wait for its end.")
+    return BusyError(f"{name!r} is being trained by another page or command. Wait until it ends.")
 
 
 def _lock_path(name: str, folders: Folders) -> Path:

@@ -68,9 +68,9 @@ def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> 
     """Raise BusyError if a LoRA is being trained or is on the model."""
     lora = name.partition("/")[0]
     if is_in_progress(lora, folders):
-        raise BusyError(f"{lora!r} is being trained just now. Stop the run first, or wait for its end.")
+        raise BusyError(f"{lora!r} is being trained. Stop the run first, or wait until it ends.")
     if in_use := [path for path in loaded if path == name or path.startswith(f"{name}/")]:
-        raise BusyError(f"{in_use[0]!r} is on the model just now. Take it off first.")
+        raise BusyError(f"{in_use[0]!r} is attached to the model. Detach it first.")
 
 
 def restore_item(item: TrashItem, folders: Folders) -> Path:
@@ -78,7 +78,7 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
     target = safe_paths.descendant(folders.loras, item.name, "LoRA")
     lora, _, part = item.name.partition("/")
     if part and not (folders.loras / lora).is_dir():
-        raise SavingError(f"{item.name!r} belongs to {lora!r}, which is gone. Restore that first.")
+        raise SavingError(f"{item.name!r} is part of {lora!r}, which is in the trash. Restore that first.")
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
     restored = _move(item.folder, target, folders)
@@ -110,8 +110,8 @@ def _move(folder: Path, target: Path, folders: Folders) -> Path:
 
 def _in_use_error(folder: Path, error: OSError) -> SavingError:
     return SavingError(
-        f"{folder} cannot be moved or removed: {error.strerror or error}. If a program has a file of it open "
-        "(a chat with this LoRA, a file manager), close that and try again."
+        f"{folder} can't be moved or removed: {error.strerror or error}. If a program has one of its "
+        "files open (a chat with this LoRA, a file manager), close it and try again."
     )
 
 

@@ -125,7 +125,9 @@ def name_conflict(name: str, if_exists: str, earlier: Sequence[str]) -> str:
     if if_exists != "ask" or normcase(name) not in map(normcase, earlier):
         return ""
     label = SETTINGS["if_exists"].label
-    return f"Name: {name!r} is the name of a run before it. Choose another name, or what to do under {label}."
+    return (
+        f"Name: {name!r} is the name of an earlier run. Choose another name, or choose what to do under {label}."
+    )
 
 
 @contextmanager
@@ -134,8 +136,8 @@ def lock_queue(path: Path) -> Iterator[None]:
     with lock(path.with_name(f"{path.name}.lock"), patience=PATIENCE_SECONDS) as acquired:
         if not acquired:
             raise SavingError(
-                f"The queue in {path} is held by another program, for {PATIENCE_SECONDS:g} seconds now. Look "
-                "whether that still goes on; then try again."
+                f"The queue in {path} has been locked by another program for {PATIENCE_SECONDS:g} "
+                "seconds. Check whether it still runs, then try again."
             )
         yield
 
@@ -147,7 +149,7 @@ def load(path: Path) -> Queue:
     except FileNotFoundError:
         return Queue()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SavingError(f"The queue in {path} cannot be read: {error}. Mend the file, or delete it.") from error
+        raise SavingError(f"The queue in {path} can't be read: {error}. Fix the file, or delete it.") from error
 
 
 def save(path: Path, queue: Queue) -> None:
@@ -156,7 +158,7 @@ def save(path: Path, queue: Queue) -> None:
         write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
         reason = write_error_reason(error, path.parent)
-        raise SavingError(f"The queue cannot be kept in {path}: {reason}. Mend that, then try again.") from error
+        raise SavingError(f"The queue can't be saved in {path}: {reason}. Fix that, then try again.") from error
 
 
 def _from_json(values: Mapping[str, Any]) -> Queue:

@@ -69,7 +69,7 @@ class QueueRunner:
     def start(self) -> None:
         """Start the next run after the current one, or at once if none is in progress."""
         if not self.queue.waiting:
-            raise SavingError("Nothing waits in the queue.")
+            raise SavingError("The queue is empty.")
         job = self._session.current
         if job is not None and job.kind == "training":
             self._auto_start.enable()
@@ -102,7 +102,7 @@ class QueueRunner:
                 self._start(run)
                 return True
             if self.queue.waiting:
-                self._auto_start.disable("None of those that wait can begin now; each says why.")
+                self._auto_start.disable("None of the waiting runs can start now. Each shows the reason.")
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
@@ -139,7 +139,7 @@ class QueueRunner:
             f"{remaining} more {plural(remaining, 'waits', 'wait')} there" if remaining else "it was the last one"
         )
         added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
-        message = f"Started from the queue, where it was put at {added_at}; {more}."
+        message = f"Started from the queue, added at {added_at}; {more}."
 
         def work(job: Job) -> JobEnded:
             job.log.append(StartedFromQueue(text=message))
@@ -163,8 +163,8 @@ class QueueRunner:
         except TrainingProError as error:
             return str(error)
         if is_in_progress(run.name, self._host.folders):
-            return f"{run.name!r} is being trained just now, by another page or command."
-        return "" if model == run.model else f"It was made for {run.model}, and {model} is loaded."
+            return f"{run.name!r} is being trained by another page or command."
+        return "" if model == run.model else f"It was added for {run.model}, and {model} is loaded."
 
     def _record_end(self, job: Job) -> None:
         """Record how a run ended, if it was one of the queue."""
@@ -200,4 +200,4 @@ def _after_restart(current: Queue, run: QueuedRun, folder: Path) -> Queue:
     status = loras.run_status(folder) if folder.is_dir() else "nothing"
     if status == "nothing" or folder.stat().st_mtime < run.added:
         return current.with_returned(run.number)
-    return current.with_ended(run.number, status, "The program was ended during this run.")
+    return current.with_ended(run.number, status, "The program ended during this run.")

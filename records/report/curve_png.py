@@ -79,7 +79,7 @@ def _plot_losses(axes: Any, steps: Sequence[Step], evaluations: Sequence[Evaluat
     lines += axes.plot(numbers, smoothed, color="#1f5fa8", linewidth=2, label="smoothed loss")
     if evaluations:
         losses = [e.loss for e in evaluations]
-        style = {"color": "#8a3fb0", "marker": "o", "markersize": 4, "label": "loss on the part kept aside"}
+        style = {"color": "#8a3fb0", "marker": "o", "markersize": 4, "label": "validation loss"}
         lines += axes.plot([e.step for e in evaluations], losses, **style)
     axes.set_xlabel("step")
     axes.set_ylabel("loss")

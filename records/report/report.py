@@ -51,8 +51,8 @@ Row = tuple[str, ...]
 CURVES = (
     ("--smoothed", "smoothed loss"),
     ("--loss", "loss"),
-    ("--kept", "loss on the part kept aside"),
-    ("--rate", "learning rate, as planned"),
+    ("--kept", "validation loss"),
+    ("--rate", "planned learning rate"),
     ("--mark", "checkpoint"),
 )
 
@@ -125,10 +125,10 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("epochs", f"{last.epoch:.2f}"),
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         ("kept aside", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
-        ("spent on training", duration(seconds)),
+        ("training time", duration(seconds)),
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
-        ("memory at most", size(peak) if peak else ""),
+        ("peak memory", size(peak) if peak else ""),
         ("on disk", size(data.lora.size) if data.lora else ""),
     ]
     return [(name, value) for name, value in pairs if value]
@@ -197,12 +197,12 @@ def _run_rows(data: ReportData) -> list[Row]:
     pairs = [
         ("Data", ", ".join(map(str, _as_list(data.plan.settings.get("data"))))),
         ("Examples", counts.get("examples")),
-        ("Tokens, and of them learned", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
+        ("Tokens, of these trained", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
         ("Cutoff", counts.get("cutoff")),
         ("Model", f"{data.plan.model} {log.get('base_model_class', '')}".strip()),
         ("Loaded as", log.get("loaded_as")),
-        ("Computed in", log.get("computed_in")),
-        ("Layers with a LoRA", log.get("projections")),
+        ("Compute type", log.get("computed_in")),
+        ("LoRA on layers", log.get("projections")),
         ("Schedule", log.get("schedule")),
         ("Device", log.get("device")),
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""),
@@ -222,10 +222,12 @@ def _setting_rows(values: Mapping[str, object]) -> list[Row]:
 
 
 def _disk_rows(lora: LoraEntry) -> list[Row]:
-    kinds = {"checkpoint": "whole checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
-    parts = [(part.name, kinds.get(part.kind, "what stood here before"), size(part.size)) for part in lora.parts]
+    kinds = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
+    parts = [
+        (part.name, kinds.get(part.kind, "backup of what was here before"), size(part.size)) for part in lora.parts
+    ]
     rest = lora.size - sum(part.size for part in lora.parts)
-    return [*parts, ("the LoRA and its records", "", size(rest))]
+    return [*parts, ("the LoRA and its files", "", size(rest))]
 
 
 def _format_time(at: float, data: ReportData | None = None) -> str:

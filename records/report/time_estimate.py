@@ -20,8 +20,9 @@ def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path
     for name, log in _similar_runs(card, method, runs_folder):
         if speed := _tokens_per_second(runs_folder / name / GRAPH):
             yield (
-                f"Time: about {duration(tokens / speed)}, if it goes as {name} did with this model "
-                f"({log.get('device')}, {speed:,.0f} tokens a second). Test one step measures it."
+                f"Time: about {duration(tokens / speed)}, if it is as fast as {name} with this model "
+                f"({log.get('device')}, {speed:,.0f} tokens per second). Use 'Test one step' to "
+                "measure it."
             )
             return
 

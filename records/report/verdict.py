@@ -65,9 +65,9 @@ def read_verdict(log: Mapping[str, Any]) -> str:
     return str(verdict.get("text") or "") if isinstance(verdict, Mapping) else ""
 
 
-NO_VALIDATION = "Nothing was kept aside"
-ONE_EVALUATION = "The part kept aside was gone through only once"
-NO_EVALUATION_YET = "The run ended before the part kept aside was gone through"
+NO_VALIDATION = "There was no validation split"
+ONE_EVALUATION = "The validation split was evaluated only once"
+NO_EVALUATION_YET = "The run ended before the validation split was evaluated"
 
 
 class _Judge:
@@ -92,43 +92,46 @@ class _Judge:
         if self._best is self._last and drop > MIN_CHANGE * self._previous.loss:
             return self._make(
                 "could learn more",
-                f"The loss on the part kept aside was still falling at the end: {self._loss_at(self._previous)}, "
-                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may bring more.",
+                f"The validation loss was still falling at the end: {self._loss_at(self._previous)}, "
+                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
                 self._last,
             )
         if self._first.step == 0 and self._first.loss - self._best.loss <= MIN_CHANGE * self._first.loss:
             return self._make(
                 "did not learn",
-                f"The loss on the part kept aside is what it was before the start: {self._loss_at(self._first)}, "
-                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may bring something.",
+                f"The validation loss is the same as before the start: {self._loss_at(self._first)}, "
+                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
                 self._last,
             )
         return self._make(
             "about right",
-            f"The loss on the part kept aside fell from {self._first.loss:.4f} to {self._best.loss:.4f} "
-            f"(step {self._best.step}) and is {self._last.loss:.4f} at the end.",
+            f"The validation loss fell from {self._first.loss:.4f} to {self._best.loss:.4f} (step "
+            f"{self._best.step}) and is {self._last.loss:.4f} at the end.",
             self._best,
         )
 
     def _after_best(self) -> Verdict:
         loss_at_best, loss_at_end = self._training_loss(self._best.step), self._training_loss(self._last.step)
         rise = f"rose from {self._loss_at(self._best)} to {self._loss_at(self._last)}"
-        start = f"The loss on the part kept aside {rise}"
+        start = f"The validation loss {rise}"
         if math.isfinite(loss_at_best) and math.isfinite(loss_at_end) and loss_at_end < loss_at_best:
-            text = f"{start}, while that of the training went on falling, {loss_at_best:.4f} to {loss_at_end:.4f}."
+            text = f"{start}, while the training loss kept falling from {loss_at_best:.4f} to {loss_at_end:.4f}."
             return self._make("began to memorize", text + self._checkpoint_advice(), self._best)
-        text = f"{start}, and that of the training did not fall either. Try a lower learning rate."
+        text = f"{start}, and the training loss did not fall either. Try a lower learning rate."
         return self._make("became worse", text + self._checkpoint_advice(), self._best)
 
     def _checkpoint_advice(self) -> str:
         """Say which checkpoint to use."""
         if self._kept_step and self._kept_step == self._best.step:
-            return f" What is kept is that of step {self._kept_step}, before it."
+            return f" The saved LoRA is that of step {self._kept_step}, before it."
         if name := self._better_checkpoint():
-            return f" {name} is the better one."
+            return f" {name} is better."
         if self._best.step == 0:
-            return " It was never lower than before the first step: for such texts the model is better without."
-        return f" No checkpoint of about step {self._best.step} is left; end the next run there."
+            return (
+                " It was never lower than before the first step, so the model is better on such "
+                "texts without this LoRA."
+            )
+        return f" No checkpoint of about step {self._best.step} is left. End the next run there."
 
     def _better_checkpoint(self) -> str:
         """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""
@@ -169,7 +172,7 @@ def _title(kind: VerdictKind, step: int) -> str:
 def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
-        return Verdict("not known", "No step has a loss that is a number.", 0, "", {})
+        return Verdict("not known", "No step has a valid loss.", 0, "", {})
     first, last = losses[0], losses[-1]
     earlier = losses[-1 - int(LAST_SHARE * len(losses))]
     falling = earlier - last > MIN_CHANGE * earlier
@@ -178,8 +181,8 @@ def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
     if len(losses) < MIN_STEPS:
         trend = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
     text = (
-        f"{reason}, so learning cannot be told from memorizing. The smoothed loss went from "
-        f"{first:.4f} to {last:.4f} {trend}"
+        f"{reason}, so it is not known whether the model learned or memorized. The smoothed loss went "
+        f"from {first:.4f} to {last:.4f} {trend}"
     )
     evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
     return Verdict("not known", text, 0, "", evidence)

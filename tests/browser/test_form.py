@@ -78,11 +78,11 @@ def test_browsing_the_examples(page):
     page.wait_for_words("example", "Example 2 of 14")
     page.write("holding", "no such words")
     page.press("next example")
-    page.wait_for_words("example", "From example 3 on none holds 'no such words'.")
+    page.wait_for_words("example", "From example 3 on none contains 'no such words'.")
     page.write("holding", "")
     page.write("example", "14")
     page.press("next example")
-    page.wait_for_words("example", "There are 14 examples, none with the number 15.")
+    page.wait_for_words("example", "There are 14 examples, none with number 15.")
     page.press("example before")
     page.wait_for_words("example", "Example 13 of 14")
     page.wait_for(lambda: page.written("example") == "13", "its number")
@@ -94,7 +94,7 @@ def test_an_existing_name_offers_its_choices(demo, page):
     (folder / "adapter_model.safetensors").write_bytes(b"x")
     page.fill(name="there-already")
     page.wait_for_words("name said", "there-already exists")
-    page.link("name said", "replace it (a backup is kept)").click()
+    page.link("name said", "replace it (keeps a backup)").click()
     page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 
 
@@ -164,12 +164,18 @@ def test_runs_and_perplexity(demo, page):
     page.press("work out")
     text = page.wait_for_words("perplexity", "story.txt", "short")
     assert text.count("story.txt") == 2
-    assert text.count("least known") == 2
+    assert text.count("highest perplexity") == 2
     page.choose("perplexity-data", "ferry-chats.jsonl")
     page.wait_for_words("how rows are read", "as the Train tab says", "Train on: Auto")
     page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")
     page.press("work out")
-    page.wait_for_words("perplexity", "short: least and best known rows", "14 rows", "what counts", "best known")
+    page.wait_for_words(
+        "perplexity",
+        "short: rows with the highest and lowest perplexity",
+        "14 rows",
+        "measured text",
+        "lowest perplexity",
+    )
     assert page.too_wide() == []
 
     page.tab("Runs")
@@ -186,7 +192,7 @@ def test_runs_and_perplexity(demo, page):
     page.wait_for_words("runs said", "New name is empty")
     page.write("new name", "short-merged")
     page.press("merge")
-    page.wait_for_words("runs said", "with short baked in is in", "short-merged")
+    page.wait_for_words("runs said", "with short merged in is in", "short-merged")
     assert (demo.user_data / "models" / "short-merged" / "model.safetensors").is_file()
     page.wait_for(lambda: "short-merged" in page.offers("tp-model"), "the merged model in the menu")
     page.press("merge")

@@ -134,7 +134,7 @@ def test_all_problems_of_a_form_are_shown_at_once_and_nothing_is_written(demo, o
     for button in ("check", "start"):
         page.fill(name="", learning_rate="abc", cutoff="0")
         page.press(button)
-        text = page.wait_for_words("answer", "4 things to mend")
+        text = page.wait_for_words("answer", "4 problems to fix")
         assert all(words in text for words in ("Name", "Data", "'abc'", "Cutoff"))
         page.fill(name="good", learning_rate="1e-3", cutoff="64")
         page.press(button)

@@ -123,7 +123,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     page.wait_for_words("run", "next: after-it")
     page.stop("outlives")
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
-    page.wait_for_words("queue", "Training 'outlives' was stopped by hand.")
+    page.wait_for_words("queue", "Training 'outlives' was stopped.")
     page.press("queue on")
     page.wait_for_words("queue", "after-it: finished", "nothing waits")
 

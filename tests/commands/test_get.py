@@ -39,7 +39,11 @@ def test_a_model_is_there_and_is_said_where(get, tmp_path):
     folder = tmp_path / "user data" / "models" / "toys_tiny"
     assert (code, out) == (0, f"{folder}\n")
     assert (folder / "model.safetensors").is_file()
-    assert "toys/tiny at " in err and "\n100%: " in err and "For the other commands: --model toys_tiny\n" in err
+    assert (
+        "toys/tiny at " in err
+        and "\n100%: " in err
+        and "Use it in other commands with: --model toys_tiny\n" in err
+    )
     assert {path.name for path in tmp_path.iterdir()} == {"user data"}
     assert told(get("toys/tiny"))[:2] == (1, "")
 

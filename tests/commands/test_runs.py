@@ -47,7 +47,7 @@ def test_one_with_its_parts_and_note(runs):
     out = runs("story")[1]
     assert "8 of 8 steps, loss 1.7500" in out
     assert "  checkpoint-4-epoch-1  whole  " in out
-    assert "  Backup-2026-11-20  what stood here before  " in out
+    assert "  Backup-2026-11-20  backup of what was here before  " in out
     assert runs("story/checkpoint-6-user", "--note", "the better one")[0] == 0
     assert runs("story")[1].endswith("Note: the better one\n")
 
@@ -67,10 +67,10 @@ def test_deleted_comes_back(runs, loras):
     assert [p.name for p in loras.iterdir() if p.name != "trash-np"] == ["night"]
     assert "In the trash: story, " in runs()[1]
     assert json.loads(runs("--json")[1])["trash"][0]["name"] == "story"
-    assert runs("story", "--restore") == (0, "", "story is back.")
+    assert runs("story", "--restore") == (0, "", "story is restored.")
     assert runs("story", "--restore")[::2] == (1, "There is no 'story' in the trash. In it: nothing.")
     runs("night", "--delete")
-    assert runs("--empty-trash")[2].endswith(" are free again.")
+    assert runs("--empty-trash")[2].endswith(" freed.")
     assert sorted(p.name for p in loras.iterdir()) == ["story"]
 
 
@@ -79,7 +79,7 @@ def test_data_made_ready_are_shown_and_cleared(runs, loras):
     kept.parent.mkdir(parents=True)
     assert "Data made ready" not in runs()[1]
     kept.write_bytes(2000 * b"x")
-    assert "Data made ready: 2 kB (" in runs()[1]
+    assert "Prepared data: 2 kB (" in runs()[1]
     assert json.loads(runs("--json")[1])["prepared"]["size"] == 2000
     assert runs("--clear-prepared")[2].startswith("2 kB are free again")
     assert not kept.exists()
@@ -98,7 +98,7 @@ def test_a_checkpoint_made_a_lora(runs, loras):
     assert "early" in runs()[1]
     assert runs("story/checkpoint-6-user", "--as", "early")[::2] == (
         1,
-        "Name: 'early' exists already. Choose another one.",
+        "Name: 'early' already exists. Choose another name.",
     )
 
 

@@ -41,7 +41,7 @@ def test_one_that_fails_stops_nobody_and_each_has_a_line(place, capsys, file):
     assert out == ""
     first, second, third = summary(err)
     assert first.startswith("finished   a  'a' finished at step 4 of 4, smoothed loss ")
-    assert second.startswith("failed     a  LoRA Rank: the LoRA 'a' has 4, asked for is 8.")
+    assert second.startswith("failed     a  LoRA Rank: the LoRA 'a' has 4, but the settings have 8.")
     assert third.startswith("finished   c  'c' finished at step 2 of 2")
     assert "Run 3 of 3: c.json" in err
     log = json.loads((place.lora("c") / "training_log.json").read_text())
@@ -55,7 +55,7 @@ def test_all_are_checked_before_the_first_begins(with_lora, capsys, file):
     assert train(with_lora, *files) == 1
     said = capsys.readouterr().err.splitlines()[-3:]
     assert said[0].startswith("again.json: Name: 'b' is the name of a run before it. Choose another name")
-    assert said[1].startswith("a.json: Name: 'a' exists already: a finished LoRA.")
+    assert said[1].startswith("a.json: Name: 'a' already exists: a finished LoRA.")
     assert said[2].startswith("d.json: Dataset: there is no 'missing.txt' in ")
     assert train(with_lora, file("e", rank=0), file("f", epochs="many")) == 1
     said = capsys.readouterr().err.splitlines()[-2:]
@@ -86,5 +86,5 @@ def test_ctrl_c_stops_the_one_that_goes_and_begins_no_other(place, file):
     assert process.returncode == 0, said + rest
     stopped, not_begun = rest.splitlines()[-2:]
     assert stopped.startswith("stopped    a  'a' stopped at step ")
-    assert not_begun == "not begun  a"
+    assert not_begun == "not started  a"
     assert loras.run_status(place.lora()) == "stopped"

@@ -55,7 +55,7 @@ def test_data_is_named_as_everywhere_and_presets_that_collide_are_told(place, ca
     assert main(words(place, "check", "--preset", "style", "--preset", "by-heart", data="datasets/story.txt")) == 0
     out, err = capsys.readouterr()
     assert "story.txt: raw text" in out
-    assert err.count("Presets that set the same, the later one wins: ") == 1
+    assert err.count("Several presets set the same setting, and the last one wins: ") == 1
     assert " (by-heart)" in err
     assert main(words(place, "check", "--rank", "0", data="no.txt")) == 1
     out, err = capsys.readouterr()
@@ -74,8 +74,8 @@ def test_a_run_from_the_command_line(place, capsys):
     assert re.search(r"step 1/4  epoch 0\.25  loss \d\.\d{4} .* tokens/s  .* left", err)
     assert "step 4/4" in err
     assert f"The LoRA is in {place.lora()}" in lines[-2]
-    assert "Nothing was kept aside" in lines[-1]
-    assert f"How it went, on one page: {place.lora() / 'report.html'}" in err
+    assert "There was no validation split" in lines[-1]
+    assert f"Report: {place.lora() / 'report.html'}" in err
     assert loras.run_status(place.lora()) == "finished"
 
 
@@ -164,21 +164,21 @@ BAD = {
     "no name": ({"name": None}, "Name: is empty. Give the LoRA a name, for example 'my-story'."),
     "a dot": (
         {"name": "my.lora"},
-        "Name: 'my.lora' has a dot, and a LoRA with a dot in its name cannot be put on. Use - or _ instead.",
+        "Name: 'my.lora' contains a dot, and a LoRA with a dot in its name can't be attached. Use - or _ instead.",
     ),
-    "a path": ({"name": "../x"}, "Name: '../x' is a path. Give a plain name; the LoRA is saved in"),
-    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Give a plain name; the LoRA is saved in"),
+    "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter a plain name; the LoRA is saved in"),
+    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved in"),
     "too long": ({"name": "x" * 300}, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
-    "no data": ({"data": None}, "Dataset: nothing is chosen. Choose a text, for example story.txt."),
+    "no data": ({"data": None}, "Dataset: choose at least one file, for example story.txt."),
     "missing": ({"data": "missing.txt"}, "There is no 'missing.txt': neither among the data sets, in"),
-    "empty": ({"data": "empty.txt"}, "empty.txt is empty. Put text into it, or take it out of the data."),
+    "empty": ({"data": "empty.txt"}, "empty.txt is empty. Add text to it, or remove it from the dataset."),
     "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),
     "a comma": (
         {"learning-rate": "1,5e-4"},
         "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point.",
     ),
-    "no number": ({"learning-rate": "abc"}, "Learning Rate: 'abc' is not a number. It takes "),
-    "cutoff 0": ({"cutoff": "0"}, "Maximum context length (Cutoff): 0 is out of range. It takes auto or 16 to "),
+    "no number": ({"learning-rate": "abc"}, "Learning Rate: 'abc' is not a number. Allowed: "),
+    "cutoff 0": ({"cutoff": "0"}, "Maximum context length (Cutoff): 0 is out of range. Allowed: auto or 16 to "),
     "no model": ({"model": "folder"}, "There is no model "),
     "encoder-decoder": ({"model": "t5"}, "t5 is an encoder-decoder model; only causal language models can be"),
 }
@@ -232,12 +232,12 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place,
     process.send_signal(signal.SIGINT)
     out, rest = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, ""), said + rest
-    assert "Stopping after this step, with a checkpoint. Once more stops at once." in rest
+    assert "Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop at once." in rest
     assert loras.run_status(place.lora()) == "stopped"
     (checkpoint,) = loras.checkpoints(place.lora())
     assert checkpoint.step < 120
     assert main(words(place, "train", "--resume", *more)) == 0
-    assert f"Going on from checkpoint-{checkpoint.step} (step {checkpoint.step})." in capsys.readouterr().err
+    assert f"Resuming from checkpoint-{checkpoint.step} (step {checkpoint.step})." in capsys.readouterr().err
     assert main(words(place, "train", *more, name="whole")) == 0
     assert place.weights("a") == place.weights("whole")
 

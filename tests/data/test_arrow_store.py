@@ -72,7 +72,13 @@ def test_a_database_in_use_is_not_taken_from_the_store(folders):
         assert len(prepare_data(folders, data=["rows.db"])[0].examples) == 1
         database.execute("INSERT INTO talk VALUES ('When?', 'Never.')")
         database.commit()
-        with pytest.raises(DataError, match=r"rows\.db is in use: its last changes are still in rows\.db-wal"):
+        with pytest.raises(
+            DataError,
+            match=(
+                r"rows\.db is in use: its latest changes are still in "
+                r"rows\.db-wal"
+            ),
+        ):
             prepare_data(folders, data=["rows.db"])
     assert len(prepare_data(folders, data=["rows.db"])[0].examples) == 2
 

@@ -228,7 +228,7 @@ def test_the_report_contains_all_of_it(tmp_path):
     text = data.report.text()
     for line in (
         "Suggestion: epochs = 10.",
-        "Will it stop: 2 of 2",
+        "Does it learn to stop: 2 of 2",
         "EOS <|im_end|>",
         "Padding: 0 % shuffled",
         "Memory",

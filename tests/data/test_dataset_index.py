@@ -86,13 +86,20 @@ def test_paths_out_of_the_folder_are_refused(folders, name):
     (folders.user_data / "training" / "secret.txt").write_text("secret")
     with pytest.raises(DataError) as refusal:
         find_datasets([name], folders)
-    assert str(refusal.value) == (
-        f"Dataset: {name!r} is a path. Give the name of a file or folder in {folders.datasets}."
+    assert (
+        str(refusal.value)
+        == f"Dataset: {name!r} is a path. Enter the name of a file or folder in {folders.datasets}."
     )
 
 
 def test_a_dataset_named_twice_is_refused_with_how_to_learn_it_twice(folders):
-    with pytest.raises(DataError, match=r"'book' is named twice. Name it once; book:200 learns from it twice."):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"'book' is listed twice. List it once; book:200 uses it "
+            r"twice."
+        ),
+    ):
         find_datasets(["book", "notes.MD", "book/"], folders)
     assert [data.share.percent for data in find_datasets(["book:200"], folders)] == [200]
 
@@ -152,7 +159,13 @@ def test_a_run_takes_a_path_into_the_datasets_by_its_name_and_refuses_one_elsewh
     monkeypatch.chdir(folders.datasets / "book")
     assert dataset_name_at("part", folders) == "book/part"
     assert dataset_name_at("../notes.MD", folders) == "notes.MD"
-    with pytest.raises(DataError, match=r"mine\.txt' is .*, and a run learns from what lies in .*Put it there"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"mine\.txt' is .*, but a run only reads datasets in .*Put it "
+            r"there"
+        ),
+    ):
         dataset_name_at(str(current_folder / "mine.txt"), folders)
     with pytest.raises(DataError, match="asks for 0 per cent"):
         dataset_name_at("notes.MD:0", folders)

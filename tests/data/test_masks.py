@@ -289,7 +289,7 @@ def test_rows_without_the_text_are_left_out_and_counted(tmp_path):
 
 
 def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
-    with pytest.raises(DataError, match="No row holds '§'"):
+    with pytest.raises(DataError, match="No row contains '§'"):
         prepare_rows(tmp_path, family("ChatML"), {"rows.json": [{"text": "a b"}]}, train_only_after="§")
     row = chat("Hi", "No.")
     row["messages"][1]["train"] = False

@@ -53,7 +53,8 @@ def test_a_note_says_that_a_hard_cut_of_words_is_left_out(folders):
     (source,) = check_story(folders, hard_cut="Ten eleven. ").sources
     (note,) = source.notes
     assert note == (
-        "The hard cut 'Ten eleven. ' stands there 1 time and is left out of what is learned, as every hard cut is."
+        "The hard cut 'Ten eleven. ' appears 1 time in the text. Hard cuts are not trained on, so "
+        "the model never sees these words."
     )
     assert check_story(folders).sources[0].notes == ()
 
@@ -106,7 +107,7 @@ def test_each_file_of_a_folder_begins_its_own_examples(folders):
 def test_a_dataset_of_the_projects_examples_is_marked(folders):
     (folders.examples / "other.txt").write_text("Words and words.")
     (source,) = prepare_story(folders, data=["other.txt"]).report.sources
-    assert source.what == "raw text (an example of the project's)"
+    assert source.what == "raw text (an example that comes with Training PRO)"
 
 
 def test_progress_is_reported_by_dataset(folders):
@@ -141,7 +142,9 @@ def test_a_cutoff_beyond_the_context_is_not_ready(folders):
 def test_accumulation_beyond_the_batches_is_lowered_with_a_note(folders):
     result = check_story(folders, accumulation=5)
     assert (result.steps_per_epoch, result.resolved.accumulation) == (1, 2)
-    assert "Gradient Accumulation 5 is more than the 2 batches of an epoch: it is lowered to 2." in result.advice
+    assert (
+        "Gradient Accumulation 5 is more than the 2 batches of an epoch, so it is reduced to 2." in result.advice
+    )
     assert result.verdict == "ready with advice"
 
 

@@ -80,7 +80,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     offered.breaks_at = [70_000] * 9  # once more than it is tried again, whatever came
     offered.breaks_at[1:] = [0] * 8
     said = refusal(models)
-    assert said.startswith(f"{offered.url} cannot be reached (")
+    assert said.startswith(f"{offered.url} can't be reached (")
     assert "asked for again, it goes on from there. To give it up, delete " in said
     assert not (models / "toys_tiny").exists() and StandaloneHost(standalone_folders(models.parent)).models() == []
     offered.breaks_at.clear()
@@ -88,7 +88,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     offered.asked.clear()
     _, told = get(models)
     assert (SHARD, 70_000) in offered.asked and (SHARD, 0) not in offered.asked
-    assert " are here already)" in next(event.text for event in told if isinstance(event, Note))
+    assert " already downloaded)" in next(event.text for event in told if isinstance(event, Note))
     assert (models / "toys_tiny" / SHARD).read_bytes() == (tiny / SHARD).read_bytes()
     assert (models / "toys_tiny" / "README.md").read_bytes() == b"Now with a card."
     assert [path.name for path in models.iterdir()] == ["toys_tiny"]
@@ -129,7 +129,7 @@ def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch,
     monkeypatch.setattr(download.ProgressMeter, "record", ends)
     said = get(models)[0].text if error is KeyboardInterrupt else refusal(models)
     assert said.startswith(
-        "Stopped." if error is KeyboardInterrupt else f"{models} cannot be written: the disk is full"
+        "Stopped." if error is KeyboardInterrupt else f"{models} can't be written: the disk is full"
     )
     assert f"delete {models / '.getting-toys_tiny'}." in said
 
@@ -137,7 +137,7 @@ def test_what_ends_it_from_outside_keeps_what_came(offered, models, monkeypatch,
 @pytest.mark.parametrize("spoils", [lambda d: d[:-1] + b"!", lambda d: d[:-1], lambda d: d + b"!"])
 def test_what_came_damaged_is_thrown_away_and_comes_anew(offered, models, tiny, spoils):
     offered.spoils = spoils
-    assert refusal(models).partition(" came damaged, and is thrown away. ")[1]
+    assert refusal(models).partition(" was damaged during the download and was deleted. ")[1]
     offered.spoils = None
     get(models)
     assert (models / "toys_tiny" / SHARD).read_bytes() == (tiny / SHARD).read_bytes()
@@ -147,22 +147,22 @@ def test_a_revision_has_a_folder_of_its_own(offered, models, tiny):
     offered.add(NAME, tiny, {"README.md": b"The first one."}, "v1.0")
     assert get(models, f"{offered.url}/{NAME}/tree/v1.0")[0].folder == models / "toys_tiny_v1.0"
     assert (models / "toys_tiny_v1.0" / "README.md").read_bytes() == b"The first one."
-    assert refusal(models, revision="v2").startswith("toys/tiny has no revision 'v2'. Look which there are at ")
+    assert refusal(models, revision="v2").startswith("toys/tiny has no revision 'v2'. See the list at ")
 
 
 def test_two_programs_do_not_bring_the_same(offered, models):
     with lock(models / ".getting-toys_tiny" / "lock"), pytest.raises(BusyError) as error:
         get(models)
-    assert str(error.value) == "Another program is bringing toys/tiny just now. Wait until it is done."
+    assert str(error.value) == "Another program is downloading toys/tiny. Wait until it is done."
     assert get(models)[0].folder
 
 
 def test_what_stands_there_is_left_alone(offered, models):
     get(models)
-    assert refusal(models).startswith(f"toys_tiny is there already, in {models}: choose it.")
+    assert refusal(models).startswith(f"toys_tiny already exists in {models}: choose it.")
     (models / "toys_tiny" / "config.json").unlink()
-    assert refusal(models) == (
-        f"{models / 'toys_tiny'} is there but holds no model: delete or rename it, then try again."
+    assert (
+        refusal(models) == f"{models / 'toys_tiny'} exists but has no model. Delete or rename it, then try again."
     )
 
 
@@ -201,8 +201,9 @@ def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models
     assert brought == {name for name in files if name not in ("model-0.safetensors", ".gitattributes")}
     del files["model-2-of-2.safetensors"]
     shutil.rmtree(models / "toys_parts")
-    assert refusal(models, "toys/parts") == (
-        "toys/parts is not whole on the hub: it lacks model-2-of-2.safetensors. Choose another model."
+    assert (
+        refusal(models, "toys/parts")
+        == "toys/parts is incomplete on the Hub: it is missing model-2-of-2.safetensors. Choose another model."
     )
 
 
@@ -213,10 +214,10 @@ def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models
         ({"architectures": ["BertModel"]}, "toys/odd (BertModel) does not write text on: "),
         (
             {"quantization_config": {"quant_method": "gptq"}},
-            "toys/odd is quantized already (GPTQ), and such weights cannot be trained. Get the model that it was "
-            "made of instead: toys/tiny.",
+            "toys/odd is already quantized (GPTQ), and its weights can't be trained. Download its "
+            "base model instead: toys/tiny.",
         ),
-        ({"model_type": "newfangled"}, "toys/odd is of a kind (newfangled) that transformers "),
+        ({"model_type": "newfangled"}, "toys/odd has an architecture (newfangled) that transformers "),
     ],
 )
 def test_a_config_that_cannot_be_trained_is_refused_before_anything_comes(hub, models, tiny, changed, words):
@@ -231,11 +232,11 @@ def test_a_config_that_cannot_be_trained_is_refused_before_anything_comes(hub, m
     [
         (
             {"q4.gguf": b"GGUF"},
-            "toys/odd holds GGUF files only, which are for answering. Get the model that it was",
+            "toys/odd has only GGUF files, which can't be trained. Get the model that it was",
         ),
         ({"adapter_config.json": b"{}"}, "toys/odd is a LoRA, not a model. Get the model that it was made of"),
-        ({"config.json": b"{}"}, "toys/odd is no model in transformers format: it holds no weights"),
-        ({"model.safetensors": b""}, "toys/odd is no model in transformers format: it holds no config.json"),
+        ({"config.json": b"{}"}, "toys/odd is not a model in transformers format: it has no weights"),
+        ({"model.safetensors": b""}, "toys/odd is not a model in transformers format: it has no config.json"),
         ({"config.json": b"{", "model.safetensors": b""}, "config.json of toys/odd is broken on the hub"),
     ],
 )
@@ -250,7 +251,7 @@ def test_a_model_that_is_not_there_or_not_for_everybody(offered, models, monkeyp
     )
     offered.repositories[NAME].gated = True
     assert refusal(models).startswith(
-        f"toys/tiny is for those whom its makers let in: accept its licence at {offered.url}/toys/tiny, make a "
+        f"toys/tiny is a gated model. Accept its license at {offered.url}/toys/tiny, make a "
     )
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert get(models)[0].folder
@@ -267,7 +268,7 @@ def test_no_hub_one_that_refuses_and_one_that_may_not_be_asked(offered, models, 
     assert refusal(models).startswith("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-    assert refusal(models).startswith("http://127.0.0.1:1 cannot be reached (")
+    assert refusal(models).startswith("http://127.0.0.1:1 can't be reached (")
     assert not models.exists()
 
 

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, d
     messages = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
     assert len(messages) == 2
     assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
-    assert messages[0].endswith("The run goes on. There is none yet.")
+    assert messages[0].endswith("The run resumes. There is none yet.")
     assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
 
@@ -128,7 +128,9 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
     job = watched_job(lambda job, event: None)
     end = place.train(job=job, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.lora())
-    waits = [text for text in advice(job) if text.startswith("The LoRA is done and could not be saved anywhere: ")]
+    waits = [
+        text for text in advice(job) if text.startswith("The LoRA is finished but could not be saved anywhere: ")
+    ]
     assert len(waits) == 2
     assert loras.has_lora(place.lora())
 
@@ -150,8 +152,8 @@ def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(
     assert saved(job) == [2, 4]
     messages = [text for text in advice(job) if "read-only" in text]
     assert messages[0] == (
-        "The checkpoint of step 6 could not be saved: the folder is read-only. The run goes on. The last one is "
-        "checkpoint-4."
+        "The checkpoint of step 6 could not be saved: the folder is read-only. The run continues. "
+        "The last one is checkpoint-4."
     )
 
 
@@ -174,7 +176,7 @@ def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkey
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
     assert place.weights() == before  # with its own adapter_config.json
     (message,) = [text for text in advice(job) if "instead" in text]
-    assert "adapter_model.safetensors may not be written, or another program holds it open" in message
+    assert "adapter_model.safetensors can't be written, or another program has it open" in message
     assert loras.run_status(place.lora("a-2")) == "finished"
     for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
         assert (place.lora("a-2") / name).is_file(), name
@@ -315,7 +317,7 @@ def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, r
 
     monkeypatch.setattr(run_folder.files, "as_file", full)
     refusal = pytest.raises(
-        SavingError, match=r"a cannot be written: the disk is full \(.*\)\. Mend that, or choose"
+        SavingError, match=r"a can't be written: the disk is full \(.*\)\. Mend that, or choose"
     )
     with refusal:
         place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
@@ -333,7 +335,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
-    assert any("The run goes on as it was planned before." in text for text in advice(job))
+    assert any("The run goes on as planned before." in text for text in advice(job))
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):

@@ -281,7 +281,7 @@ def test_a_custom_list_of_short_or_full_names():
         "model.layers.1.self_attn.q_proj",
         "model.layers.1.mlp.up_proj",
     )
-    assert targets.words() == "a list of your own: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+    assert targets.words() == "your own list: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
 
 
 def test_a_missing_layer_is_named_with_the_existing_ones():
@@ -294,6 +294,6 @@ def test_the_run_says_where_the_lora_sits_and_saves_full_names(place):
     place.train(job=job, targets="q-v", max_steps=1)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     summary = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
-    assert f"The LoRA sits on {summary}." in notes
+    assert f"The LoRA is added to {summary}." in notes
     keys = load_file(place.lora() / "adapter_model.safetensors")
     assert {key.split(".")[-3] for key in keys} == {"q_proj", "v_proj"}

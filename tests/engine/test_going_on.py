@@ -138,7 +138,7 @@ def test_a_crashed_run_resumes_from_its_newest_checkpoint(place, whole):
     assert not loras.has_lora(place.lora("parts"))
     job = Job("training", "a test")
     place.train(name="parts", job=job, resume="newest", **LONG)
-    assert "Going on from checkpoint-4-epoch-1 (step 4)." in notes(job)
+    assert "Resuming from checkpoint-4-epoch-1 (step 4)." in notes(job)
     assert place.weights("parts") == weights(whole)
 
 
@@ -216,13 +216,13 @@ def test_a_resume_without_checkpoints_starts_over_with_a_note(place):
     job = Job("training", "a test")
     assert place.train(job=job, resume="newest").outcome == "finished"
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
-    assert "There is nothing of 'a' to go on from: the run starts at its beginning." in notes
+    assert "There is nothing to resume for 'a', so the run starts from the beginning." in notes
 
 
 def test_changed_texts_are_named(place):
     place.train(job=stopping_at(1), **LONG)
     place.write("story.txt", TRAINING_TEXT.replace("keeper", "warden"))
-    with pytest.raises(SavingError, match=r"data and slicing \(the files hold something else now\)"):
+    with pytest.raises(SavingError, match=r"data and slicing \(the files have changed\)"):
         place.train(resume="newest", **LONG)
 
 
@@ -248,7 +248,7 @@ def test_a_run_resumes_only_with_the_same_settings(place, named, more):
     before = read_tree(place.folders.user_data)
     with pytest.raises(SavingError) as refusal:
         place.train(resume="newest", **{**LONG, **more})
-    assert str(refusal.value).startswith("The run cannot go on from checkpoint-1: different are ")
+    assert str(refusal.value).startswith("The run can't resume from checkpoint-1: these have changed: ")
     assert named in str(refusal.value)
     assert read_tree(place.folders.user_data) == before
 
@@ -285,8 +285,9 @@ def test_a_missing_checkpoint_is_named_with_the_existing_ones(place):
     place.train()
     with pytest.raises(SavingError) as refusal:
         place.train(resume="checkpoint-9", epochs=2)
-    assert str(refusal.value) == (
-        "The checkpoint 'checkpoint-9' of 'a' is not there. There are: checkpoint-4-epoch-1."
+    assert (
+        str(refusal.value)
+        == "The checkpoint 'checkpoint-9' of 'a' does not exist. Available: checkpoint-4-epoch-1."
     )
 
 
@@ -295,8 +296,8 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' exists already: a finished LoRA. Choose under If the name exists (--if-exists): "
-        "continue (go on with it), replace (a backup is kept) or new_name."
+        "Name: 'a' already exists: a finished LoRA. Choose under If the name exists (--if-exists): "
+        "continue (resume it), replace (keeps a backup) or new_name."
     )
     assert read_tree(with_lora.folders.user_data) == before
 
@@ -391,13 +392,13 @@ def test_a_failure_is_recorded_as_one(place):
     )
     (*_, end) = job.log.follow()
     assert end.outcome == "failed"
-    assert end.text == "Training 'a' ended with an error of the kind ZeroDivisionError: division by zero"
+    assert end.text == "Training 'a' ended with ZeroDivisionError: division by zero"
     assert not place.lora().exists()
 
 
 def test_a_discarded_new_run_leaves_nothing(place):
     end = place.train(job=at(2, lambda job: job.control.ask(Request.DISCARD)), **LONG)
-    assert (end.outcome, end.text) == ("stopped", "'a' is thrown away after step 2.")
+    assert (end.outcome, end.text) == ("stopped", "'a' was discarded after step 2.")
     assert not place.lora().exists()
 
 
@@ -471,7 +472,10 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     job = at(3, pause)
     place.train(name="paused", job=job, **LONG)
     events = [e for e in job.log.since(0) if isinstance(e, Note) and "fter step 4" in e.text]
-    assert [e.text for e in events] == ["Paused after step 4; the memory stays in use.", "Going on after step 4."]
+    assert [e.text for e in events] == [
+        "Paused after step 4; the model stays in memory.",
+        "Resuming after step 4.",
+    ]
     assert 0.5 < events[1].at - events[0].at < 10
     assert place.weights("paused") == weights(whole)
 

@@ -46,7 +46,7 @@ def test_after_epochs(place, steps):
     assert steps[:EPOCH] != IN_ORDER
     assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
     assert steps[2 * EPOCH :] == IN_ORDER
-    assert phases(place) == ["by length"] * EPOCH + ["as in the data"] * 2 * EPOCH
+    assert phases(place) == ["by length"] * EPOCH + ["sequential"] * 2 * EPOCH
 
 
 def test_the_first_phase_is_by_length_with_the_longest_first(place, steps):
@@ -61,7 +61,7 @@ def test_after_a_switch_by_steps_the_rest_of_the_epoch_is_in_order(place, steps)
     left = [n for n in range(COUNT) if n not in before]
     assert [n for step in steps[3:EPOCH] for n in step] == left
     assert steps[EPOCH : 2 * EPOCH] == IN_ORDER
-    assert phases(place)[:4] == ["by length"] * 3 + ["as in the data"]
+    assert phases(place)[:4] == ["by length"] * 3 + ["sequential"]
 
 
 def test_after_steps_with_accumulation_it_is_the_very_step(place, steps):
@@ -91,7 +91,7 @@ def test_a_switch_by_loss_starts_with_the_first_unfetched_batch(loss_bands, step
     step = next(e["current_steps"] for e in curve if e["smoothed_loss"] <= bound)
     notes = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
     assert len(notes) == 1
-    assert notes[0].startswith(f"After step {step} the order changes over: as in the data, because")
+    assert notes[0].startswith(f"After step {step} the order switches: sequential, because")
     ahead = step + 1  # one batch is prefetched during a step
     before = [n for batch in steps[:ahead] for n in batch]
     assert each_once(steps[:EPOCH])
@@ -104,7 +104,7 @@ def test_a_loss_under_the_band_switches_at_once_with_a_note(place, steps):
     place.train(job=job, **ORDER, switch_after="loss", switch_loss_low=50, switch_loss_high=60)
     (note,) = [e.text for e in job.log.since(0) if isinstance(e, Note) and "changes over" in e.text]
     assert note.startswith("After step 1 the order changes over")
-    assert note.endswith("It is under 50 already: the phase before was short.")
+    assert note.endswith("It is under 50 already, so the previous phase was short.")
 
 
 PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_switch_at": 6}
@@ -112,7 +112,7 @@ PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_
 
 def test_pairs_in_between(place, steps):
     place.train(**{**ORDER, **PAIRS})
-    assert phases(place)[:7] == ["by length"] * 3 + ["pairs of neighbours"] * 3 + ["as in the data"]
+    assert phases(place)[:7] == ["by length"] * 3 + ["pairs of neighbors"] * 3 + ["sequential"]
     assert each_once(steps[:EPOCH])
     in_pairs_ = steps[3:6]
     for step in in_pairs_:
@@ -205,7 +205,7 @@ def test_a_resume_in_the_middle_phase_replays_the_switch(loss_bands, steps, kind
     steps.clear()
     run(place, name="whole", **more)
     whole, curve = list(steps), read_graph(place, "whole")
-    middle = next(e["current_steps"] for e in curve if e["phase"] == "pairs of neighbours") + 1
+    middle = next(e["current_steps"] for e in curve if e["phase"] == "pairs of neighbors") + 1
     run(place, name="cut", **more)
     simulate_kill(place, "cut", middle)
     steps.clear()
@@ -271,14 +271,17 @@ def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"switch_pairs": True, "batch_size": 3}, "wants an even batch size. It is 3; use 4, or leave pairs off."),
+        (
+            {"switch_pairs": True, "batch_size": 3},
+            "wants an even batch size. It is 3; use 4, or turn the pair phase off.",
+        ),
         ({"switch_pairs": True, "switch_at": 3}, "it comes before the first one (3). Use 4 or more."),
         ({"switch_pairs": True, "switch_at": 2}, "it comes together with the first one (2). Use 3 or more."),
         (
             {"switch_pairs": True, "switch_after": "loss", "second_switch_loss_high": 2.6},
-            "its upper bound 2.6 is not under that of the first one, 2.5",
+            "its upper bound 2.6 is not below that of the first switch, 2.5",
         ),
-        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper one, 2.5."),
+        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper bound, 2.5."),
     ],
 )
 def test_inconsistent_switches_are_refused(place, more, sentence):

@@ -66,7 +66,7 @@ def train_and_read(place, host, **more):
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_experts_are_named_where_peft_takes_them(place, name):
     line, layers = train_and_read(place, StandaloneHost(place.folders, model=str(save_model(place, name))))
-    start = "The LoRA sits on all linear layers: "
+    start = "The LoRA is added to all linear layers: "
     attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
     experts = ", ".join(
         f"model.layers.0-1.mlp.{part}" for part in ("experts.down_proj", "experts.gate_up_proj", "gate.weight")
@@ -82,10 +82,10 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
     with pytest.raises(SettingsError) as error:
         place.train(host, dropout=0.05, dora=True)
     assert str(error.value).splitlines() == [
-        "Dropout: 0.05 cannot be done on this model's experts, which lie in one tensor. Set it to 0, or choose "
-        "layers without them (q-k-v-o).",
-        "DoRA: it cannot be done on this model's experts, which lie in one tensor. Leave it off, or choose "
-        "layers without them (q-k-v-o).",
+        "Dropout: 0.05 can't be used on this model's experts, which are stored in one tensor. Set it "
+        "to 0, or choose Target modules without them (q-k-v-o).",
+        "DoRA: it can't be used on this model's experts, which are stored in one tensor. Turn it "
+        "off, or choose Target modules without them (q-k-v-o).",
     ]
     assert {name: type(module) for name, module in host.loaded_model().model.named_modules()} == before
     assert not place.lora().exists()
@@ -96,8 +96,8 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
     ("values", "starts"),
     [
         ({}, []),
-        ({"dropout": 0.05}, ["Dropout: 0.05 cannot be done on this model's experts"]),
-        ({"dora": True, "targets": "k-v-down"}, ["DoRA: it cannot be done on this model's experts"]),
+        ({"dropout": 0.05}, ["Dropout: 0.05 can't be used on this model's experts"]),
+        ({"dora": True, "targets": "k-v-down"}, ["DoRA: it can't be used on this model's experts"]),
         ({"dropout": 0.1, "dora": True}, ["Dropout: 0.1 cannot", "DoRA: it cannot"]),
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
@@ -106,7 +106,7 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         ),
         (
             {"targets": ["gate_proj"]},
-            ["No LoRA can be put into this model: Cannot convert PEFT target(s) gate_pr"],
+            ["This model can't be trained with a LoRA: Cannot convert PEFT target(s) gate_pr"],
         ),
     ],
 )

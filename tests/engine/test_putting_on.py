@@ -36,12 +36,12 @@ def answers_by_side(events):
 def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.attach_lora(host, "a").text == "a is on, at 100%."
+    assert with_lora.attach_lora(host, "a").text == "a is attached at 100%."
     assert host.loaded_model().loras == ("a",)
     assert (logits(host) - base_logits).abs().max() > 0.01
     assert with_lora.detach_lora(host).text == "a is off."
     assert torch.equal(logits(host), base_logits)
-    assert with_lora.detach_lora(host).text == "No LoRA was on."
+    assert with_lora.detach_lora(host).text == "No LoRA was attached."
 
 
 def test_another_lora_replaces_it(with_lora):
@@ -80,8 +80,9 @@ def test_a_lora_of_another_shape_is_refused_and_the_base_stays_unchanged(with_lo
         {name: type(module) for name, module in host.loaded_model().model.named_modules()},
     )
     message = (
-        "The LoRA 'a' does not fit on this model: for model.layers.0.self_attn.q_proj it has weights of "
-        "4 x 128, and here they must be 4 x 64, and 13 more layers differ. It seems to be one of another model."
+        "The LoRA 'a' does not fit on this model: for model.layers.0.self_attn.q_proj it has weights "
+        "of 4 x 128, and here they must be 4 x 64, and 13 more layers differ. It was probably made "
+        "for another model."
     )
     with pytest.raises(SavingError, match=f"^{message}$"):
         with_lora.attach_lora(host, "a")
@@ -96,7 +97,7 @@ def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lo
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "target_modules": ["attn.c_attn"]}), encoding="utf-8")
     host = with_lora.host()
-    message = r"model: of the layers that it sits on, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
+    message = r"model: of its layers, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
     with pytest.raises(SavingError, match=message):
         with_lora.attach_lora(host, "a")
     assert not hasattr(host.loaded_model().model, "peft_config")
@@ -134,7 +135,7 @@ def test_where_another_cannot_be_put_on_the_current_one_stays_on(with_lora, faul
     peft_model.get_base_model().peft_config = peft_model.peft_config  # as when the webui has put it on
     with pytest.raises(SavingError) as refusal:
         with_lora.attach_lora(host, "bad")
-    assert str(refusal.value).endswith(" a stays on.") == (fault != "not there")
+    assert str(refusal.value).endswith(" a stays attached.") == (fault != "not there")
     assert (host.loaded_model().model, host.loaded_model().loras) == (peft_model, ("a",))
     assert list(peft_model.modules()) == modules
     assert peft_model.get_base_model().peft_config is peft_model.peft_config
@@ -146,7 +147,8 @@ def test_where_another_cannot_be_put_on_the_current_one_stays_on(with_lora, faul
 def test_unreadable_weights_are_reported(with_lora):
     (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"x" * 40)
     message = (
-        r"'a' does not fit on this model: adapter_model.safetensors cannot be read \(.*\): it is broken or not "
+        r"'a' does not fit on this model: adapter_model.safetensors can't be read \(.*\): it is "
+        r"broken or not "
     )
     with pytest.raises(SavingError, match=message + "whole. Copy or download it anew."):
         with_lora.attach_lora(with_lora.host(), "a")
@@ -157,7 +159,7 @@ def test_an_answer_comes_in_pieces_with_and_without(with_lora):
     host = with_lora.host()
     events = with_lora.answer(host, lora="b", max_tokens=12)
     stages = [event.text for event in events if isinstance(event, Stage)]
-    assert stages == ["Answering without a LoRA", "Answering with b"]
+    assert stages == ["Generating without a LoRA", "Generating with b"]
     answers = answers_by_side(events)
     assert answers["with"] != answers["without"]
     assert len([event for event in events if isinstance(event, Answer)]) > 2
@@ -194,7 +196,7 @@ def test_the_answer_without_a_lora_ignores_the_one_that_is_on(with_lora):
 def test_only_one_answer_where_both_are_not_wanted(with_lora):
     events = with_lora.answer(with_lora.host(), lora="a", include_base=False)
     assert {event.side for event in events if isinstance(event, Answer)} <= {"with"}
-    assert [event.text for event in events if isinstance(event, Stage)] == ["Answering with a"]
+    assert [event.text for event in events if isinstance(event, Stage)] == ["Generating with a"]
 
 
 def test_a_stop_ends_the_answer(place):
@@ -243,7 +245,7 @@ def test_a_template_that_takes_no_message_is_reported(place):
     host = place.host()
     host.card().tokenizer.chat_template = "{{ raise_exception('tools only') }}"
     with pytest.raises(
-        ModelError, match=r"No message can be written with the model's own chat template\. Ask with"
+        ModelError, match=r"Messages can't be formatted with the model's own chat template\. Ask with"
     ):
         place.answer(host, prompt="Hello", as_chat=True)
 
@@ -263,9 +265,7 @@ def test_a_text_is_continued_after_one_bos(place, monkeypatch, prompt, ids):
 def test_taking_off_logs_a_note(with_lora):
     job = Job("model", "t")
     PeftEngine().detach_lora(with_lora.host(), job)
-    assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == [
-        "The model is as it was before."
-    ]
+    assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == ["The model is unchanged."]
 
 
 def checkpoint_name(place, name="a"):
@@ -316,7 +316,7 @@ def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
     (with_lora.folders.loras / "a").rename(with_lora.folders.loras / name)
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.attach_lora(host, name).text == f"{name} is on, at 100%."
+    assert with_lora.attach_lora(host, name).text == f"{name} is attached at 100%."
     assert host.loaded_model().loras == (name,)
     assert (logits(host) - base_logits).abs().max() > 0.01
     with_lora.detach_lora(host)

@@ -116,7 +116,7 @@ def test_the_state_of_the_rules_goes_through_a_checkpoint():
     ("stopping", "state", "reason"),
     [
         (StoppingSettings(), StepState(5, 10, 0.1), ""),
-        (StoppingSettings(stop_at_loss=0.5), StepState(5, 10, 0.5), "the smoothed loss 0.5000 is at or under 0.5"),
+        (StoppingSettings(stop_at_loss=0.5), StepState(5, 10, 0.5), "the smoothed loss 0.5000 is at or below 0.5"),
         (StoppingSettings(stop_at_loss=0.5), StepState(5, 10, 0.51), ""),
         (StoppingSettings(stop_at_epoch=1.5), StepState(14, 10, 2.0), ""),
         (StoppingSettings(stop_at_epoch=1.5), StepState(15, 10, 2.0), "epoch 1.5 is done"),
@@ -133,7 +133,7 @@ def test_patience_ends_after_so_many_evaluations_without_improvement():
         patience.look(Evaluation(loss, 0.5), "no")
         reasons.append(stop_reason(stopping, state, patience))
     assert reasons[:5] == [""] * 5
-    assert reasons[5] == "2 evaluations brought no better loss of the part kept aside than 1.8000"
+    assert reasons[5] == "2 evaluations did not improve the validation loss beyond 1.8000"
 
 
 def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
@@ -153,7 +153,7 @@ def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
 
 
 def test_a_best_of_an_older_checkpoint_has_no_loss_and_wins_against_equal_ones():
-    old = BestStep(**{"measure": "accuracy of the part kept aside", "value": 0.5, "step": 3})
+    old = BestStep(**{"measure": "validation accuracy", "value": 0.5, "step": 3})
     assert not old.look(old.measure, 0.5, 4, 1.0)
     assert old.look(old.measure, 0.51, 5, 9.0)
 

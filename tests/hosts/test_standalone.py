@@ -44,33 +44,32 @@ def test_no_models_yet(tmp_path):
     assert host(tmp_path).models() == []
     said = refusal(host(tmp_path, model=""))
     models = tmp_path / "user_data" / "models"
-    assert said == f"No model is chosen. Put one into {models}, or bring one with get, and choose it."
+    assert said == f"No model is chosen. Copy one to {models}, or download one with get, and choose it."
 
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
-    assert refusal(host(tmp_path, "other")) == (
-        f"There is no model 'other': neither in {copy.parent} nor as a folder with a config.json. There are: mine."
-    )
+    text = f"There is no model 'other' in {copy.parent}, and no such folder with a config.json. Available: mine."
+    assert refusal(host(tmp_path, "other")) == text
 
 
 def test_a_folder_that_is_no_model(tmp_path):
     (tmp_path / "folder").mkdir()
     said = refusal(host(tmp_path, str(tmp_path / "folder")))
-    assert said.startswith(f"There is no model '{tmp_path / 'folder'}': neither in ")
+    assert said.startswith(f"There is no model '{tmp_path / 'folder'}'' in ")
 
 
 @pytest.mark.parametrize("text", ["{broken", "{}", "[1]", '{"model_type": "newfangled"}'])
 def test_a_broken_config_is_one_sentence(copy, tmp_path, text):
     (copy / "config.json").write_text(text, encoding="utf-8")
     said = refusal(host(tmp_path))
-    assert said.startswith(f"{copy} cannot be read as a model: ")
-    assert said.endswith(". Download it anew, or choose another one.")
+    assert said.startswith(f"{copy} can't be read as a model: ")
+    assert said.endswith(". Download it again, or choose another one.")
     assert "\n" not in said
 
 
 def test_a_broken_tokenizer_is_one_sentence(copy, tmp_path):
     (copy / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    assert refusal(host(tmp_path)).startswith(f"{copy} cannot be read as a model: ")
+    assert refusal(host(tmp_path)).startswith(f"{copy} can't be read as a model: ")
 
 
 @pytest.mark.parametrize("weights", [None, b"x" * 100])
@@ -81,7 +80,7 @@ def test_missing_or_broken_weights_are_one_sentence(copy, tmp_path, weights):
     broken = host(tmp_path)
     assert broken.card().name == "mine"
     said = refusal(broken, "loaded_model")
-    assert said.startswith("mine cannot be loaded as auto: ")
+    assert said.startswith("mine can't be loaded as auto: ")
     assert "\n" not in said
 
 
@@ -97,16 +96,17 @@ def test_where_memory_runs_out_while_it_loads_it_is_said_what_may_help(copy, tmp
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fails)
     with pytest.raises(ModelError) as refusal:
         own.load("mine", "float32")
-    helps = "" if str(error) == "odd" else " Load it as 4bit, or choose a smaller model."
+    helps = "" if str(error) == "odd" else " Load it in 4 bits, or choose a smaller model."
     why = str(error).partition("\n")[0].strip(".") or "MemoryError"
-    gone = " mine made room for it: no model is in memory now."
-    assert str(refusal.value) == f"mine cannot be loaded as float32: {why}.{helps}{gone}"
+    gone = " mine was unloaded to free memory. No model is loaded now."
+    assert str(refusal.value) == f"mine can't be loaded as float32: {why}.{helps}{gone}"
 
 
 def test_an_encoder_decoder_model_is_refused_before_its_weights_are_read(copy, tmp_path):
     (copy / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
-    assert refusal(host(tmp_path)) == (
-        "mine is an encoder-decoder model; only causal language models can be trained here."
+    assert (
+        refusal(host(tmp_path))
+        == "mine is an encoder-decoder model; only causal language models can be trained here."
     )
 
 
@@ -207,7 +207,7 @@ def test_where_the_second_cannot_be_loaded_it_is_said_what_became_of_the_first(c
         (copy.parent / name / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(ModelError) as refusal:
         own.load(other, "auto")
-    assert str(refusal.value).endswith(" mine made room for it: no model is in memory now.")
+    assert str(refusal.value).endswith(" mine was unloaded to free memory. No model is loaded now.")
     assert own.model_status().problem.startswith("No model is loaded.")
 
 

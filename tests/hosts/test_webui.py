@@ -25,8 +25,8 @@ from training_pro.tests.tiny import Workspace, watched_job
 
 STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"
 NEXT_CLICK = (
-    "In the Model tab choose a model in transformers format (a folder with .safetensors files), "
-    "set Model loader to Transformers, and press Load."
+    "In the Model tab, choose a model in transformers format (a folder with .safetensors files), set "
+    "Model loader to Transformers, and press Load."
 )
 
 
@@ -84,20 +84,18 @@ def test_no_model(shared):
 )
 def test_a_loader_that_cannot_train(shared, kind, name):
     loaded(shared, kind)
-    assert problem() == f"The model was loaded with {name}, which cannot train. {NEXT_CLICK}"
+    assert problem() == f"The model was loaded with {name}, which can't train. {NEXT_CLICK}"
 
 
 def test_a_loader_nobody_knows(shared):
     loaded(shared, "NewLoader")
-    assert problem() == f"The loaded model is a NewLoader, which cannot be trained. {NEXT_CLICK}"
+    assert problem() == f"The loaded model is a NewLoader, which can't be trained. {NEXT_CLICK}"
 
 
 def test_an_encoder_decoder_model(shared):
     config = SimpleNamespace(is_encoder_decoder=True)
     loaded(shared, "T5ForConditionalGeneration", config=config, named_parameters=list)
-    assert problem() == (
-        "some-model is an encoder-decoder model; only causal language models can be trained here."
-    )
+    assert problem() == "some-model is an encoder-decoder model; only causal language models can be trained here."
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
@@ -108,9 +106,10 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
     file.parent.mkdir(parents=True)
     written(file, {REPOSITORY: "https://huggingface.co/Owner/Model"})
     assert problem() == (
-        f"{shared.model_name} is a GGUF file, run by llama.cpp, which cannot train. It was made from Owner/Model: "
-        "in the Model tab, under 'Download model or LoRA', enter that and press Download. Then choose it, set "
-        "Model loader to Transformers, tick load-in-4bit and use_double_quant if memory is short, and press Load."
+        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from "
+        "Owner/Model: in the Model tab, under 'Download model or LoRA', enter that name and press "
+        "Download. Then choose it, set Model loader to Transformers, select load-in-4bit and "
+        "use_double_quant if memory is short, and press Load."
     )
 
 
@@ -129,7 +128,7 @@ def test_a_version_without_the_names(shared):
     del shared.generation_lock, shared.lora_names
     assert problem() == (
         "This version of text-generation-webui has no shared.lora_names, shared.generation_lock. "
-        "Update Training PRO, or run it on its own: python3 script.py page"
+        "Update Training PRO, or run it alone:  python3 script.py page"
     )
 
 
@@ -141,7 +140,7 @@ def test_no_webui_at_all(monkeypatch):
 def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
     webui.shared.args.idle_timeout = 5
     webui.models.unload_model(keep_model_name=True)
-    assert problem() == "tiny was unloaded for inactivity. Start loads it again; for Check, press Load first."
+    assert problem() == "tiny was unloaded after inactivity. Start loads it again. Before Check, press Load."
     webui.place.train(webui.host)
     assert (webui.shared.model_name, webui.shared.model is None) == ("tiny", False)
     assert webui.place.weights()
@@ -196,7 +195,7 @@ def test_a_model_that_cannot_be_loaded_is_a_sentence(webui, monkeypatch):
     monkeypatch.setattr("modules.models.load_model", lambda name: (None, None))
     with pytest.raises(ModelError) as refusal:
         webui.host.load("broken", "")
-    assert str(refusal.value) == (f"The webui could not load 'broken'; its console says why. {NEXT_CLICK}")
+    assert str(refusal.value) == f"The webui could not load 'broken'. See its console for the reason. {NEXT_CLICK}"
 
 
 @pytest.mark.parametrize(

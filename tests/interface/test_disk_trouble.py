@@ -48,7 +48,7 @@ def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
         raise OSError(28, "No space left on device")
 
     message, *_ = train._resume_panel._on_click(broken, {train._resume_panel._menu: "night"})
-    assert "A file cannot be read or written: No space left on device." in message
+    assert "A file can't be read or written: No space left on device." in message
 
 
 def test_a_preset_that_cannot_be_saved(context, train):

@@ -81,7 +81,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
         ("{", "is not a settings file"),
         ("[1]", "is a JSON list"),
         ("5", "is a JSON int"),
-        ('{"settings_version": 2}', "made by a newer Training PRO (settings version 2)"),
+        ('{"settings_version": 2}', "was saved by a newer Training PRO (settings version 2)"),
     ],
 )
 def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):

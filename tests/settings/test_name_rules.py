@@ -62,9 +62,9 @@ def test_bad_names(name, said):
     ("name", "said"),
     [
         ("", "is empty. Give the preset a name, for example 'my-story'."),
-        ("../x", "'../x' is a path. Give a plain name, without a folder."),
-        ("story.", "'story.' is a name that Windows cannot store. Choose another one."),
-        (".story", "'.story' begins with a dot, and what is called so is hidden. Choose another beginning."),
+        ("../x", "'../x' is a path. Enter a plain name, without a folder."),
+        ("story.", "'story.' is a name that Windows can't store. Choose another name."),
+        (".story", "'.story' starts with a dot, so it would be hidden. Choose another name."),
         ("Llama-3.1 mine", ""),
         ("half", ""),
     ],

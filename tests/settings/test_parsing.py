@@ -42,7 +42,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
         training_settings({})
     assert error.value.problems == (
         "Name: is empty. Give the LoRA a name, for example 'my-story'.",
-        "Dataset: nothing is chosen. Choose a text, for example story.txt.",
+        "Dataset: choose at least one file, for example story.txt.",
     )
 
 
@@ -52,10 +52,14 @@ def test_no_values_at_all_ask_for_a_name_and_data():
         ("", "Name: is empty. Give the LoRA a name, for example 'my-story'."),
         (
             "v1.5",
-            "Name: 'v1.5' has a dot, and a LoRA with a dot in its name cannot be put on. Use - or _ instead.",
+            "Name: 'v1.5' contains a dot, and a LoRA with a dot in its name can't be attached. Use - "
+            "or _ instead.",
         ),
-        ("../x", "Name: '../x' is a path. Give a plain name; the LoRA is saved in the LoRA folder under it."),
-        ("C:\\x", "Name: 'C:\\\\x' is a path. Give a plain name; the LoRA is saved in the LoRA folder under it."),
+        ("../x", "Name: '../x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder."),
+        (
+            "C:\\x",
+            "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder.",
+        ),
         ("a" * 300, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
         (None, "Name: None is not a text."),
     ],
@@ -68,21 +72,21 @@ def test_a_bad_name(name, sentence):
     ("key", "value", "sentence"),
     [
         ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point."),
-        ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. It takes 1e-09 to 1."),
-        ("learning_rate", 2, "Learning Rate: 2 is out of range. It takes 1e-09 to 1."),
-        ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. It takes auto or 16 to 131072."),
+        ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. Allowed: 1e-09 to 1."),
+        ("learning_rate", 2, "Learning Rate: 2 is out of range. Allowed: 1e-09 to 1."),
+        ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. Allowed: auto or 16 to 131072."),
         (
             "cutoff",
             "long",
-            "Maximum context length (Cutoff): 'long' is not a number. It takes auto or 16 to 131072.",
+            "Maximum context length (Cutoff): 'long' is not a number. Allowed: auto or 16 to 131072.",
         ),
-        ("epochs", 0, "Epochs: 0 is out of range. It takes 0.01 to 1000."),
-        ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. It takes 1 to 4096."),
+        ("epochs", 0, "Epochs: 0 is out of range. Allowed: 0.01 to 1000."),
+        ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 4096."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
         ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
         ("epoch", 3, "There is no setting 'epoch'. Did you mean 'epochs'?"),
         ("learning-rate", 1, "There is no setting 'learning-rate'. Did you mean 'learning_rate'?"),
-        ("zzzz", 3, "There is no setting 'zzzz'. `script.py settings` lists them all."),
+        ("zzzz", 3, "There is no setting 'zzzz'. `script.py settings` lists all settings."),
     ],
 )
 def test_a_bad_value(key, value, sentence):

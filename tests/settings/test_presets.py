@@ -41,9 +41,7 @@ def test_a_preset_needs_a_valid_file_name(tmp_path, name):
 @pytest.mark.parametrize("name", ["style", "Style", "adamw-s", "lora-4bit-m", "loras", "optimizers"])
 def test_a_name_of_ours_is_reserved(tmp_path, name):
     """Nor is the user's file of a table overwritten."""
-    with pytest.raises(
-        SettingsError, match=f"'{name}' is a name that comes with Training PRO. Choose another one."
-    ):
+    with pytest.raises(SettingsError, match=f"'{name}' is the name of a built-in preset. Choose another name."):
         presets.save(tmp_path, name, {"rank": 8})
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +65,7 @@ def test_each_is_found_by_its_kind_even_if_others_have_its_name(tmp_path):
         assert presets.find_preset_of_kind("own", name, tmp_path).values == {"rank": 7}
         assert presets.find_preset(name, tmp_path).values == {"rank": 7}
     presets.delete(tmp_path, "style")
-    with pytest.raises(SettingsError, match="The preset 'style' is not there any more"):
+    with pytest.raises(SettingsError, match="The preset 'style' does not exist any more"):
         presets.find_preset_of_kind("own", "style", tmp_path)
 
 
@@ -78,13 +76,13 @@ def test_several_presets_and_which_values_the_later_one_overrides(tmp_path):
     chosen = presets.find_presets(["one,two", "two, too"], tmp_path)
     assert [preset.name for preset in chosen] == ["one", "two", "two, too"]
     changes = ["LoRA Rank 8 \u2192 16 (two)", "LoRA Rank 16 \u2192 4 (two, too)"]
-    note = f"Presets that set the same, the later one wins: {'; '.join(changes)}."
+    note = f"Several presets set the same setting, and the last one wins: {'; '.join(changes)}."
     assert presets.override_note(chosen, {"epochs"}) == note
     assert presets.override_note(chosen[:1], set()) == presets.override_note(chosen, {"rank", "epochs"}) == ""
 
 
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. There are: style, by-heart"):
+    with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. Available: style, by-heart"):
         presets.find_preset("nope", tmp_path)
 
 

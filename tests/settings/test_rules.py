@@ -34,20 +34,20 @@ def test_the_defaults_need_no_advice():
 def test_data_must_be_chosen():
     from training_pro.settings.definitions import TrainingSettings
 
-    assert problems(TrainingSettings()) == [("Dataset: nothing is chosen. Choose a text, for example story.txt.")]
+    assert problems(TrainingSettings()) == ["Dataset: choose at least one file, for example story.txt."]
 
 
 def test_dementor_overlaps_by_itself():
     assert notes(settings(chunking="dementor")) == []
     assert notes(settings(chunking="dementor", overlap=True)) == [
-        "DEMENTOR overlaps by itself: Overlap blocks is ignored."
+        "Overlap blocks: DEMENTOR windows overlap already, so this is ignored."
     ]
     assert advice_on(chunking="dementor", overlap=True) == []
 
 
 def test_a_rate_for_a_head_that_is_not_trained_is_noted():
     assert notes(settings(train_head=True, head_rate=0.1)) == []
-    assert notes(settings(head_rate=0.1)) == ["Train Head, rate: Train Head is off, so nothing goes by it."]
+    assert notes(settings(head_rate=0.1)) == ["Train Head, rate: this has no effect because Train Head is off."]
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,14 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
     ("values", "said"),
     [
         ({"learning_rate": 5e-3}, ""),
-        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above what is usual here (0.0002)"),
+        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above the usual range here (0.0002)"),
         ({"learning_rate": 5e-3, "rank": 8, "alpha": 32}, "Learning Rate 0.005 is far above"),
-        ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above what is usual here (1e-05)"),
+        (
+            {"learning_rate": 5e-3, "method": "full"},
+            "Learning Rate 0.005 is far above the usual range here (1e-05)",
+        ),
         ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
-        ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16: half of the LoRA learns at 0.032, far above"),
+        ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16: half of the LoRA trains at 0.032, far above"),
         ({"stop_at_loss": 1.5}, ""),
         ({"stop_at_loss": 5}, "Stop at Loss 5: most models begin below that"),
     ],

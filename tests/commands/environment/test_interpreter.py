@@ -150,7 +150,7 @@ def executable(path, text):
         (DownloadSize(389_000_000, 0, 63), "63 packages, 389 MB"),
         (DownloadSize(2_340_000_000, 0, 80), "80 packages, 2.3 GB"),
         (DownloadSize(389_000_000, 2, 63), "63 packages, 389 MB and 2 of unknown size"),
-        (DownloadSize(0, 63, 63), "63 packages; how large they are cannot be told from here"),
+        (DownloadSize(0, 63, 63), "63 packages; their size is not known"),
     ],
 )
 def test_a_size_is_never_invented(size, said):
@@ -459,7 +459,7 @@ def test_ctrl_c_while_pip_works_is_a_clean_end(home, quickly, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(virtual_env, "install", interrupted)
-    with pytest.raises(TrainingProError, match=r"Stopped; .*not whole yet"):
+    with pytest.raises(TrainingProError, match=r"Stopped. .*not whole yet"):
         home.make(TRAIN)
     assert not home.has_lists(TRAIN)
 

@@ -58,7 +58,7 @@ def test_a_checkpoint_lies_below(folder):
 @pytest.mark.parametrize("value", [None, 7, ["story"], {"path": "story"}, b"story"])
 def test_what_is_no_text_is_no_name(folder, value):
     for resolve in (child, descendant):
-        with pytest.raises(DataError, match="is no name"):
+        with pytest.raises(DataError, match="is not a valid name"):
             resolve(folder, value, "Data", refusal=DataError)
 
 

@@ -64,12 +64,12 @@ PERPLEXITY = PerplexityMeasured(
     right=0.4567,
 )
 LINES = [
-    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
-    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000, 45.7% of 1,200 tokens right (2 s)"),
-    (EVALUATED, "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right"),
+    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens correct (2 s)"),
+    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000, 45.7% of 1,200 tokens correct (2 s)"),
+    (EVALUATED, "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct"),
     (
         replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
-        "Kept aside, step 3: loss 2.5000, perplexity 12.18, 45.7% of the tokens right, a.txt 2.0000, "
+        "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct, a.txt 2.0000, "
         "b.txt 3.0000, context gain 0.2500",
     ),
     (Stage(text="Cutting story.txt", share=0.5), "Cutting story.txt 50% ..."),
@@ -108,8 +108,8 @@ def test_what_a_library_repeats_is_told_once_in_a_job():
 
 def test_a_step_in_words_with_rate_and_time_left():
     assert EventFormatter().line(progress(10)) == (
-        "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  "
-        f"256 tokens/s  3 min 00 s left, done about {time.strftime('%H:%M', time.localtime(180))}"
+        "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  256 tokens/s "
+        f" 3 min 00 s left, ends about {time.strftime('%H:%M', time.localtime(180))}"
     )
     assert EventFormatter().line(progress(99)).endswith("  2 s left")
 
@@ -140,9 +140,9 @@ def test_what_the_run_takes_stands_on_one_step_a_minute():
     use = MachineUse(cards=1, peak=12_300_000_000, total=24_000_000_000, busy=98, celsius=71, watts=285)
     assert narrator.line(use) == ""
     lines = [narrator.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
-    told = [number for number, line in enumerate(lines, start=1) if "graphics card" in line]
+    told = [number for number, line in enumerate(lines, start=1) if "GPU" in line]
     assert told == [1, 7, 13]
-    assert lines[0].endswith("  graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 °C, 285 W")
+    assert lines[0].endswith("  GPU: at most 12.3 GB of 24 GB so far, 98 % busy, 71 °C, 285 W")
 
 
 def test_one_slow_step_does_not_change_the_time_left():

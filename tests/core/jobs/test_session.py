@@ -42,8 +42,8 @@ def test_an_error_after_an_update_of_the_sources_says_what_to_do(monkeypatch):
     assert "update" not in ended(started(Session(), breaking)).text
     monkeypatch.setattr(version, "LOADED_MTIME", version.LOADED_MTIME - 1)
     assert ended(started(Session(), breaking)).text.endswith(
-        "but 5 were given. Training PRO was updated since it was started: restart the webui or the page, then try "
-        "again"
+        "but 5 were given. Training PRO was updated while it was running. Restart the webui or the "
+        "page, then try again"
     )
 
 
@@ -55,7 +55,7 @@ def test_a_second_start_is_refused_by_naming_what_runs():
     with pytest.raises(BusyError) as refusal:
         started(session, title="Training 'second'")
     go_on.set()
-    assert str(refusal.value) == ("The model is busy: Training 'first'. Wait until it is done, or stop it first.")
+    assert str(refusal.value) == "The model is busy: Training 'first'. Wait until it is done, or stop it first."
     assert ended(job) is DONE
 
 
@@ -131,7 +131,7 @@ def test_an_unexpected_error_is_told_with_its_kind_and_its_traceback():
 
     end = ended(started(session, work, host))
     assert end.outcome == "failed"
-    assert end.text == "Training 'a' ended with an error of the kind ZeroDivisionError: by nothing"
+    assert end.text == "Training 'a' ended with ZeroDivisionError: by nothing"
     assert end.details.startswith("Traceback")
     assert not host.in_use
     assert ended(started(session, host=host)) is DONE
@@ -163,7 +163,7 @@ def test_what_needs_no_model_goes_on_beside_what_has_it_one_of_a_kind():
     assert (session.current, session.latest("download"), first.running) == (training, first, True)
     with pytest.raises(BusyError) as refusal:
         session.start_without_model("download", "Getting c/d", lambda job: DONE)
-    assert str(refusal.value) == "Getting a/b goes on. Wait until it is done, or stop it first."
+    assert str(refusal.value) == "Getting a/b is running. Wait until it is done, or stop it first."
     go_on.set()
     assert (ended(training), ended(first), host.uses) == (DONE, DONE, 1)
     second = session.start_without_model("download", "Getting c/d", lambda job: DONE)

@@ -127,7 +127,7 @@ def test_the_same_seed_makes_the_same_split(tmp_path):
 def test_a_text_too_short_to_split_is_a_problem(tmp_path):
     data = prepare_files(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
     assert data.report.problems == (
-        "a.txt is too short to keep a part of it aside. Keep data sets of their own aside, or set the share to 0.",
+        "a.txt is too short for a validation split. Use an Evaluation dataset, or set Validation split to 0.",
     )
 
 

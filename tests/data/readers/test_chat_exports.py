@@ -72,9 +72,9 @@ def test_the_branch_that_ends_in_the_current_node(tmp_path):
     assert left_out_counts(row) == {
         "system messages": 2,
         "thoughts": 1,
-        "messages of tools": 2,
+        "tool messages": 2,
         "citation marks": 1,
-        "parts that are no text": 1,
+        "parts that are not text": 1,
     }
     [row] = read_rows(tmp_path, [chatgpt("b")])
     assert row.columns["messages"][1]["content"] == "A given up answer."
@@ -104,7 +104,7 @@ def test_claude(tmp_path):
     without_content = {"sender": "assistant", "text": "And it opens again."}
     [row] = read_rows(tmp_path, [claude_conversation(question, answer)])
     assert row.columns == {"messages": BOTH}
-    assert left_out_counts(row) == {"attachments": 1, "thoughts": 1, "messages of tools": 1}
+    assert left_out_counts(row) == {"attachments": 1, "thoughts": 1, "tool messages": 1}
     [row] = read_rows(tmp_path, claude_conversation(question, answer, without_content))
     assert row.columns["messages"][1]["content"].endswith("slip.\n\nAnd it opens again.")
 
@@ -125,17 +125,18 @@ def test_other_rows_are_left_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object of messages."),
-        (chatgpt("z"), "'current_node' is 'z', which 'mapping' does not hold."),
-        (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which 'mapping' does not hold."),
-        (chatgpt(a=node("e", "user", "A")), "'e' comes after itself: its parents go round in a circle."),
+        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object that "
+"contains messages."),
+        (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
+        (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
+        (chatgpt(a=node("e", "user", "A")), "'e' is its own parent: the chain of parents is circular."),
         (chatgpt(d="A knot"), "'d' in 'mapping' is a text. It must be an object with a message."),
         (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
         (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
         (chatgpt(d=node("a", "assistant", content="A")), "'d' has a text for its content."),
         (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "'d' has a text for its parts."),
         ({k: v for k, v in chatgpt().items() if k != "current_node"}, "'current_node' is missing, and 2 messages"),
-        ({"title": "Knots"}, "'mapping' is missing: it is no conversation as the others are."),
+        ({"title": "Knots"}, "'mapping' is missing, so it is not a conversation like the others."),
     ],
 )  # fmt: skip
 def test_broken_conversations_are_named(tmp_path, broken, problem):
@@ -170,11 +171,11 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
         {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
     )
     [source] = data.report.sources
-    assert source.what == "rows (a data export of ChatGPT): chats, since the rows have 'messages'"
+    assert source.what == "rows (a data export of ChatGPT): chats, because the rows have 'messages'"
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
     note = (
-        "Left out of its conversations: citation marks 1, messages of tools 2, parts that are no text 3, system "
-        "messages 6, thoughts 1."
+        "Dropped from its conversations: citation marks 1, tool messages 2, parts that are not text "
+        "3, system messages 6, thoughts 1."
     )
     assert note in source.notes
     assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
@@ -191,5 +192,5 @@ def test_an_export_without_any_reply_is_one_sentence(tmp_path):
 def test_broken_conversations_stop_check_by_their_place(tmp_path):
     data = rowing.prepare_rows(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
     assert data.report.problems == (
-        "conversations.json, conversation 2: 'current_node' is 'z', which 'mapping' does not hold.",
+        "conversations.json, conversation 2: 'current_node' is 'z', which is not in 'mapping'.",
     )

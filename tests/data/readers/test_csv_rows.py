@@ -31,7 +31,8 @@ def test_separators_are_detected(tmp_path, separator, ending):
     table, rows = read_csv(tmp_path, content)
     assert [dict(row.columns) for row in rows] == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
     assert (
-        table.what == f'{csv_rows.SEPARATOR_WORDS[separator]} between columns, texts in ", names in the first line'
+        table.what
+        == f'{csv_rows.SEPARATOR_WORDS[separator]} between columns, texts in ", column names in the first line'
     )
 
 
@@ -65,18 +66,18 @@ def test_single_quotes_and_a_table_of_one_column(tmp_path):
 def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
     table, rows = read_csv(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
     assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
-    assert table.what == "a tab between columns, no quotes around texts, names in the first line"
+    assert table.what == "a tab between columns, texts without quotes, column names in the first line"
     _, rows = read_csv(tmp_path, ",question,answer\n0,a b,c d\n")
     assert rows[0].columns == {"1": "0", "question": "a b", "answer": "c d"}
     table, rows = read_csv(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
     assert [row.columns["text"] for row in rows] == ["First, with a comma", "Second, quoted"]
-    assert table.what == 'one column, texts in ", names in the first line'
+    assert table.what == 'one column, texts in ", column names in the first line'
 
 
 def test_without_names_columns_have_numbers(tmp_path):
     table, rows = read_csv(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
-    assert "no names in the first line, so columns have numbers" in table.what
+    assert "no column names in the first line, so columns have numbers" in table.what
 
 
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):

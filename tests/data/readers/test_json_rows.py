@@ -54,13 +54,13 @@ def test_lines(tmp_path):
 def test_an_array_misnamed_as_lines(tmp_path):
     table, rows = read_rows(tmp_path, "a.jsonl", json.dumps([PAIR, PAIR], indent=1))
     assert [row.columns for row in rows] == [PAIR, PAIR]
-    assert table.notes == ("a.jsonl does not hold a row on each line: it was read as JSON.",)
+    assert table.notes == ("a.jsonl does not have one row per line, so it was read as JSON.",)
 
 
 def test_lines_misnamed_as_an_array(tmp_path):
     table, rows = read_rows(tmp_path, "a.json", f"{json.dumps(PAIR)}\n{json.dumps(PAIR)}\n")
     assert [(row.number, row.columns) for row in rows] == [(1, PAIR), (2, PAIR)]
-    assert table.notes == ("a.json holds a row on each line: it was read as JSONL.",)
+    assert table.notes == ("a.json has one row per line, so it was read as JSONL.",)
 
 
 def test_lines_that_are_chats(tmp_path):
@@ -79,7 +79,7 @@ def test_utf_16(tmp_path):
     [
         (
             '[{"a": "b"}, {"a"',
-            "a.json, line 1: ends in the middle. The file must be one whole JSON array of rows.",
+            "a.json, line 1: ends too early. The file must be one complete JSON array of rows.",
         ),
         (
             '[{"a": "b"},\n {"a": \'b\'}]',
@@ -90,19 +90,19 @@ def test_utf_16(tmp_path):
             "a.json, line 1: at column 3 (\"'a': 'b'}]\"): names and texts stand in straight double quotes",
         ),
         ('[{"a": "b"},]', "a.json, line 1: at column"),
-        ('[{"a": "b\nc"}]', "a line break or control character stands inside a text; write \\n there"),
-        ('[{"a": "C:\\dir"}]', "a backslash stands alone; write it twice"),
-        ("", "a.json is empty. Put rows into it, or take it out of the data."),
+        ('[{"a": "b\nc"}]', "a text contains a line break or control character; write \\n instead"),
+        ('[{"a": "C:\\dir"}]', "a single backslash; write it twice"),
+        ("", "a.json is empty. Add rows to it, or remove it from the dataset."),
         (" \n ", "a.json is empty."),
-        ("[]", "a.json holds no rows. Put rows into it, or take it out of the data."),
+        ("[]", "a.json has no rows. Add rows to it, or remove it from the dataset."),
         ("{}", "a.json holds no rows."),
-        ("null", "a.json holds null. It must hold a JSON array of rows."),
-        ("5", "a.json holds a number (5). It must hold a JSON array of rows."),
-        ("[" * 100_000, "a.json is nested too deeply to be rows. A row is an object of columns."),
+        ("null", "a.json holds null. It must contain a JSON array of rows."),
+        ("5", "a.json holds a number (5). It must contain a JSON array of rows."),
+        ("[" * 100_000, "a.json is nested too deeply for rows. A row is an object of columns."),
         (b"\x00" * 5000, "a.json is not text"),
         (b"%PDF-1.7", "a.json is a PDF document"),
         (b"\x89PNG\r\n", "a.json is a picture"),
-        ('[{"a": "b"}] [{"a": "c"}]', "something follows after the end"),
+        ('[{"a": "b"}] [{"a": "c"}]', "there is something after the end"),
         ("hello", "a.json, line 1: at column 1 ('hello'): expecting value."),
     ],
 )
@@ -116,13 +116,17 @@ def test_files_that_cannot_be_read(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"a": "b"', "ends in the middle. A row is one whole JSON object on its line."),
-        ("{", "only opens an object. Put each row on one line, or save all of them as an array in a .json file."),
-        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): names and texts stand in straight double quotes (\")."),
+        ('{"a": "b"', "ends too early. Each row must be a complete JSON object on one line."),
+        (
+            "{",
+            "starts an object that does not end there. Put each row on one line, or save all rows "
+            "as an array in a .json file.",
+        ),
+        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put names and texts in straight double quotes (\")."),
         ("{“a”: “b”}", "names and texts stand in straight double quotes"),
-        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): something follows after the end.'),
+        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is something after the end.'),
         ('{"a": "b\x00c"}', "a line break or control character stands inside a text"),
-        ('{"a": "\\x"}', "a backslash stands alone; write it twice"),
+        ('{"a": "\\x"}', "a single backslash; write it twice"),
         ("5", "is a number (5). A row is an object of columns."),
         ("null", "is null. A row is an object of columns."),
         ("[1, 2]", "is a list. A row is an object of columns."),
@@ -153,5 +157,5 @@ def test_empty_files(tmp_path, content):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(DataError, match=r"a\.jsonl cannot be read"):
+    with pytest.raises(DataError, match=r"a\.jsonl can't be read"):
         read_jsonl(tmp_path / "a.jsonl", "a.jsonl")

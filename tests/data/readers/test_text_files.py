@@ -106,7 +106,7 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path, data: bytes,
 @pytest.mark.parametrize("data", [b"", b" \r\n\t", codecs.BOM_UTF8])
 def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
     assert (
-        refusal(write_file(tmp_path, data)) == "story.txt is empty. Put text into it, or take it out of the data."
+        refusal(write_file(tmp_path, data)) == "story.txt is empty. Add text to it, or remove it from the dataset."
     )
 
 
@@ -115,7 +115,7 @@ def test_a_folder_without_texts_is_refused(tmp_path: Path):
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
-    assert "gone.txt cannot be read" in refusal(tmp_path / "gone.txt")
+    assert "gone.txt can't be read" in refusal(tmp_path / "gone.txt")
 
 
 def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path: Path):
@@ -155,5 +155,11 @@ def test_a_file_locked_by_another_program_is_reported(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", deny)
-    with pytest.raises(DataError, match=r"^a\.docx cannot be read \(Permission denied\)\. Close the program"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"^a\.docx can't be read \(Permission denied\)\. Close the "
+            r"program"
+        ),
+    ):
         read_text(tmp_path / "a.docx", "a.docx")

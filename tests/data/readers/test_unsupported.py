@@ -90,8 +90,9 @@ def read_text(path, content: str = "") -> str:
 
 
 def test_an_open_document(tmp_path):
-    assert read_text(write_odt(tmp_path / "a.odt")) == (
-        "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb\n@\nTwo\n\nEnd.\n@\nNew page."
+    assert (
+        read_text(write_odt(tmp_path / "a.odt"))
+        == "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb\n@\nTwo\n\nEnd.\n@\nNew page."
     )
 
 
@@ -134,8 +135,9 @@ def test_subtitles(tmp_path):
     assert read_text(tmp_path / "a.srt", SRT) == "Where is the boat?\n- Gone.\n- When?\nAt nine"
     assert read_text(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == read_text(tmp_path / "a.srt")
     assert read_text(tmp_path / "c.srt", SRT.replace("\n\n", "\n")) == read_text(tmp_path / "a.srt")
-    assert read_text(tmp_path / "a.vtt", VTT) == (
-        "Anna: Where is the boat & the crew?\nGone at nine\nand nobody said a word"
+    assert (
+        read_text(tmp_path / "a.vtt", VTT)
+        == "Anna: Where is the boat & the crew?\nGone at nine\nand nobody said a word"
     )
     assert read_text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
 
@@ -167,9 +169,9 @@ def folders(tmp_path):
 
 def test_unsupported_files_are_named_with_what_to_do(folders):
     assert unsupported.describe_unsupported(folders.datasets) == (
-        "Not read: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (turn it into an .epub "
-        "(Calibre does)); book/two.doc (save it as .docx or .odt, or its text as .txt); log (if it is "
-        "plain text, rename it to end in .txt)."
+        "Not supported: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (convert it to "
+        ".epub, for example with Calibre); book/two.doc (save it as .docx or .odt, or its text as "
+        ".txt); log (if it is plain text, rename it to end in .txt)."
     )
     for number in range(9):
         (folders.datasets / f"c{number}.zip").write_text("")
@@ -192,7 +194,7 @@ def test_plain_text_with_another_suffix_is_read_when_asked_for(folders):
 
 def test_a_folder_of_unsupported_files_names_them(folders):
     (folders.datasets / "book" / "one.txt").unlink()
-    with pytest.raises(DataError, match=r"Not read: two\.doc \(save it as \.docx"):
+    with pytest.raises(DataError, match=r"Not supported: two\.doc \(save it as \.docx"):
         load.read_texts(folders.datasets / "book")
 
 

@@ -67,7 +67,7 @@ def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, b
     assert disk.words().startswith("model ")
     assert texts(replace(disk, free=round(disk.made * 1.1)).findings(), "problem") == ()
     (problem,) = texts(replace(disk, free=disk.made).findings(), "problem")
-    assert problem.startswith("Disk: the model that the run makes takes ") and "train a LoRA" in problem
+    assert problem.startswith("Disk: the model takes ") and "train a LoRA" in problem
 
 
 @pytest.mark.parametrize("more", [{"method": "full", "learning_rate": 1e-3}, {"train_head": True}])
@@ -96,12 +96,12 @@ def test_check_refuses_a_full_disk_and_advises_where_space_is_short(place, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
     report = PeftEngine().check(place.settings(), place.host())
     assert report.verdict == "not ready"
-    assert report.problems[-1].startswith("Disk: the LoRA alone takes 2.")
+    assert report.problems[-1].startswith("Disk: the LoRA takes 2.")
     tight = report.disk.made + 2_100_000
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=tight))
     report = PeftEngine().check(place.settings(save_every=1), place.host())
     assert report.problems == ()
-    assert [a for a in report.advice if a.startswith("Disk: the run may take 2.")]
+    assert [a for a in report.advice if a.startswith("Disk: the run may need 2.")]
     assert "free" not in json.loads(json.dumps(report.as_json()))["disk"]
 
 

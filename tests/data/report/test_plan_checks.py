@@ -51,10 +51,10 @@ def sentences(level, plan, examples=None, validation=None, context=64, **values)
 @pytest.mark.parametrize(
     ("points", "epochs", "crossed"),
     [
-        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 and stands behind 0.5:1, which is at step 10 of 20"]),
+        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 and after 0.5:1, which is at step 10 of 20"]),
         ("0.5:1 1e:0", 2, []),  # both at step 5: a fall at once
         ("0.5:1 1e:0", 1, []),
-        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 and stands behind 2e:1, which is at step 10 of 30"]),
+        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 and after 2e:1, which is at step 10 of 30"]),
         ("0:0 2e:1 0.9:0.5 1:0", 6, []),
         ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 and", "0.1:0 is at step 2 and"]),
         ("cosine", 4, []),
@@ -70,7 +70,7 @@ def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed)
 
 def test_points_out_of_order_still_have_defined_rates():
     phases = get_schedule("0.5:1 3e:0").phases(ScheduleSteps(40, 5))
-    assert describe_phases(phases) == "hold at 0 to step 15, rise straight to 1 to step 20, hold at 1 to step 40"
+    assert describe_phases(phases) == "hold at 0 to step 15, rise linearly to 1 to step 20, hold at 1 to step 40"
     rates = lr_multipliers(phases, 40)
     assert rates[:15] == [0] * 15
     assert rates[19:] == [1] * 21
@@ -87,26 +87,26 @@ def test_check_and_training_give_the_same_problem(place):
     assert advice.startswith("Switch at 1: the run has 1 epoch, so the order stays by length to its end.")
 
 
-SOONER = "Let it change over after steps, for example at "
+SOONER = "Switch after steps instead, for example at "
 
 
 @pytest.mark.parametrize(
     ("epochs", "values", "expected"),
     [
-        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or take more epochs.")),
+        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or train more epochs.")),
         (2, ORDER, None),
         (3, {**ORDER, "switch_at": 9}, ("Switch at 9: the run has 3 epochs, so", "Use 2 or less.")),
         (1.2, ORDER, None),
         (3, {**ORDER, **STEPS, "switch_at": 15}, ("at 15: the run has 15 steps, so", "Use 14 or less.")),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
-        (0.2, {**ORDER, **STEPS}, ("the run has 1 step, so", "Take the order by_length, or more epochs.")),
+        (0.2, {**ORDER, **STEPS}, ("the run has 1 step, so", "Use the order by_length, or train more epochs.")),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),
         (3, PAIRS, None),
         (
             2,
             PAIRS,
-            ("Second switch at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or take more epochs."),
+            ("Second switch at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or train more epochs."),
         ),
         (4, {**PAIRS, "second_switch_at": 9}, ("Second switch at 9: the run has 4 epochs", "Use 3 or less.")),
     ],
@@ -149,7 +149,7 @@ VALIDATION = {"eval_share": 0.2}
         (3, {"early_stopping": 3}, ("every 5 has 2 before its end", "Set Evaluate every to 4 or less.")),
         (3, {"early_stopping": 2}, None),
         (3, {"eval_every": 4, "early_stopping": 3}, None),
-        (1, {"early_stopping": 5}, ("every 5 has 0 before its end", "Leave it off (0).")),
+        (1, {"early_stopping": 5}, ("every 5 has 0 before its end", "Turn it off (0).")),
         (1, {"early_stopping": 0}, None),
     ],
 )
@@ -162,9 +162,7 @@ def test_early_stopping_without_enough_evaluations(epochs, values, expected):
 
 
 def test_a_stop_epoch_after_the_end():
-    assert advice(3, stop_at_epoch=9) == [
-        "Stop at epoch 9: the run ends by itself before that, after 3. Leave it off (0)."
-    ]
+    assert advice(3, stop_at_epoch=9) == ["Stop at epoch 9: the run ends before that, after 3. Turn it off (0)."]
     assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
 
 
@@ -185,25 +183,29 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
     assert len(sentences) == (until is not None)
     if until:
         assert sentences[0].startswith(
-            f"Warmup {warmup}: the run has 10 steps, and the rate rises until step {until}."
+            f"Warmup {warmup}: the run has 10 steps, and the learning rate rises until step {until}."
         )
 
 
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the sample prompts are answered 3 times."]),
+        ({}, 0, ["samples are generated 3 times."]),
         ({"sample_every": "never"}, 0, []),
-        ({"sample_every": 3}, 0, ["the sample prompts are answered 5 times."]),
-        ({"sample_every": "never", "eval_every": 100}, 2, ["the 8 tokens kept aside are gone through 2 times."]),
+        ({"sample_every": 3}, 0, ["samples are generated 5 times."]),
+        (
+            {"sample_every": "never", "eval_every": 100},
+            2,
+            ["the 8 tokens of the validation split are evaluated 2 times."],
+        ),
         (
             {},
             2,
-            ["the sample prompts are answered 3 times, the 8 tokens kept aside are gone through 3 times."],
+            ["samples are generated 3 times, the 8 tokens of the validation split are evaluated 3 times."],
         ),
     ],
 )
 def test_notes_say_how_often_a_run_samples_and_evaluates(values, validation_rows, expected):
     validation = rows(validation_rows) if validation_rows else None
     notes = sentences("note", StepPlan(20, 4, 1, 2), validation=validation, **values)
-    assert notes == [f"Beside its steps: {activities}" for activities in expected]
+    assert notes == [f"In addition to its steps: {activities}" for activities in expected]

@@ -24,8 +24,8 @@ def words(count):
 def test_the_report_of_rows(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]})
     (source,) = data.report.sources
-    assert source.what == "rows: chats, since the rows have 'messages'"
-    assert source.notes == ("Chats are written by the model's own chat template.",)
+    assert source.what == "rows: chats, because the rows have 'messages'"
+    assert source.notes == ("Chats are formatted by the model's own chat template.",)
     assert (source.rows.rows, source.examples, data.report.examples) == (2, 2, 2)
     lengths = [len(example.ids) for example in data.examples]
     assert (source.tokens, source.lengths.longest, source.lengths.second) == (
@@ -118,8 +118,8 @@ def test_broken_rows_stop_a_run_and_are_listed(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": lines})
     assert data.report.verdict == "not ready"
     assert data.report.problems == (
-        "rows.jsonl, line 2: the row only opens an object. Put each row on one line, or save all of them as an "
-        "array in a .json file.",
+        "rows.jsonl, line 2: the row starts an object that does not end there. Put each row on one "
+        "line, or save all rows as an array in a .json file.",
         "rows.jsonl, line 3: the row has no 'output'; its columns are: instruction.",
         "rows.jsonl, line 4: the row has no 'instruction'; its columns are: output.",
     )
@@ -128,17 +128,17 @@ def test_broken_rows_stop_a_run_and_are_listed(tmp_path):
 def test_only_the_first_broken_rows_are_listed(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.json": [pair(), *[{"instruction": "a"}] * 25]})
     assert len(data.report.problems) == 11
-    assert data.report.problems[-1] == "rows.json: 15 more rows cannot be read."
+    assert data.report.problems[-1] == "rows.json: 15 more rows can't be read."
 
 
 def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
     rows = [*[pair()] * 18, {"instruction": "a"}, {"instruction": "a"}]
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, bad_rows="skip")
     assert (data.report.problems, len(data.examples)) == ((), 18)
-    assert "2 rows cannot be read: skipped." in data.report.sources[0].notes
+    assert "2 rows can't be read: skipped." in data.report.sources[0].notes
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows[1:]}, bad_rows="skip")
     assert data.report.problems[-1] == (
-        "rows.json: 2 of 19 rows cannot be read, more than a tenth. Mend them, or choose another format."
+        "rows.json: 2 of 19 rows can't be read, more than a tenth. Fix them, or choose another format."
     )
 
 
@@ -164,7 +164,7 @@ def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, 
         .report.sources[0]
         .notes
     )
-    expected = "Where a chat has no system message, the template writes one: 'You are helpful.'."
+    expected = "The template adds a system message to chats that have none: 'You are helpful.'."
     assert (expected in notes) == is_named and is_named == any("the template writes one" in note for note in notes)
 
 
@@ -190,7 +190,7 @@ def test_the_setting_that_skips_rows_is_named_where_skipping_is_possible(tmp_pat
         tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad_row, bad_row]}
     ).report.problems
     assert [p.partition(":")[0] for p in problems] == ["rows.json, row 19", "rows.json, row 20"]
-    assert last == f"{label}: 2 of 20. Mend them, or choose: skip them."
+    assert last == f"{label}: 2 of 20. Fix them, or choose to skip them under Invalid rows."
     few = prepare_rows(tmp_path / "b", CHATML, {"rows.json": [*[pair()] * 2, bad_row]}).report.problems
     assert len(few) == 1 and label not in few[0]
 

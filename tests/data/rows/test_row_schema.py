@@ -33,12 +33,12 @@ def turns(row, **more):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"messages": [USER, REPLY]}, "chats, since the rows have 'messages'"),
+        ({"messages": [USER, REPLY]}, "chats, because the rows have 'messages'"),
         ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "'conversations'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, REPLY]}, "'messages'"),
         (
             {"instruction": "q", "output": "a"},
-            "questions and answers, since the rows have 'instruction' and 'output'",
+            "questions and answers, because the rows have 'instruction' and 'output'",
         ),
         ({"instruction": "q", "input": " ", "output": "a"}, "'instruction', 'input' and 'output'"),
         ({"input": "q", "output": "a"}, "'input' and 'output'"),
@@ -126,10 +126,10 @@ def test_the_chosen_format_must_fit_the_rows():
     [
         ({"output": "a"}, "has no 'instruction'; its columns are: output."),
         ({"instruction": None, "output": "a"}, "'instruction' is null."),
-        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be a text, in quotes."),
-        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be a text, in quotes."),
-        ({"instruction": "q", "output": True}, "'output' is true. It must be a text, in quotes."),
-        ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it, or take the row out."),
+        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be a text in quotes."),
+        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be a text in quotes."),
+        ({"instruction": "q", "output": True}, "'output' is true. It must be a text in quotes."),
+        ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it in, or remove the row."),
     ],
 )
 def test_bad_question_and_answer_rows(row, expected):
@@ -144,7 +144,7 @@ def test_bad_question_and_answer_rows(row, expected):
         (None, "has no 'messages'."),
         ([], "'messages' is empty. It must be a list of messages."),
         ("hi", "'messages' is a text. It must be a list of messages."),
-        ([USER], "has no message of the assistant. Its role is 'assistant', or 'gpt' under 'from'."),
+        ([USER], "has no message from the assistant (role 'assistant', or 'gpt' under 'from')."),
         (["hi"], "message 1 is a text. A message has a role and a content."),
         (
             [{"content": "q"}],
@@ -156,11 +156,11 @@ def test_bad_question_and_answer_rows(row, expected):
             [USER, {"role": "assistant", "content": 7}],
             "the content of message 2 is a number (7). It must be a text.",
         ),
-        ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or take it out."),
+        ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or remove it."),
         ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 holds more than text."),
         (
             [USER, {**REPLY, "weight": 0.5}],
-            "message 2 has train = None, weight = 0.5. It takes true or false, 1 or 0.",
+            "message 2 has train = None, weight = 0.5. Allowed: true or false, 1 or 0.",
         ),
         ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no', weight = None."),
     ],

@@ -32,16 +32,16 @@ def test_clean_texts_have_no_issues():
     [
         (
             "I am sorry. As an AI language model, I",
-            "hold a refusal or talk of another assistant; the first is row 2 ('as an ai",
+            "contain a refusal or mention another assistant; the first is row 2 ('as an ai",
         ),
-        ("It wasnâ€™t me", "hold broken letters, read in a wrong encoding before; the first is row 2 ('â€™')."),
+        ("It wasnâ€™t me", "contain broken characters from a wrong encoding; the first is row 2 ('â€™')."),
         ("GrÃ¶ÃŸe", "hold broken letters"),
         ("a \ufffd b", "hold broken letters"),
-        ("<p>Hello</p>", "hold remains of HTML; the first is row 2 ('<p>')."),
-        ("a&nbsp;b", "hold remains of HTML"),
+        ("<p>Hello</p>", "contain leftover HTML; the first is row 2 ('<p>')."),
+        ("a&nbsp;b", "contain leftover HTML"),
         (
             "one <|im_end|> two",
-            "hold words of prompt templates in their text, which the template puts there itself",
+            "contain words of prompt templates, which the template adds by itself",
         ),
         ("### Response: a", "hold words of prompt templates"),
     ],
@@ -54,7 +54,7 @@ def test_issues_of_a_text(text, expected):
 
 def test_duplicates():
     assert inspect_texts("One two.", "Three.", "one  TWO.", "one two.") == [
-        "a.jsonl: 2 of 4 rows are there already; row 3 is the same as row 1."
+        "a.jsonl: 2 of 4 rows are duplicates; row 3 is the same as row 1."
     ]
 
 

@@ -221,7 +221,7 @@ def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
     slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.ends == "sentences, in 1 of 2 parts at lines"
+    assert slice_map.ends == "sentences, in 1 of 2 sections at lines"
 
 
 @pytest.mark.parametrize(

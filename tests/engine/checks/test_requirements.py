@@ -40,8 +40,8 @@ def reported(entry, settings, host):
         ("8bit", {"dora": True}, "DoRA: it cannot be trained on 8-bit weights."),
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 wants an NVIDIA card."),
         ("auto", {"liger": True}, "Liger: "),
-        ("8bit", {"targets": ["foo"]}, ("Target modules: this model has no layer called foo. It has down_proj,")),
-        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers knows no 'nonsense'."),
+        ("8bit", {"targets": ["foo"]}, "Target modules: this model has no layer called foo. It has down_proj,"),
+        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_model_that_did_not_fit_on_the_gpu_is_refused_by_all_entry_points(with
     problems = {entry: reported(entry, with_lora.settings(name="b"), offloaded) for entry in ENTRY_POINTS}
     assert problems["check"] == problems["probe"] == problems["run"]
     (only,) = problems["run"]
-    assert only.startswith("Model: it did not fit on the graphics card")
+    assert only.startswith("Model: it did not fit on the GPU")
 
 
 def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeyp
 
 
 def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
-    with pytest.raises(ModelError, match="tiny did not fit on the graphics card"):
+    with pytest.raises(ModelError, match="tiny did not fit on the GPU"):
         PeftEngine().merge(MergeRequest("a", str(tmp_path / "out")), offloaded, Job("model", "a test"))
     assert not (tmp_path / "out").exists()
 
@@ -204,7 +204,7 @@ def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeyp
     problems = list(requirements.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
-        assert "graphics card 1 alone" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
+        assert "GPU 1 alone" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
         monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
         assert not list(requirements.gpu_index_problems(card))
 
@@ -214,6 +214,4 @@ def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
     host = with_lora.host()
     host.loaded_model()
     for entry in ENTRY_POINTS:
-        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith(
-            "Model: it lies on graphics card 1 alone"
-        )
+        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("Model: it is on GPU 1 alone")

@@ -115,10 +115,10 @@ def test_tf32_set_by_the_new_flags_is_restored(on, new_flag, flags):
 
 
 def test_liger_is_refused_with_its_requirements(place, monkeypatch):
-    with pytest.raises(SettingsError, match=r"Liger: .*(pip install liger-kernel|graphics card)"):
+    with pytest.raises(SettingsError, match=r"Liger: .*(pip install liger-kernel|GPU)"):
         place.train(liger=True)
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
-    with pytest.raises(SettingsError, match="kernels want a graphics card"):
+    with pytest.raises(SettingsError, match="kernels want a GPU"):
         place.train(liger=True)
 
 

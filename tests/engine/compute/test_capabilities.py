@@ -69,7 +69,7 @@ def test_a_model_without_positions_is_not_packed():
             return self.inner(input_ids, attention_mask)
 
     result = probe(Positionless())
-    assert result.packing_refusal == "this model takes no positions of our own (TypeError)"
+    assert result.packing_refusal == "this model does not accept position ids (TypeError)"
 
 
 def test_packing_on_is_refused_with_the_reason():
@@ -120,7 +120,8 @@ def test_a_run_logs_its_capabilities(place):
     place.train(job=job)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert (
-        "Packing: the examples of a batch stand in one row, without padding; the model keeps them apart." in notes
+        "Packing: the examples of a batch are put in one row without padding. The model keeps them separate."
+        in notes
     )
     assert (read_log(place)["packing"], read_log(place)["loss_from"]) == ("on", "supervised rows only")
 

@@ -166,7 +166,10 @@ def test_a_request_without_a_split_is_answered(place):
     job = watched_job(wish)
     place.train(job=job)
     advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
-    assert "Nothing is kept aside, so there is nothing to evaluate. Keep a share aside (eval_share)." in advice
+    assert (
+        "There is no validation split, so there is nothing to evaluate. Set Validation split (eval_share)."
+        in advice
+    )
     assert not job.control.asked(Request.EVALUATE)
 
 
@@ -186,7 +189,7 @@ def test_early_stopping_stops_and_logs_why(place):
     best = best_evaluation(results)
     last = results[-1]
     assert last.step == best.step + 2
-    reason = f"2 evaluations brought no better loss of the part kept aside than {best.loss:.4f}"
+    reason = f"2 evaluations did not improve the validation loss beyond {best.loss:.4f}"
     assert f"Stopping after step {last.step}: {reason}." in [e.text for e in events if isinstance(e, Note)]
     assert events[-1].outcome == "finished"
     assert reason in events[-1].text
@@ -294,7 +297,7 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch
     monkeypatch.setattr(evaluator.Evaluator, "evaluate", fail)
     events = run_events(place, max_steps=2)
     advice = [e.text for e in events if isinstance(e, Advice)]
-    assert "The evaluation after step 0 failed, and the run goes on: out of everything" in advice
+    assert "The evaluation after step 0 failed. The run continues: out of everything" in advice
     assert events[-1].outcome == "finished"
     assert evaluations(events) == []
 
@@ -404,9 +407,7 @@ def test_the_records_name_the_data_and_the_results(place, monkeypatch):
     assert training_log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
     assert results[0].context_gain != results[-1].context_gain
     ((title, marks),) = drawn
-    assert title == (
-        "a on tiny - rank 4, alpha 4, strength 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
-    )
+    assert title == "a on tiny - rank 4, alpha 4, strength 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
     assert [(mark.step, mark.text) for mark in marks][:2] == [(5, "checkpoint-5"), (8, "checkpoint-8-epoch-1")]
     place.train(name="b", max_steps=1)
     assert "context_gain" not in read_log(place, "b")

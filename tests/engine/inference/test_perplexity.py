@@ -137,16 +137,16 @@ def test_the_defaults_are_what_the_model_takes(place):
     [
         ("nothing.txt", {}, "There is no 'nothing.txt': neither among the data sets, in"),
         ("rows.jsonl", {}, "rows.jsonl: no row has any columns."),
-        ("both/", {}, "both/ holds texts and rows, which are not measured alike. Name one of its files."),
+        ("both/", {}, "both/ contains texts and rows, which are measured differently. Choose one of its files."),
         ("empty.txt", {}, "empty.txt"),
         ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
-        ("story.txt", {"max_length": 10**9}, "Longest window: 1000000000 is more than tiny takes"),
+        ("story.txt", {"max_length": 10**9}, "Window length: 1000000000 is more than tiny takes"),
         (
             "story.txt",
             {"max_length": 16, "stride": 16},
             "would leave tokens out, or count some twice. Use 1 to 15.",
         ),
-        ("story.txt", {"max_length": 1}, "Longest window: 1 is too short."),
+        ("story.txt", {"max_length": 1}, "Window length: 1 is too short."),
     ],
 )
 def test_bad_input_is_refused_before_the_model_is_loaded(place, monkeypatch, data, more, sentence):

@@ -177,15 +177,15 @@ def test_rows_with_nothing_left_are_counted(place):
     assert (result.least_known, result.best_known) == ((), ())
     notes = notes_of(job)
     assert "1 row is longer than 60 tokens: its end is cut." in notes
-    assert "1 row has nothing that counts: left out." in notes
+    assert "1 row has no tokens to measure: dropped." in notes
 
 
 @pytest.mark.parametrize(
     ("read", "more", "error", "sentence"),
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, each of which is measured whole."),
-        ({"train_only_after": "###"}, {}, DataError, "No row holds '###' with something behind it"),
-        ({}, {"max_length": 2}, DataError, ("Choose another part of them ('Train on'), or a longer window.")),
+        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' with something behind it"),
+        ({}, {"max_length": 2}, DataError, "Choose another part of them ('Train on'), or a longer window."),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
 )
@@ -204,7 +204,7 @@ def test_unreadable_rows_are_an_error_or_skipped(place):
     job = Job("perplexity", "a test")
     _, (result,) = measure(place, "broken.jsonl", job=job, read={"bad_rows": "skip"})
     assert len(result.rows) == len(PAIRS)
-    assert "1 row cannot be read: skipped." in notes_of(job)
+    assert "1 row can't be read: skipped." in notes_of(job)
 
 
 def ranking(losses, tokens):
@@ -263,7 +263,7 @@ def test_the_command_prints_a_few_rows_and_all_with_json(place, capsys):
     stdout, stderr = capsys.readouterr()
     head, *lines = stdout.splitlines()
     assert head.endswith("\ttiny\t-\tpairs.json")
-    assert [line.split("  ")[1] for line in lines] == ["least known"] * 5 + ["best known"] * 5
+    assert [line.split("  ")[1] for line in lines] == ["highest perplexity"] * 5 + ["lowest perplexity"] * 5
     assert all("How many steps are" in line and " -> " in line for line in lines)
     assert "pairs.json: 29 rows" in stderr
     assert run(place, "--data", "pairs.json", "--json") == 0

@@ -155,6 +155,6 @@ def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place)
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
     assert "its file about " in summary.lora_summary(values, config)
     assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith(
-        ", its file: Check says how large."
+        "; Check shows the size of its file."
     )
     assert summary.lora_summary(values, {}).endswith("strength 2.")

@@ -83,7 +83,7 @@ def test_a_bin_that_would_run_something_is_refused(with_lora):
     folder = with_lora.lora()
     (folder / "adapter_model.safetensors").unlink()
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(Runs()))
-    with pytest.raises(SavingError, match="cannot be read"):
+    with pytest.raises(SavingError, match="can't be read"):
         with_lora.train(if_exists="continue", **NO_SAMPLES)
 
 
@@ -94,9 +94,9 @@ def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **NO_SAMPLES)
     assert refusal.value.problems == (
-        "LoRA Rank: the LoRA 'a' has 4, asked for is 8. To train it further use 4.",
-        "LoRA Alpha: the LoRA 'a' has 8, asked for is 16. To train it further use 8.",
-        "DoRA: the LoRA 'a' has off, asked for is on. To train it further use off.",
+        "LoRA Rank: the LoRA 'a' has 4, but the settings have 8. To continue training it, use 4.",
+        "LoRA Alpha: the LoRA 'a' has 8, but the settings have 16. To continue training it, use 8.",
+        "DoRA: the LoRA 'a' has off, but the settings have on. To continue training it, use off.",
     )
     assert read_tree(with_lora.folders.user_data) == before
 

@@ -56,7 +56,7 @@ def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(pl
 def test_its_records_are_saved_with_it_and_its_shards_are_no_larger_than_requested(place, trained_model):
     folder = place.folders.models / "a"
     log = json.loads((folder / "training_log.json").read_text())
-    assert (log["method"], log["projections"]) == ("full", "all of the model")
+    assert (log["method"], log["projections"]) == ("full", "all weights of the model")
     assert len(read_graph(InModelFolder(place))) == 8
     assert (folder / "training_parameters.json").is_file()
     shards = sorted(folder.glob("*.safetensors"))
@@ -126,7 +126,7 @@ def test_after_an_error_the_model_is_unloaded_if_it_was_trained_by_then(place, m
 
 def test_an_existing_model_is_called_a_model(place):
     shutil.copytree(place.tiny, place.folders.models / "there")
-    with pytest.raises(SettingsError, match="'there' exists already: a model made elsewhere"):
+    with pytest.raises(SettingsError, match="'there' already exists: a model made elsewhere"):
         place.train(name="there", **FULL)
     with pytest.raises(SavingError, match=r"'there' is a model without a checkpoint .* load it as the model"):
         place.train(name="there", **FULL, if_exists="continue")

@@ -214,7 +214,7 @@ def test_a_layer_whose_lora_llama_cpp_ignores_is_refused(place):
     }
     save_random_lora(place, random_model("Gemma4TextConfig", **sizes))
     message = refusal(SavingError, place)
-    assert "llama.cpp's gemma4 has no place for model.per_layer_model_projection. " in message
+    assert "llama.cpp's gemma4 has no tensor for model.per_layer_model_projection. " in message
 
 
 def test_metadata_of_the_file(place):
@@ -287,7 +287,7 @@ def test_a_lora_on_a_tied_head_is_refused(place):
     save_head_lora(place, tied=True)
     message = refusal(SavingError, place, model="llama")
     assert message.startswith(
-        "The LoRA 'a' cannot be written as GGUF: llama.cpp's llama has no place for lm_head. "
+        "The LoRA 'a' can't be exported as GGUF: llama.cpp's llama has no tensor for lm_head. "
     )
     assert message.endswith("the merged model with llama.cpp. Or train one on q-k-v-o alone.")
     save_head_lora(place, tied=False)
@@ -297,18 +297,18 @@ def test_a_lora_on_a_tied_head_is_refused(place):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"use_dora": True}, "it was trained with DoRA, which llama.cpp does not know"),
+        ({"use_dora": True}, "it was trained with DoRA, which llama.cpp does not support"),
         (
             {"modules_to_save": ["lm_head"]},
-            "it holds more than a LoRA on layers, as Train Head makes it (lm",
+            "it contains more than a LoRA, as with Train Head (lm",
         ),
-        ({"lora_bias": True}, "it has biases, for which the format has no place"),
+        ({"lora_bias": True}, "it has biases, which the format does not support"),
     ],
 )
 def test_more_than_a_plain_lora_is_refused(place, options, reason):
     save_random_lora(place, make_model("llama", tied=False), **options)
     message = refusal(SavingError, place)
-    assert message.startswith(f"The LoRA 'a' cannot be written as GGUF: {reason}")
+    assert message.startswith(f"The LoRA 'a' can't be exported as GGUF: {reason}")
     assert "Bake it in instead (merge)" in message
 
 
@@ -318,7 +318,7 @@ def test_a_lora_on_experts_is_refused(place):
     targets = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
     get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **targets)).save_pretrained(place.lora())
     message = refusal(SavingError, place, model="mixtral")
-    assert "it sits on experts, which llama.cpp keeps in one tensor (" in message
+    assert "it is on experts, which llama.cpp stores in one tensor (" in message
     assert message.endswith("Or train one on q-k-v-o alone.")
     attention = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(make_model("mixtral"), attention).save_pretrained(place.lora("b"))
@@ -334,13 +334,13 @@ def test_unknown_models_are_refused(place):
     assert message.startswith("opt is of the architecture 'opt', for which no LoRA can be written as GGUF here.")
     shutil.rmtree(place.folders.models / "opt")
     message = refusal(ModelError, place)
-    assert message.startswith("'/elsewhere/opt', the model that it was made on, is not found")
+    assert message.startswith("'/elsewhere/opt', its base model, is not found")
     assert "Name it (--model)" in message
-    assert refusal(ModelError, place, model="b").startswith("There is no model 'b': neither in ")
+    assert refusal(ModelError, place, model="b").startswith("There is no model 'b' in ")
     broken = place.folders.models / "broken.gguf"
     broken.parent.mkdir(exist_ok=True)
     broken.write_bytes(b"GGUF")
-    with pytest.raises(ModelError, match=r"broken\.gguf cannot be read as a GGUF file"):
+    with pytest.raises(ModelError, match=r"broken\.gguf can't be read as a GGUF file"):
         convert(place, model="broken.gguf")
 
 
@@ -358,7 +358,7 @@ def test_a_model_with_other_sizes_is_refused(place):
     config = place.folders.models / "llama" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_key_value_heads": 3}))
     message = refusal(SavingError, place)
-    assert message.startswith("The LoRA does not fit on llama: model.layers.0.self_attn.k_proj has 16 rows, which")
+    assert message.startswith("The LoRA does not fit llama: model.layers.0.self_attn.k_proj has 16 rows, which")
 
 
 def test_an_incomplete_lora_is_refused(place):
@@ -369,7 +369,7 @@ def test_an_incomplete_lora_is_refused(place):
     save_file(weights, file)
     assert "holds no whole LoRA" in refusal(SavingError, place)
     file.write_bytes(b"no weights")
-    assert refusal(SavingError, place).startswith(f"{file} cannot be read: ")
+    assert refusal(SavingError, place).startswith(f"{file} can't be read: ")
     (place.lora() / "adapter_config.json").unlink()
     assert "holds no LoRA (adapter_config.json is missing" in refusal(SavingError, place, model="llama")
 
@@ -390,7 +390,7 @@ def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fail)
-    with pytest.raises(SavingError, match=r"b\.gguf cannot be written: the disk is full"):
+    with pytest.raises(SavingError, match=r"b\.gguf can't be written: the disk is full"):
         convert(place, out=str(tmp_path / "b.gguf"))
     assert list(tmp_path.glob("b.gguf*")) == []
 

@@ -128,16 +128,14 @@ def test_a_lora_of_another_model_is_refused(with_lora, tmp_path):
     message = refusal(
         SavingError, with_lora, "a", tmp_path / "new", StandaloneHost(with_lora.folders, model=str(folder))
     )
-    assert message.startswith(
-        "The LoRA 'a' does not fit on this model: of the layers that it sits on, 14 of 14 are not in"
-    )
+    assert message.startswith("The LoRA 'a' does not fit on this model: of its layers, 14 of 14 are not in")
     assert list(tmp_path.glob("new*")) == []
 
 
 def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monkeypatch):
     monkeypatch.setattr(merging, "_merge_layer", lambda layer: {"odd": torch.ones(1)})
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
-    assert message.startswith("The LoRA 'a' changes weights that have no place in this model: model.layers.0.")
+    assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
     assert "odd, " in message and message.endswith("Nothing is written. Use it as a LoRA beside the model.")
     assert list(tmp_path.glob("new*")) == []
 
@@ -171,7 +169,7 @@ def test_nothing_is_overwritten(with_lora, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("mine")
     message = refusal(SavingError, with_lora, "a", tmp_path / "there")
-    assert message == f"{tmp_path / 'there'} is not empty. Name a folder that is not there yet."
+    assert message == f"{tmp_path / 'there'} is not empty. Choose a folder that does not exist yet."
     (tmp_path / "empty").mkdir()
     assert run_merge(with_lora.host(), "a", tmp_path / "empty").outcome == "finished"
 
@@ -197,7 +195,7 @@ def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):
 
     monkeypatch.setattr(merging, "_save", fail)
     message = refusal(SavingError, with_lora, "a", tmp_path / "new")
-    assert message == f"{tmp_path / 'new'} cannot be written: the disk is gone. Name another folder."
+    assert message == f"{tmp_path / 'new'} can't be written: the disk is gone. Choose another folder."
     assert list(tmp_path.glob("new*")) == []
 
 
@@ -228,4 +226,4 @@ def test_the_command_names_the_folder(with_lora, tmp_path, capsys):
 def test_nothing_is_written_into_the_folder_of_another_lora(with_lora, where):
     shutil.copytree(with_lora.lora(), with_lora.lora("b"))
     message = refusal(SavingError, with_lora, "a", with_lora.folders.loras / where)
-    assert message.endswith("lies in the folder of the LoRA 'b'. Name a folder of its own.")
+    assert message.endswith("lies in the folder of the LoRA 'b'. Choose a separate folder.")

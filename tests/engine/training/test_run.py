@@ -126,7 +126,7 @@ def test_events_come_in_order(place):
         "Starting",
         "Reading story.txt",
         "Cutting story.txt",
-        "Getting the model",
+        "Downloading the model",
         "Training",
         "Saving the LoRA",
     ]
@@ -306,7 +306,7 @@ def test_check_estimates_the_time_by_an_earlier_run(place):
     assert time_notes() == []
     place.train(name="the-first")
     (note,) = time_notes()
-    assert "if it goes as the-first did with this model (CPU, " in note
+    assert "if it goes as the-first with this model (CPU, " in note
 
 
 def test_a_failed_injection_leaves_the_model_unchanged(place):

@@ -127,9 +127,8 @@ def test_chat_prompts_use_the_chat_template(place):
     assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert prompt["kind"] == "chat"
-    assert prompt["template"] == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n%message%<|im_end|>\n<|im_start|>assistant\n"
-    )
+    turns = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n%message%<|im_end|>\n"
+    assert prompt["template"] == f"{turns}<|im_start|>assistant\n"
     assert (prompt["system"], prompt["format"]) == ("Be brief.", "the model's own chat template")
 
 
@@ -277,8 +276,7 @@ def test_a_failing_prompt_does_not_end_the_run(place, monkeypatch):
     assert ended.outcome == "finished"
     assert [s.prompt for s in events_of(SampleGenerated, events)] == PROMPTS[:1] * 2
     assert [a.text for a in events_of(Advice, events) if "bad" in a.text] == [
-        f"The prompt 'bad' could not be answered after step {step}: CUDA out of memory. The run goes on."
-        for step in (0, 4)
+        f"The prompt 'bad' failed after step {step}: CUDA out of memory. The run continues." for step in (0, 4)
     ]
     assert place.weights() == place.weights("alone")
 
@@ -291,7 +289,7 @@ def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place, monkeypa
     monkeypatch.setattr("training_pro.engine.inference.sample_generation.detect_prompt_style", broken)
     ended, events = run(place, sample_every="epoch")
     assert ended.outcome == "finished"
-    assert any("No space left on device. The run goes on." in a.text for a in events_of(Advice, events))
+    assert any("No space left on device. The run continues." in a.text for a in events_of(Advice, events))
 
 
 def test_samples_do_not_count_as_step_time(place, monkeypatch):

@@ -55,7 +55,7 @@ def test_a_probe_reports_the_run_and_changes_nothing(probed):
     assert 0 < event.seconds < event.run_seconds
     assert 60 < event.tokens <= 96
     assert isinstance(ended, JobEnded)
-    assert " for the run" in event_text(event) and ended.text == "Nothing was changed."
+    assert " for the run" in event_text(event) and ended.text == "Nothing changed."
     assert files == files_after
     for old, new in zip(before[0].values(), after[0].values(), strict=True):
         assert torch.equal(old, new)
@@ -240,7 +240,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "4 examples at once do not fit, 2 do" in event_text(event)
+    assert "4 examples at a time do not fit, 2 do" in event_text(event)
     assert "try batch_size = 2, accumulation = 2" in event_text(event)
     assert max(small_memory) > 70
 

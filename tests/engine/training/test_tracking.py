@@ -111,9 +111,7 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fa
     end, events = run(place, "trackio")
     assert end.outcome == "finished"
     advice = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
-    assert advice == [
-        "Reporting to trackio failed and is off for the rest of this run, which goes on: the network is gone"
-    ]
+    assert advice == ["Reporting to trackio failed and is off for the rest of this run: the network is gone"]
     assert callbacks[0].calls.count(fails) == 1
     assert place.weights() == place.weights("without")
 
@@ -125,7 +123,8 @@ def test_a_missing_reporter_is_refused_before_anything_is_read(place, monkeypatc
     before = read_tree(place.folders.user_data)
     with pytest.raises(SettingsError) as error:
         PeftEngine().train(place.settings(report_to="tensorboard"), host, Job("training", "a test"))
-    assert str(error.value) == (
-        "Report to: tensorboard is not installed. Install it (pip install tensorboard), or choose none."
+    assert (
+        str(error.value)
+        == "Report to: tensorboard is not installed. Install it (pip install tensorboard), or choose none."
     )
     assert read_tree(place.folders.user_data) == before

@@ -24,7 +24,7 @@ UNEXPECTED = [
     MemoryError(),
     OSError("full"),
 ]
-EXPECTED = [DataError("a.txt: cannot be read."), SettingsError(["Name: is empty.", "Data: choose some."])]
+EXPECTED = [DataError("a.txt: can't be read."), SettingsError(["Name: is empty.", "Data: choose some."])]
 
 
 def function(error, _inputs):

@@ -102,7 +102,7 @@ def test_before_a_download_only_get_can_be_pressed(panel):
     updates = updates_until(panel, len)
     assert "value" not in panel._fill_name()
     assert last(updates, "get")["interactive"] and not last(updates, "stop")["visible"]
-    assert "No model is being brought." in panel._stop_download()
+    assert "No download is running." in panel._stop_download()
 
 
 def test_a_page_shows_the_progress_and_selects_the_new_model_in_its_menu(panel, download, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_download_that_cannot_start_says_why(panel):
     assert "Type OWNER/NAME" in panel._start_download("  ")
     assert "is no model of the hub" in panel._start_download("gpt2")
     panel._start_download("a/b")
-    assert "Getting a/b goes on. Wait until it is done, or stop it first." in panel._start_download("c/d")
+    assert "Getting a/b is running. Wait until it is done, or stop it first." in panel._start_download("c/d")
 
 
 def test_a_read_only_page_starts_and_stops_nothing(panel):

@@ -63,7 +63,7 @@ def test_the_memory_is_computed_for_this_machine(host, loading, bytes_each, monk
     monkeypatch.setattr(type(host), "uses_gpu", lambda self: False)
     n_bytes = sum(weight.numel() for weight in host.loaded_model().model.parameters()) * bytes_each
     words = page.describe_size(host, "mine", loading)
-    text = re.search(r"about (\d+) (\w+) in memory, loaded as (\w+)", words)
+    text = re.search(r"about (\d+) (\w+) in memory when loaded as (\w+)", words)
     assert text[3] == ("float32" if bytes_each == 4 else "bfloat16")
     assert text[2] == size(n_bytes).split()[1] and float(text[1]) == pytest.approx(
         float(size(n_bytes).split()[0]), rel=0.02
@@ -148,7 +148,7 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
     *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
     assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
-    assert "Going on from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[try_it._heading]
+    assert "Resuming from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[try_it._heading]
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
     assert empty.keys() == {try_it._status} and "is empty. Type one" in empty[try_it._status]
     begin(session, host, finish)

@@ -36,10 +36,10 @@ def test_a_row_names_its_run_and_has_buttons():
     page = queue_html(queue_of(2), auto_start(enabled=True), training=True)
     assert "Queue: 2 wait" in page
     assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
-    assert 'data-tp-queue="away 2" title="Take out: &lt;b&gt;1"' in page
+    assert 'data-tp-queue="away 2" title="Remove: &lt;b&gt;1"' in page
     assert 'data-tp-set="{&#34;name&#34;' in page
     assert "1,300 steps; tiny" in queue_html(queue_of(1, max_steps=1300), auto_start(), training=True)
-    assert "Passed over: &lt;why&gt;" in queue_html(
+    assert "Skipped: &lt;why&gt;" in queue_html(
         queue_of(1).with_skip_reasons({1: "<why>"}), auto_start(), training=False
     )
 
@@ -48,7 +48,7 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
     queue = queue_of(1)
     queue = queue.with_started(queue.waiting[0]).with_ended(1, "failed", "Out of <memory>.")
     page = queue_html(queue, auto_start(), training=False)
-    assert "Queue: nothing waits" in page
+    assert "Queue: no waiting runs" in page
     assert "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page and "Load into form" in page
 
 
@@ -62,7 +62,7 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
         (
             {"off_reason": "Stopped by hand."},
             True,
-            "Stopped by hand. The queue does not follow the run that goes now, unless you press Continue queue",
+            "Stopped by hand. The queue does not continue after the current run unless you press Continue queue",
             "Continue queue after this run (1 waits)",
         ),
         (

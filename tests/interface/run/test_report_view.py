@@ -38,8 +38,8 @@ def test_the_parts_of_a_report(tmp_path):
     page = report_view.html(data.report)
     for words in (
         "Check: ready",
-        "tokens it learns from",
-        "Will it stop: 20 of 20",
+        "trained tokens",
+        "Does it learn to stop: 20 of 20",
         "Share of a step that is padding",
     ):
         assert words in page
@@ -51,9 +51,9 @@ def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
     report = prepare_rows(tmp_path, family("ChatML"), text, chunking="dementor").report
     maps = [sliced for source in report.sources for _, sliced in source.maps]
-    assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", "how often seen", "hard cuts"]
+    assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", "times seen", "hard cuts"]
     without_bars = [replace(sliced, bars=(), hard_cuts=()) for sliced in maps]
-    assert [label for _, label in plan_svg.legend_entries(without_bars)] == ["how often seen"]
+    assert [label for _, label in plan_svg.legend_entries(without_bars)] == ["times seen"]
 
 
 def test_the_histogram_of_lengths_fills_its_width():

@@ -31,7 +31,7 @@ def extend(buttons, epochs):
 @pytest.mark.parametrize("epochs", [0, 0.001, -1, None, 1001, 1e9, float("inf"), float("nan")])
 def test_invalid_numbers_of_epochs_are_refused_with_a_message(running, epochs):
     buttons, job = running
-    with pytest.raises(SettingsError, match="Epochs more: "):
+    with pytest.raises(SettingsError, match="More epochs: "):
         extend(buttons, epochs)
     assert job.control.pending == frozenset()
 

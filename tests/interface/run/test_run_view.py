@@ -84,7 +84,7 @@ def test_the_first_and_last_step_are_drawn(long_run):
 def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
     view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
     curves = view.extra_charts()
-    assert "Loss of each data set" in curves and "Gradient norm" in curves
+    assert "Loss of each dataset" in curves and "Gradient norm" in curves
     assert "&lt;a&gt;" in curves and "<a>" not in curves
     assert "Kept aside" not in curves
 
@@ -99,9 +99,9 @@ def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
 
 def test_a_stopping_run_shows_no_remaining_time():
     view = view_of(planned(9), step(3, 9))
-    assert "done about" in view.html()
+    assert "ends about" in view.html()
     view.job.control.ask(Request.STOP)
-    assert "done about" not in view.html()
+    assert "ends about" not in view.html()
 
 
 def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
@@ -110,7 +110,7 @@ def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
     text = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
     assert f'<p class="tp-quiet">{text}</p>' in view_of(*running).html()
     ended = view_of(*running, JobEnded(outcome="finished", text="Done.")).html()
-    assert "so far" not in ended and "memory at most" in ended and "3.1 GB" in ended
+    assert "so far" not in ended and "peak memory" in ended and "3.1 GB" in ended
 
 
 def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
@@ -121,7 +121,7 @@ def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
 
     view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
     assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
-    assert "Kept aside: perplexity" in view.extra_charts()
+    assert "Validation perplexity" in view.extra_charts()
 
 
 def test_a_single_value_is_a_sentence_and_no_chart():
@@ -129,7 +129,7 @@ def test_a_single_value_is_a_sentence_and_no_chart():
         step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1
     )
     charts = run_charts([], [evaluation])
-    assert "Kept aside: perplexity, one value so far: 4.5 at step 3" in charts
+    assert "Validation perplexity, one value so far: 4.5 at step 3" in charts
     assert "<svg" not in charts
     charts = run_charts([], [evaluation, replace(evaluation, step=6, perplexity=4)])
     assert charts.count("<svg") == 2
@@ -138,9 +138,9 @@ def test_a_single_value_is_a_sentence_and_no_chart():
 def test_a_long_list_in_a_message_is_folded():
     many = ", ".join(f"model.layers.{n}.<proj" for n in range(20))
     html = view_of(
-        planned(9), step(1, 9), Note(text=f"The LoRA sits on all: {many}"), Note(text="Short: so.")
+        planned(9), step(1, 9), Note(text=f"The LoRA is added to all: {many}"), Note(text="Short: so.")
     ).html()
-    assert "<summary>The LoRA sits on all</summary>model.layers.0.&lt;proj, model" in html
+    assert "<summary>The LoRA is added to all</summary>model.layers.0.&lt;proj, model" in html
     assert "<li>Short: so.</li>" in html
 
 

@@ -57,8 +57,8 @@ def row(*cells):
 
 def test_figures_and_different_settings_stand_side_by_side(compare_two):
     html = compare_two()
-    assert row("best loss kept aside", "3.0000 at step 4", "2.0000 at step 4") in html
-    assert row("spent on training", "4 min 00 s", "4 min 00 s") in html
+    assert row("best validation loss", "3.0000 at step 4", "2.0000 at step 4") in html
+    assert row("training time", "4 min 00 s", "4 min 00 s") in html
     assert row("LoRA Rank", "8", "64") in html
     assert "cosine" in html
     assert ">Name<" not in html and ">Data<" not in html
@@ -71,7 +71,7 @@ def test_figures_that_must_not_be_compared_are_named(compare_two):
     assert "tested on different parts" in compare_two(**other_part)
     assert "on different models" in compare_two(**{"training_log.json": {**LOG, "base_model_name": "another"}})
     unknown = compare_two(**{"training_parameters.json": "no JSON"})
-    assert "Which settings b was made with is not known." in unknown
+    assert "The settings that b was trained with are unknown." in unknown
     assert "LoRA Rank" not in unknown
 
 

@@ -29,18 +29,18 @@ def test_best_and_worst_rows_with_their_perplexity_without_a_lora():
     html = row_tables([result("b", a=0.0, b=1.0, c=2.0, d=3.0), result("-", a=1.0, b=2.0, c=3.0, d=3.5)])
     with_lora, without = (lines(part) for part in html.split("Without a LoRA: least"))
     assert with_lora[0][-1] == "without a LoRA"
-    assert with_lora[1] == ["least known", "d", "&lt;d?&gt;", "d!", "20.09", "50%", "1,234", "33.12"]
+    assert with_lora[1] == ["highest perplexity", "d", "&lt;d?&gt;", "d!", "20.09", "50%", "1,234", "33.12"]
     assert [line[:2] for line in with_lora[1:]] == [
-        ["least known", "d"],
+        ["highest perplexity", "d"],
         ["", "c"],
-        ["best known", "a"],
+        ["lowest perplexity", "a"],
         ["", "b"],
     ]
     assert without[0][-1] == "tokens"
-    assert without[1][:2] == ["least known", "d"]
+    assert without[1][:2] == ["highest perplexity", "d"]
     assert re.findall(r"<details( open)?><summary>(.*?)</summary>", html) == [
-        (" open", "b: least and best known rows"),
-        ("", "Without a LoRA: least and best known rows"),
+        (" open", "b: rows with the highest and lowest perplexity"),
+        ("", "Without a LoRA: rows with the highest and lowest perplexity"),
     ]
 
 

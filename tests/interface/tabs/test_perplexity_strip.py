@@ -20,8 +20,8 @@ def result(lora, *losses):
 def test_all_strips_have_one_scale():
     html = loss_strips([result("b", 1.0, 2.0), result("-", 3.0, 5.0)])
     assert re.findall(r'fill-opacity="([0-9.]+)"', html) == ["1.00", "0.76", "0.53", "0.06"]
-    assert "Without a LoRA: best known “&lt;part 0&gt; …” (perplexity 20.09, 50% right)" in html
-    assert "least known “&lt;part 1&gt; …” (perplexity 148.4, 50% right)" in html
+    assert "Without a LoRA: lowest perplexity “&lt;part 0&gt; …” (perplexity 20.09, 50% right)" in html
+    assert "highest perplexity “&lt;part 1&gt; …” (perplexity 148.4, 50% right)" in html
     assert "<part" not in html
 
 
@@ -32,6 +32,6 @@ def test_a_single_segment_has_no_strip():
 def test_strips_of_rows_name_no_extremes():
     row = RowScores(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
     html = loss_strips([replace(result("b", 1.0, 2.0), rows=(row,))])
-    assert "Along the rows, from the first to the last" in html
+    assert "Along the rows, from first to last" in html
     assert "<p>b</p><svg" in html
     assert "Along the text" in loss_strips([result("b", 1.0, 2.0)])

@@ -124,7 +124,7 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation}))
     )
     assert asked_again[tab._empty_button].startswith("Really: 2 things, ") and back == {
-        tab._empty_button: "Empty the trash"
+        tab._empty_button: "Empty trash"
     }
     late, _ = asyncio.run(
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: asked_again[tab._confirmation]}))
@@ -143,7 +143,7 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
 def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, where):
     class MergeEngine:
         def merge(self, asked, host, job):
-            return JobEnded(outcome="finished", text=f"toy with {asked.lora} baked in is there")
+            return JobEnded(outcome="finished", text=f"toy with {asked.lora} merged in is there")
 
     write_files(folders.loras, "story", FINISHED)
     with gr.Blocks():

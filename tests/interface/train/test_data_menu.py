@@ -65,7 +65,7 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
     )
     assert [file.name for file in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
     assert [file.existed for file in again] == [True, True, False, False]
-    assert again[1].message == ("copy of it.txt is there already as story.txt: it is chosen, and not added again.")
+    assert again[1].message == "copy of it.txt is there already as story.txt. It is selected, not added again."
     assert sorted(p.name for p in context.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
     assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
@@ -108,9 +108,10 @@ def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tm
     assert "Not read" not in preview_data({}, context).html
     (folder / "letters.rtf").write_text("x")
     assert (
-        "Not read: letters.rtf (save it as .docx or .odt, or its text as .txt)." in preview_data({}, context).html
+        "Not supported: letters.rtf (save it as .docx or .odt, or its text as .txt)."
+        in preview_data({}, context).html
     )
-    assert "Not read: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
+    assert "Not supported: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
     (tmp_path / "novel.mobi").write_text("x")
     with pytest.raises(DataError, match=r"novel\.mobi: turn it into an \.epub"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "novel.mobi")])

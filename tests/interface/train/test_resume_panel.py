@@ -45,7 +45,7 @@ def test_a_run_resumes_in_its_folder_whatever_name_its_settings_have(context, pa
     settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
     write_files(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
     message, *_ = panel._on_click(panel._resume, {panel._menu: "night"})
-    assert "night goes on." in message
+    assert "night resumes." in message
     assert context.engine.requests.get(timeout=10) == ("night", "continue", "newest")
 
 

@@ -47,26 +47,26 @@ def existing_name(tab, name, method):
 @pytest.mark.parametrize(
     ("files", "words", "going_on"),
     [
-        (files_of_run("finished"), "a finished LoRA", "train it further"),
+        (files_of_run("finished"), "a finished LoRA", "continue training it"),
         (
             {**lora(), "training_log.json": {"ended": "stopped"}},
             "the LoRA of a run that was stopped",
-            "go on with it",
+            "resume it",
         ),
         (
             {**lora(), "training_log.json": {"ended": "failed"}},
-            "the LoRA of a run that broke down",
-            "go on with it",
+            "the LoRA of a run that failed",
+            "resume it",
         ),
-        (CUT_OFF, "a run that was cut off", "go on with it"),
-        (lora(), "a LoRA made elsewhere", "train it further"),
+        (CUT_OFF, "a run that crashed", "resume it"),
+        (lora(), "a LoRA made elsewhere", "continue training it"),
     ],
     ids=["finished", "stopped", "failed", "cut off", "made elsewhere"],
 )
 def test_a_lora_in_every_state(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
     write_files(tab._context.host.folders.loras, name, files)
-    buttons = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
+    buttons = [going_on, "replace it (keeps a backup)", f"use a new name: {name}-2"]
     assert existing_name(tab, name, "lora") == (words, buttons)
     assert existing_name(tab, name, "full") == ("", [])
 
@@ -76,10 +76,10 @@ def test_a_full_model_is_looked_up_in_the_models_folder(tab):
     write_files(
         tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}}
     )
-    kept = "replace it (a backup is kept)"
+    kept = "replace it (keeps a backup)"
     assert existing_name(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
-    buttons = ["go on with it", kept, "use a new name: whole-failed-2"]
-    assert existing_name(tab, "whole-failed", "full") == ("the model of a run that broke down", buttons)
+    buttons = ["resume it", kept, "use a new name: whole-failed-2"]
+    assert existing_name(tab, "whole-failed", "full") == ("the model of a run that failed", buttons)
     assert existing_name(tab, "whole", "lora") == ("", [])
 
 
@@ -109,5 +109,5 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
 
     (words,) = asyncio.run(collect())
     assert "asked exists: a finished LoRA." in words and "press Start again" in words
-    assert "train it further" in words and "replace it (a backup is kept)" in words
+    assert "continue training it" in words and "replace it (keeps a backup)" in words
     assert tab._context.session.latest("training") is None

@@ -71,13 +71,13 @@ def test_every_status_is_described(tmp_path):
         return tmp_path / name
 
     assert describe_folder(tmp_path / "not there") == "a folder"
-    assert describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that was cut off"
+    assert describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that crashed"
     assert describe_folder(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
     assert describe_folder(model("m")) == "a model made elsewhere"
     for end, words in (
         ("finished", "a finished {}"),
         ("stopped", "the {} of a run that was stopped"),
-        ("failed", "the {} of a run that broke down"),
+        ("failed", "the {} of a run that failed"),
     ):
         assert describe_folder(write_log(write_lora(tmp_path / end), ended=end)) == words.format("LoRA")
         assert describe_folder(write_log(model(f"m-{end}"), ended=end)) == words.format("model")

@@ -57,7 +57,7 @@ def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch)
         path.write_bytes(PNG)
 
     monkeypatch.setattr(Figure, "savefig", savefig)
-    graph = [dict(step, phase="by length" if step["current_steps"] < 3 else "as in the data") for step in GRAPH]
+    graph = [dict(step, phase="by length" if step["current_steps"] < 3 else "sequential") for step in GRAPH]
     graph[1]["loss"] = None
     evaluation = EvaluationDone(
         step=2, epoch=1.0, why="end", loss=2.5, perplexity=1.0, accuracy=0.5, tokens=9, seconds=1.0
@@ -67,8 +67,8 @@ def test_phases_evaluations_and_checkpoints_are_drawn_too(tmp_path, monkeypatch)
     )
     axes = figures[0].axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["loss", "smoothed loss", "loss on the part kept aside", "learning rate"]
-    assert [text.get_text() for text in axes.texts] == ["by length", "as in the data", "checkpoint-2"]
+    assert labels == ["loss", "smoothed loss", "validation loss", "learning rate"]
+    assert [text.get_text() for text in axes.texts] == ["by length", "sequential", "checkpoint-2"]
 
 
 def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(tmp_path):

@@ -117,7 +117,7 @@ def test_a_file_that_another_program_has_open_is_waited_for(tmp_path, monkeypatc
 def test_a_broken_file_is_named_and_left_alone(tmp_path, text):
     path = tmp_path / "queue.json"
     path.write_text(text)
-    with pytest.raises(SavingError, match=r"queue\.json cannot be read"):
+    with pytest.raises(SavingError, match=r"queue\.json can't be read"):
         queue.load(path)
     assert path.read_text() == text
 

@@ -131,7 +131,7 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
     assert program.waits == [] and not program.session.auto_start.enabled
     event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
-    assert event.text.startswith("Started from the queue, where it was put at 2")
+    assert event.text.startswith("Started from the queue, added at 2")
     assert event.text.endswith("; it was the last one.")
 
 
@@ -142,7 +142,7 @@ def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
     program.release("first")
     program.wait_until_idle()
     assert (program.began, program.waits) == (["first"], ["a", "b"])
-    assert program.session.auto_start.off_reason == "Training 'first' was stopped by hand."
+    assert program.session.auto_start.off_reason == "Training 'first' was stopped."
     program.line.start()
     program.wait_until(lambda: program.began == ["first", "a"])
     program.session.current.control.ask(Request.DISCARD)
@@ -202,8 +202,10 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
     program.wait_until_idle()
     assert program.done == [("b", "finished"), ("c", "finished")]
     (waiting,) = program.line.queue.waiting
-    assert (waiting.name, waiting.skipped) == ("a", "It was made for toy, and other is loaded.")
-    assert program.session.auto_start.off_reason == "None of those that wait can begin now; each says why."
+    assert (waiting.name, waiting.skipped) == ("a", "It was added for toy, and other is loaded.")
+    assert (
+        program.session.auto_start.off_reason == "None of the waiting runs can start now. Each shows the reason."
+    )
     models[0] = "toy"
     program.line.start()
     program.release("a")
@@ -217,7 +219,7 @@ def test_a_run_that_another_program_trains_is_skipped(program):
         program.release("b")
         assert program.wait_until_idle().done == [("b", "finished")]
     (waiting,) = program.line.queue.waiting
-    assert waiting.skipped == "'a' is being trained just now, by another page or command."
+    assert waiting.skipped == "'a' is being trained by another page or command."
     program.line.start()
     program.release("a")
     assert program.wait_until_idle().waits == []

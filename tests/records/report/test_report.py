@@ -155,7 +155,7 @@ def test_it_is_self_contained_and_escaped(report_html):
 
 def test_every_section_is_there(report_html):
     text = CheckedPage(report_html).text
-    for part in ("The curve", "What it says", "What happened", "Kept aside", "What ran", "On disk"):
+    for part in ("The curve", "Samples", "Events", "Kept aside", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
         "8 of 8 steps",
@@ -167,7 +167,7 @@ def test_every_section_is_there(report_html):
         "With it, after step 8",
         "2,053, 2,011",
         "torch 2.13",
-        "checkpoint-2 whole checkpoint 2 MB the LoRA and its records 1 MB",
+        "checkpoint-2 full checkpoint 2 MB the LoRA and its files 1 MB",
     ):
         assert words.replace("8 of 8 steps", "steps 8 of 8") in text, words
     assert text.count("About right") == 1
@@ -207,9 +207,9 @@ def test_a_run_that_broke_off_is_reported_up_to_there():
     assert "It failed. OSError: no space" in text
     assert "Traceback" in text
     assert "steps 2 of 12" in text
-    assert "Nothing was kept aside" in text
+    assert "There was no validation split" in text
     assert "On disk" not in text
-    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", html[html.index("What happened") :])
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", html[html.index("Events") :])
 
 
 def test_without_finite_losses_there_is_still_a_page():

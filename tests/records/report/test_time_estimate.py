@@ -25,8 +25,8 @@ def test_the_newest_similar_run_counts_without_its_first_step(tmp_path):
     )
     write_run(tmp_path, "mine")
     assert estimate(tmp_path) == [
-        "Time: about 2 min 00 s, if it goes as mine did with this model (CPU, 50 tokens a second). "
-        "Test one step measures it."
+        "Time: about 2 min 00 s, if it is as fast as mine with this model (CPU, 50 tokens per "
+        "second). Use 'Test one step' to measure it."
     ]
 
 

@@ -32,8 +32,9 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES)
     assert (verdict.kind, verdict.step, verdict.better) == ("began to memorize", 8, "checkpoint-8")
     assert verdict.text == (
-        "It began to memorize at step 8. The loss on the part kept aside rose from 2.2000 (step 8) to 2.9000 "
-        "(step 16), while that of the training went on falling, 2.2000 to 1.4000. checkpoint-8 is the better one."
+        "It began to memorize at step 8. The validation loss rose from 2.2000 (step 8) to 2.9000 "
+        "(step 16), while the training loss kept falling from 2.2000 to 1.4000. checkpoint-8 is "
+        "better."
     )
     assert verdict.evidence == {
         "kept_aside_first": 3.0,
@@ -48,14 +49,14 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 
 def test_a_validation_loss_that_only_rose_means_memorizing_from_the_first_step():
     text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
-    assert text.startswith("It began to memorize from the first step on. The loss on the part kept aside rose")
+    assert text.startswith("It began to memorize from the first step. The validation loss rose")
 
 
 def test_the_better_checkpoint_is_one_that_still_exists():
     assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
-    assert gone.text.endswith("No checkpoint of about step 8 is left; end the next run there.")
+    assert gone.text.endswith("No checkpoint of about step 8 is left. End the next run there.")
     kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
     assert kept.text.endswith("What is kept is that of step 8, before it.")
 
@@ -63,9 +64,7 @@ def test_the_better_checkpoint_is_one_that_still_exists():
 def test_it_could_learn_more_while_both_fall():
     verdict = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
     assert (verdict.kind, verdict.better) == ("could learn more", "")
-    assert verdict.text.startswith(
-        "It could learn more. The loss on the part kept aside was still falling at the end"
-    )
+    assert verdict.text.startswith("It could learn more. The validation loss was still falling at the end")
 
 
 @pytest.mark.parametrize("last", [2.19, 2.21])
@@ -80,8 +79,8 @@ def test_where_nothing_changed_it_is_not_about_right(last):
     verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (verdict.kind, verdict.better) == ("did not learn", "")
     assert verdict.text == (
-        "It did not learn. The loss on the part kept aside is what it was before the start: 3.0000 "
-        f"(step 0), {last:.4f} (step 16). More epochs or a higher learning rate may bring something."
+        "It did not learn. The validation loss is the same as before the start: 3.0000 (step 0), "
+        f"{last:.4f} (step 16). More epochs or a higher learning rate may help."
     )
 
 
@@ -89,7 +88,7 @@ def test_worse_in_both_losses_is_not_memorizing():
     rising = {step: 2.0 + step / 10 for step in range(1, 17)}
     verdict = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {8: "c8"})
     assert verdict.kind == "became worse"
-    assert "Try a lower learning rate. c8 is the better one." in verdict.text
+    assert "Try a lower learning rate. c8 is better." in verdict.text
     without = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
     assert "for such texts the model is better without" in without.text
 
@@ -98,20 +97,20 @@ def test_worse_in_both_losses_is_not_memorizing():
 def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
     verdict = judge_run(graph(losses, {}), NAMES)
     assert verdict.kind == "not known"
-    assert verdict.text.startswith("Nothing was kept aside, so learning cannot be told from memorizing.")
+    assert verdict.text.startswith("There was no validation split, so learning cannot be told from memorizing.")
     assert trend in verdict.text
     assert verdict.evidence["training_last"] == losses[16]
 
 
 def test_a_single_evaluation_is_not_enough():
     verdict = judge_run(graph(FALLING, {0: 2.5}), NAMES)
-    assert verdict.text.startswith("The part kept aside was gone through only once, so learning cannot be told")
+    assert verdict.text.startswith("The validation split was evaluated only once, so learning cannot be told")
 
 
 def test_a_validation_split_that_was_never_evaluated_is_said():
     for kwargs in ({"validation_key": "its digest"}, {"evaluates": True}):
         text = judge_run(graph(FALLING, {}), NAMES, **kwargs).text
-        assert text.startswith("The run ended before the part kept aside was gone through, so learning cannot be")
+        assert text.startswith("The run ended before the validation split was evaluated, so learning cannot be")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
@@ -133,4 +132,4 @@ def test_evaluations_on_another_split_do_not_count():
 def test_nan_is_left_out():
     broken = {**MEMORIZED, 20: math.nan}
     assert judge_run(graph({**FALLING, 20: math.nan}, broken), NAMES).step == 8
-    assert judge_run(graph({1: math.nan}, {}), {}).text == "No step has a loss that is a number."
+    assert judge_run(graph({1: math.nan}, {}), {}).text == "No step has a valid loss."
