@@ -99,7 +99,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets, also several (a b, or a,b): the last one wins; the settings file and flags win over presets",
+        help="presets (a b, or a,b); later ones win, and the settings file and flags win over presets",
     )
     flags.add_flags(parser)
     # The file stands first: after --data, it would be taken for another dataset.

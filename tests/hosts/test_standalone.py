@@ -55,7 +55,7 @@ def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
 def test_a_folder_that_is_no_model(tmp_path):
     (tmp_path / "folder").mkdir()
     said = refusal(host(tmp_path, str(tmp_path / "folder")))
-    assert said.startswith(f"There is no model '{tmp_path / 'folder'}'' in ")
+    assert said.startswith(f"There is no model '{tmp_path / 'folder'}' in ")
 
 
 @pytest.mark.parametrize("text", ["{broken", "{}", "[1]", '{"model_type": "newfangled"}'])
