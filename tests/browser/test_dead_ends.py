@@ -88,7 +88,7 @@ def test_without_data_it_says_where_to_put_them(webui, open_tab):
     folder = str(webui.user_data / "training" / "datasets")
     page.wait_for_words("data said", "Add files", folder)
     page.press("check")
-    page.wait_for_words("answer", "Dataset: nothing is chosen", "story.txt")
+    page.wait_for_words("answer", "Dataset: choose at least one file", "story.txt")
 
 
 def test_a_webui_without_the_required_names(webui, open_page):
@@ -110,7 +110,7 @@ def test_errors_in_the_tab_never_reach_the_host(browser, tmp_path, open_page):
     (damaged / "interface" / "base" / "style.py").write_text("raise RuntimeError('a part is damaged')\n")
     with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
         page = open_page(server, tab=OURS, whole=False)
-        page.wait_for(lambda: "cannot draw its tab here" in page.everything(), "a sentence in the tab")
+        page.wait_for(lambda: "can't show its tab here" in page.everything(), "a sentence in the tab")
         assert "a part is damaged" in page.everything()
         assert_webui_answers(page)
 

@@ -45,7 +45,7 @@ def test_only_relevant_settings_are_shown_and_shares_can_be_typed(page):
     page.wait_for_words("data said", "14 examples")
     page.share(ROWS, 50)
     page.wait_for_words("data said", "7 examples")
-    page.wait_for_words("together", "Together 4 examples a step, 4 steps")
+    page.wait_for_words("together", "Effective batch size: 4 examples per step, 4 steps")
 
 
 def test_a_changed_setting_has_a_reset_button(page):
@@ -148,7 +148,7 @@ def test_one_step_is_probed_and_layers_are_picked(page):
     page.fill(name="tried", data="story.txt", cutoff=64)
     page.unfold("part-memory-and-speed")
     page.press("test one step")
-    page.wait_for_words("one step", "a step", "expected by Check", "It fits as it is")
+    page.wait_for_words("one step", "a step", "expected by Check", "It fits without changes")
     page.unfold("part-lora")
     page.press("layers")
     page.tick("tp-layers-picked", "q_proj")
@@ -166,7 +166,7 @@ def test_runs_and_perplexity(demo, page):
     assert text.count("story.txt") == 2
     assert text.count("highest perplexity") == 2
     page.choose("perplexity-data", "ferry-chats.jsonl")
-    page.wait_for_words("how rows are read", "as the Train tab says", "Train on: Auto")
+    page.wait_for_words("how rows are read", "with the settings of the Train tab", "Train on: Auto")
     page.wait_for(lambda: not page.can_write("perplexity-stride"), "a stride that is off")
     page.press("work out")
     page.wait_for_words(
@@ -186,20 +186,20 @@ def test_runs_and_perplexity(demo, page):
     page.press("keep note")
     page.wait_for_words("runs", "the first one")
     page.press("gguf")
-    page.wait_for_words("runs said", "short.gguf", "It is for llama.cpp")
+    page.wait_for_words("runs said", "short.gguf", "Use it in llama.cpp")
     assert (demo.loras / "short" / "short.gguf").is_file()
     page.press("merge")
-    page.wait_for_words("runs said", "New name is empty")
+    page.wait_for_words("runs said", "enter a name for the model")
     page.write("new name", "short-merged")
     page.press("merge")
     page.wait_for_words("runs said", "with short merged in is in", "short-merged")
     assert (demo.user_data / "models" / "short-merged" / "model.safetensors").is_file()
     page.wait_for(lambda: "short-merged" in page.offers("tp-model"), "the merged model in the menu")
     page.press("merge")
-    page.wait_for_words("runs said", "there is a model 'short-merged' already")
+    page.wait_for_words("runs said", "a model named 'short-merged' already exists")
     page.write("new name", "short-too")
     page.press("make own")
-    page.wait_for_words("runs said", "short-too is a LoRA of its own now")
+    page.wait_for_words("runs said", "short-too is now a separate LoRA")
     page.choose("runs-other", "short-too")
     page.wait_for_words("compared", "short and short-too", "Smoothed loss", "steps")
     page.press("delete run")
@@ -211,5 +211,5 @@ def test_runs_and_perplexity(demo, page):
     page.wait_for(lambda: "LoRA: short" not in page.offers("tp-start-from"), "that menu without it, too")
     page.tab("Runs")
     page.press("undo delete")
-    page.wait_for_words("runs said", "is back")
+    page.wait_for_words("runs said", "is restored")
     assert (demo.loras / "short" / "adapter_model.safetensors").is_file()

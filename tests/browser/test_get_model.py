@@ -26,28 +26,28 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
     page.wait_for(lambda: page.written("get") == "Qwen/Qwen3-0.6B", "the suggestion in the box")
     page.write("get", "toys/gated")
     page.press("get")
-    page.wait_for_words("get said", "toys/gated is for those whom its makers let in")
+    page.wait_for_words("get said", "toys/gated is a gated model")
 
     served_hub.seconds_a_piece = 4.0
     page.write("get", ADDRESS)
     page.press("get")
-    page.wait_for_words("get said", "Getting toys/tiny", "kB/s, ")
+    page.wait_for_words("get said", "Downloading toys/tiny", "kB/s, ")
     page.reload()
-    page.wait_for_words("get said", "Getting toys/tiny", " of ")
+    page.wait_for_words("get said", "Downloading toys/tiny", " of ")
     page.wait_for(
         lambda: page.written("get") == "https://huggingface.co/toys/tiny", "what is asked for in the box"
     )
     other = open_page(page_on_hub, width=390)
-    other.wait_for_words("get said", "Getting toys/tiny", " of ")
+    other.wait_for_words("get said", "Downloading toys/tiny", " of ")
     other.press("stop getting")
     for each in (page, other):
-        each.wait_for_words("get said", "Stopped.", "asked for again, it goes on from there")
+        each.wait_for_words("get said", "Stopped.", "Download it again to continue")
 
     served_hub.seconds_a_piece = 0.0
     served_hub.asked.clear()
     page.press("get")
     for each in (page, other):
-        each.wait_for_words("get said", "It stands in the menu of models above")
+        each.wait_for_words("get said", "It is selected in the model menu above")
         each.wait_for(lambda each=each: each.written("model") == NAME, "the model chosen in the menu")
     assert [begin > 0 for name, begin in served_hub.asked if name == "model.safetensors"] == [True]
     page.press("load")
@@ -65,7 +65,7 @@ def test_a_download_during_a_run_keeps_the_other_model_loaded(page_on_hub, serve
     page.unfold("get-part")
     page.write("get", "toys/tiny")
     page.press("get")
-    page.wait_for_words("get said", "It stands in the menu of models above")
+    page.wait_for_words("get said", "It is selected in the model menu above")
     page.wait_for(lambda: page.written("model") == NAME, "the model chosen in the menu")
     page.wait_for_curve(after=curve.last)
     assert "first, float32" in page.words("line")
@@ -80,7 +80,7 @@ def test_it_fits_the_screen(page_on_hub, served_hub, open_page):
     first.press("get")
     for theme, width in (("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)):
         page = open_page(page_on_hub, theme=theme, width=width)
-        page.wait_for_words("get said", "Getting toys/tiny", " of ")
+        page.wait_for_words("get said", "Downloading toys/tiny", " of ")
         assert page.too_wide() == []
         assert page.faint() == []
         page.photograph(f"get-model-{theme}-{width}")

@@ -20,7 +20,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.press("put")
         page.wait_for_words("queue", "1 waits", "b story.txt;", "in 2 epochs")
         page.press("put")
-        page.wait_for_words("queue said", "'b' is the name of a run before it")
+        page.wait_for_words("queue said", "'b' is the name of an earlier run")
         page.fill(name="c", epochs=1)
         page.press("put")
         page.wait_for_words("queue", "2 wait", "c story.txt;")
@@ -29,7 +29,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.wait_for_words("run", "next: c")
         page.photograph("queue-1300")
         narrow = open_page(server, width=400)
-        narrow.wait_for_words("queue", "2 wait", "begins by itself when this run ends")
+        narrow.wait_for_words("queue", "2 wait", "starts when this one ends")
         assert narrow.too_wide() == [] and narrow.faint() == []
         narrow.photograph("queue-400")
         page.press("stop")
@@ -39,9 +39,9 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
             one.close()
     with servers.demo(tmp_path) as server:
         page = open_page(server)
-        page.wait_for_words("queue", "2 wait", "After a start of the program")
+        page.wait_for_words("queue", "2 wait", "by itself after a restart")
         page.press("queue on")
-        page.wait_for_words("queue", "nothing waits", "c: finished", "b: finished")
+        page.wait_for_words("queue", "no waiting runs", "c: finished", "b: finished")
         assert [loras.run_status(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]
         page.reload()
         page.wait_for_words("queue", "b: finished")

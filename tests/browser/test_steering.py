@@ -27,7 +27,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     first_curve = page.start("steered", epochs=ENDLESS)
 
     page.press("pause")
-    page.wait_for_words("run", "it waits until you go on")
+    page.wait_for_words("run", "until you press Resume")
     paused = page.curve()
     page.pause(1.5)
     assert page.curve().last - paused.last <= 1
@@ -42,7 +42,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
 
     page.unfold("more")
     page.press("evaluate")
-    page.wait_for_words("run", "kept aside, step")
+    page.wait_for_words("run", "Validation, step")
     page.press("halve")
     page.wait_for_words("run", "learning rate times 0.5")
     before = planned_steps(page)
@@ -52,10 +52,10 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     page.unfold("part-saving-and-stopping")
     page.fill(save_every="7")
     page.press("use live")
-    page.wait_for_words("run", "Checkpoint every (steps) 0 → 7")
+    page.wait_for_words("run", "Save every (steps) 0 → 7")
 
     page.press("free")
-    page.wait_for_words("run", "the model is out of memory")
+    page.wait_for_words("run", "the model is unloaded")
     freed = page.curve()
     page.press("pause")
     page.wait_for_curve(after=freed.last)
@@ -107,7 +107,7 @@ def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_pat
     with servers.demo(tmp_path) as server:
         assert server.started_after < SECOND_START_SECONDS
         page = open_page(server)
-        page.wait_for_words("unfinished", "night was cut off", "It can go on")
+        page.wait_for_words("unfinished", "night stopped unexpectedly", "You can resume it")
         page.press("go on unfinished")
         curve = page.wait_for_curve(after=before.last)
         assert curve.first == 1

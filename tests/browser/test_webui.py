@@ -97,7 +97,7 @@ def test_out_of_memory_offers_remedies_as_buttons(webui, open_tab):
     try:
         page.fill(name="too-large", data="story.txt", cutoff=64)
         page.press("start")
-        page.wait_for_words("run", "Training 'too-large': failed", "Out of memory", "What helps most")
+        page.wait_for_words("run", "Training 'too-large': failed", "Out of memory", "To fix this")
         page.unfold("part-memory-and-speed")
         page.helpful("gradient_checkpointing").click()
         page.wait_for(lambda: page.setting("gradient_checkpointing") == "on", "what helps in the form")
@@ -125,7 +125,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
     page.wait_for_words("queue", "Training 'outlives' was stopped.")
     page.press("queue on")
-    page.wait_for_words("queue", "after-it: finished", "nothing waits")
+    page.wait_for_words("queue", "after-it: finished", "no waiting runs")
 
 
 def test_a_second_start_during_a_run_is_refused(webui, open_tab):

@@ -205,7 +205,7 @@ def when_free(job, host, do):
     """Call `do` as soon as the run has freed the GPU."""
 
     def wait():
-        while not any("out of memory" in e.text for e in events_of(job, Note)):
+        while not any("the model is unloaded" in e.text for e in events_of(job, Note)):
             time.sleep(0.05)
         do(host)
 
