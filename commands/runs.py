@@ -91,7 +91,7 @@ def _restore(args: argparse.Namespace, folders: Folders) -> None:
     item = next((item for item in items if item.name == inventory.normalize_name(args.name)), None)
     if item is None:
         names = ", ".join(dict.fromkeys(item.name for item in items)) or "nothing"
-        raise SavingError(f"There is no {args.name!r} in the trash. In it: {names}.")
+        raise SavingError(f"There is no {args.name!r} in the trash. It contains: {names}.")
     say(f"{_name_of(trash.restore_item(item, folders), folders)} is restored.")
 
 

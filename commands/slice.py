@@ -84,7 +84,7 @@ def _summary(name: str, figures: SliceMap) -> str:
     units = describe_units(figures.sentences, figures.lines)
     seen = f"each {unit} seen {figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
     return (
-        f"{name}: {format_count(figures.sections, 'part')}, {units}, "
+        f"{name}: {format_count(figures.sections, 'section')}, {units}, "
         f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
         f"{figures.ends}; {figures.trained_tokens} tokens trained per epoch ({figures.growth:.2f} "
         f"times the text), {seen}; {figures.proof}"

@@ -150,7 +150,7 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
     def handle_signal(number: int, frame: FrameType | None) -> None:
         # No print here: the signal may have interrupted one.
         if job.control.asked(Request.STOP) and _is_second_request(signal_times):
-            os.write(2, b"Stopped at once. What is left is the last checkpoint.\n")
+            os.write(2, b"Stopped immediately. Progress since the last checkpoint is lost.\n")
             os._exit(1)  # a normal exit would abort, because the training thread is inside torch
         signal_times.append(time.monotonic())
         job.control.ask(Request.STOP)

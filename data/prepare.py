@@ -158,7 +158,7 @@ def _nothing_left(settings: TrainingSettings) -> str:
     elif settings.text.min_chars:
         reason = "Lower 'Ignore small blocks', or choose another text."
     else:
-        reason = "Raise the cutoff, or change what is learned from ('Train on'), or choose other data."
+        reason = "Raise the cutoff, change 'Train on', or choose another dataset."
     return f"Dataset: there is nothing left to train on. {reason}"
 
 

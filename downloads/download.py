@@ -156,7 +156,7 @@ def _refuse_full_disk(partial: PartialDownload) -> None:
 
 def _start_message(partial: PartialDownload, folder: Path) -> str:
     plan = partial.plan
-    license_note = f", licence {plan.license}" if plan.license else ""
+    license_note = f", license {plan.license}" if plan.license else ""
     present_note = f" ({size(partial.size)} already downloaded)" if partial.size else ""
     return (
         f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "

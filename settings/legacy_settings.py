@@ -294,7 +294,7 @@ _KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)
 
 def _unused_dataset(old: _OldFile) -> Iterator[str]:
     if old.text and old.rows and not old.hybrid:
-        yield (f"Dataset: {old.rows!r} is in the file too, but the older program trained on {old.text!r} only.")
+        yield f"Dataset: {old.rows!r} is ignored, because the older program trained only on {old.text!r}."
 
 
 def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
@@ -304,23 +304,23 @@ def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
 
 def _removed_optimizer(old: _OldFile) -> Iterator[str]:
     if (name := old.name("optimizer")) in _REMOVED_OPTIMIZERS:
-        yield f"The optimizer {name!r} is gone; adamw_torch does the same."
+        yield f"Optimizer: {name!r} no longer exists; adamw_torch does the same."
 
 
 def _different_schedule(old: _OldFile) -> Iterator[str]:
     """Schedules that have the same name in transformers but another curve here."""
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
-        yield "Schedule 'polynomial': the older program's fell linearly to 0, which is 'linear' here."
+        yield "LR Scheduler: 'polynomial' fell linearly to 0 in the older program, which is 'linear' here."
     elif name == "cosine_with_restarts":
-        yield "Schedule 'cosine_with_restarts': the older program's never restarted, which is 'cosine' here."
+        yield "LR Scheduler: 'cosine_with_restarts' was 'cosine' in the older program, so it is 'cosine' here."
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
-        yield "Schedule 'inverse_sqrt': without warmup the older program's hardly fell; 'constant' is nearer."
+        yield "LR Scheduler: 'inverse_sqrt' without warmup hardly fell in the older program; try 'constant'."
 
 
 def _unknown_keys(old: _OldFile) -> Iterator[str]:
     if keys := [key for key in old.values if key not in _KNOWN_KEYS]:
-        yield f"Not known here, and ignored: {', '.join(sorted(keys))}."
+        yield f"Unknown keys, ignored: {', '.join(sorted(keys))}."
 
 
 _NOTE_RULES: tuple[Callable[[_OldFile], Iterator[str]], ...] = (

@@ -100,7 +100,7 @@ def _read_json_object(path: Path) -> dict[str, Any] | None:
 def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     """Save the values under a name; raise SettingsError if it cannot be a file name or is one of ours."""
     if problem := name_problem(name, "preset"):
-        raise SettingsError([f"Preset: its name {problem}"])
+        raise SettingsError([f"Preset: {problem}"])
     if name.casefold() in _reserved_names():
         raise SettingsError([f"Preset: {name!r} is the name of a built-in preset. Choose another name."])
     write_json(_file(folder, name), _preset_values(values))

@@ -134,7 +134,7 @@ def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[Finding]
             yield problem(
                 "eval_data",
                 f"Evaluation dataset: {name} is also in the training data. Remove it from one of the "
-                "two, or keep a share of it aside instead.",
+                "two, or use a validation split instead.",
             )
 
 

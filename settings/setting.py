@@ -125,7 +125,7 @@ def _read_number(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value.strip() in setting.words:
         return value.strip()
     if value is None or value == "":
-        raise ValueError(f"{setting.label}: is empty.{_example_hint(setting)}")
+        raise ValueError(f"{setting.label}: it is empty.{_example_hint(setting)}")
     try:
         if isinstance(value, bool):
             raise ValueError

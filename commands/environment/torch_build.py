@@ -111,8 +111,8 @@ def _user_arguments(pin: str, spec: str) -> list[str]:
     if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
         return [first, *rest]
     raise TrainingProError(
-        f"--torch {spec!r}: give a version (2.12.0), a build of PyTorch's (cpu, cu126, rocm6.4), "
-        "or what pip takes (a wheel's path or address, or 'torch==2.12.0 --index-url ADDRESS')."
+        f"--torch {spec!r}: give a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
+        "or what pip accepts (a wheel's path or address, or 'torch==2.12.0 --index-url ADDRESS')."
     )
 
 

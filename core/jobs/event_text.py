@@ -75,7 +75,7 @@ def _checkpoint_saved(event: events.CheckpointSaved) -> str:
 
 @event_text.register
 def _machine_use(event: events.MachineUse) -> str:
-    """'graphics card: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
+    """'GPU: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
     device = plural(event.cards, "GPU") if event.cards else "memory of the program"
     total = f" of {size(event.total)}" if event.total else ""
     readings = ((event.busy, "% busy"), (event.celsius, "\u00b0C"), (event.watts, "W"))

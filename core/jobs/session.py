@@ -87,8 +87,8 @@ def _run_work(job: Job, work: JobFn) -> JobEnded:
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
         text = f"{job.title} ended with {type(error).__name__}: {error}"
         if is_updated():
-            advice = "restart the webui or the page, then try again"
-            text += f". Training PRO was updated since it was started: {advice}"
+            advice = "Restart the webui or the page, then try again"
+            text += f". Training PRO was updated while it was running. {advice}"
         return JobEnded(outcome="failed", text=text, details=traceback.format_exc())
 
 

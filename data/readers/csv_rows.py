@@ -48,7 +48,7 @@ class Dialect:
         header = (
             "column names in the first line"
             if self.has_header
-            else "no column names in the first line, so columns have numbers"
+            else "no column names in the first line, so columns are numbered"
         )
         return f"{columns}, {quotes}, {header}"
 
@@ -201,9 +201,8 @@ def _remedy(dialect: Dialect) -> str:
 def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
-        return (
-            f"has a text longer than {MAX_CELL_CHARS:,} characters. Split it, or close the {quote} that starts it."
-        )
+        remedy = f"Split it, or close the {quote} that starts it." if quote else "Split it."
+        return f"has a text longer than {MAX_CELL_CHARS:,} characters. {remedy}"
     if "unexpected end" in error:
         return f"ends too early: a {quote} starts a text and none ends it."
     if "expected after" in error:

@@ -169,7 +169,7 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
     except RecursionError:
         yield Row(number, {}, "is nested too deeply. A row is an object of columns.")
     except ValueError:  # valid JSON, but Python limits the digits of a number
-        yield Row(number, {}, f"holds {TOO_MANY_DIGITS}")
+        yield Row(number, {}, f"contains {TOO_MANY_DIGITS}")
 
 
 def _line_problem(error: json.JSONDecodeError, line: str) -> str:
@@ -200,7 +200,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     elif error.msg.startswith("Invalid \\escape"):
         explanation = "a single backslash; write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
-        explanation = 'names and texts stand in straight double quotes (")'
+        explanation = 'put names and texts in straight double quotes (")'
     elif error.msg == "Extra data":
         explanation = "there is something after the end"
     else:
@@ -212,7 +212,7 @@ def _limit_problem(error: Exception, name: str) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
         return f"{name} is nested too deeply for rows. A row is an object of columns."
-    return f"{name} holds {TOO_MANY_DIGITS}"
+    return f"{name} contains {TOO_MANY_DIGITS}"
 
 
 def _lines_are_rows(text: str) -> bool:
@@ -233,7 +233,7 @@ def _find_rows(value: Any, name: str) -> list[Any]:
     elif isinstance(value, dict):
         rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[]) or _rows_from_columns(value) or [value]
     else:
-        raise DataError(f"{name} holds {describe_value(value)}. It must contain a JSON array of rows.")
+        raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     if not rows or rows == [{}]:
         raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     return rows

@@ -91,7 +91,9 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]}")
 
 
-_GOES_ON = "the model never learns to stop. Add hard cuts where a chapter or scene ends, or choose another one."
+_GOES_ON = (
+    "the model never learns to stop. Add hard cuts where a chapter or scene ends, or choose another hard cut."
+)
 _FEW_ENDS_ADVICE = {
     0: f"no hard cut was found, and its end is in the validation split, so no EOS token is trained on: {_GOES_ON}",
     1: f"no hard cut was found, so there is only one EOS token, at the end of the text: {_GOES_ON}",
@@ -104,9 +106,8 @@ def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
         if isinstance(source, TextSource) and len(source.sliced.sections) == 1:
             mark, count = _most_common_mark(source.sliced.text[:MAX_CHARS])
             if count >= MIN_MATCHES:
-                reason = (
-                    f"{source.name}: {mark!r} stands {count} times at the start of a line, and divides the text."
-                )
+                place = f"{source.name}: {mark!r} appears {count} times at the start of a line"
+                reason = f"{place}, so it may separate sections."
                 yield Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
                 return
 

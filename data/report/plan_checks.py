@@ -197,7 +197,7 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     else:
         yield advice(
             "switch_pairs",
-            f"Pair phase: two neighbours have more than the {context} tokens of the model's context, "
+            f"Pair phase: two neighbors have more than the {context} tokens of the model's context, "
             f"so there are no pairs. Turn the pair phase off, or use a cutoff of {context // 2}.",
         )
 

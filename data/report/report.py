@@ -81,7 +81,7 @@ class SourceReport:
             return f"{self.name}: {self.what}, {format_count(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
         blocks = format_count(text.blocks, "block")
-        files, parts = format_count(self.files, "file"), format_count(text.parts, "part")
+        files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
     @property
@@ -204,12 +204,13 @@ class DatasetReport:
         if len(self.sources) > 1:
             lines.append(f"Mixture, in trained tokens: {describe_mixture(self.sources)}")
         if self.kept_aside:
-            lines.append(f"Kept aside: {self.kept_aside.words()}")
+            lines.append(f"Validation split: {self.kept_aside.words()}")
         if self.examples:
             lines.append(
                 f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
-                f"({self.trained_tokens} learned from), longest {self.longest} of {self.cutoff}; "
-                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} an epoch, {self.steps} in all"
+                f"({self.trained_tokens} trained on), longest {self.longest} of {self.cutoff}; "
+                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per epoch, "
+                f"{self.steps} in total"
             )
             lines += self._describe_run()
         return "\n".join([*lines, *(s.text() for s in self.shown)])
@@ -249,11 +250,11 @@ def describe_source(source: SourceReport) -> Iterator[str]:
 
 def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-    left_out = f", {text.left_out}too small" if text.left_out else ""
+    left_out = f", {text.left_out} too small" if text.left_out else ""
     unit = unit_name(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-        f"{text.parts} {plural(text.parts, 'part')}, {describe_units(text.sentences, text.lines)} -> "
+        f"{text.parts} {plural(text.parts, 'section')}, {describe_units(text.sentences, text.lines)} -> "
         f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
     )
     yield (
@@ -266,9 +267,9 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
 def _describe_rows(source: SourceReport, rows: RowReport) -> str:
     excluded = "".join(f"; {count} {reason}" for count, reason in exclusion_counts(rows) if count)
     return (
-        f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> "
-        f"{source.examples} {plural(source.examples, 'example')}{excluded}; "
-        f"{source.tokens} tokens, {source.trained_tokens} learned from; longest {source.lengths.longest}, then "
+        f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
+        f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
+        f"{source.trained_tokens} trained on; longest {source.lengths.longest}, then "
         f"{source.lengths.second}"
     )
 

@@ -228,21 +228,21 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
     if count := counts.merged_systems:
         notes.append(
             f"The template has no system message: in {count} {plural(count, 'row')} it is put before "
-            "the first question."
+            "the first user message."
         )
     if isinstance(schema, TextSchema) and settings.rows.system:
         notes.append("The system message is not used because the rows are plain texts.")
     if counts.without_marker:
         notes.append(
-            f"{counts.without_marker} {plural(counts.without_marker, 'row does', 'rows do')} not hold "
-            f"{settings.rows.train_only_after!r}: dropped."
+            f"{counts.without_marker} {plural(counts.without_marker, 'row does', 'rows do')} not "
+            f"contain {settings.rows.train_only_after!r}: dropped."
         )
     if counts.no_reply:
         verb = plural(counts.no_reply, "row has", "rows have")
         notes.append(f"{counts.no_reply} {verb} no reply to train on: dropped.")
     if any(counts.left_out.values()):
         listed = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.left_out.items()) if count)
-        notes.append(f"Dropped from its conversations: {listed}.")
+        notes.append(f"Dropped from conversations: {listed}.")
     if counts.bad and settings.rows.bad_rows == "skip":
         notes.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} can't be read: skipped.")
     return notes

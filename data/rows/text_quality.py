@@ -135,8 +135,8 @@ def inspect_texts(
     inspector = TextInspector(phrases)
     sections = [s for text in texts for s in (text.text.split(hard_cut) if hard_cut else [text.text])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
-        inspector.look(section, section, f"part {number}")
-    findings = list(inspector.findings(name, "part"))
+        inspector.look(section, section, f"section {number}")
+    findings = list(inspector.findings(name, "section"))
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
 

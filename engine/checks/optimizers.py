@@ -30,7 +30,7 @@ _UNSUPPORTED = {
     "adamw_torch_npu_fused": "it is for Ascend NPUs",
     "galore": "it replaces LoRA and can't train one",
     "apollo": "it replaces LoRA and can't train one",
-    "schedule_free": "its result is an average of the weights, and a save would store the weights of one step",
+    "schedule_free": "its result is an average of the weights, and a checkpoint would hold the weights of one step",
     "lomo": "it updates weights during the backward pass, which does not work with accumulation and clipping",
 }
 
@@ -61,7 +61,7 @@ def _unknown_name_message(optimizer: str) -> str:
         return ""
     matches = difflib.get_close_matches(optimizer, names, n=1)
     hint = f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(names)}."
-    return f"transformers knows no {optimizer!r}. {hint}"
+    return f"transformers has no optimizer {optimizer!r}. {hint}"
 
 
 def _required_package(optimizer: str) -> str:

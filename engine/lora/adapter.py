@@ -91,7 +91,7 @@ def _expert_problems(config: LoraConfig) -> Iterator[str]:
     if config.lora_dropout:
         yield f"Dropout: {config.lora_dropout:g} can't be used {clause.format('Set it to 0')}"
     if config.use_dora:
-        yield f"DoRA: it can't be used {clause.format('Leave it off')}"
+        yield f"DoRA: it can't be used {clause.format('Turn it off')}"
 
 
 def tie_weights(model: PeftModel) -> None:

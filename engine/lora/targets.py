@@ -184,8 +184,8 @@ def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) 
 
 def _unfit_message(names: list[str]) -> str:
     return (
-        f"Target modules: no LoRA can sit on {_as_ranges(names)}; this architecture does not use them "
-        "as plain layers. Remove them, or choose all linear layers, which skips them."
+        f"Target modules: a LoRA can't be added to {_as_ranges(names)}; this architecture does not "
+        "use them as plain layers. Remove them, or choose all linear layers, which skips them."
     )
 
 

@@ -36,7 +36,7 @@ BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
 MERGE_HINT = "Merge it into the model instead, and convert the merged model with llama.cpp."
-ATTENTION_ONLY_HINT = " Or train one on q-k-v-o alone."
+ATTENTION_ONLY_HINT = " Or train one on q-k-v-o only."
 Tensors = Mapping[str, Matrix]
 
 

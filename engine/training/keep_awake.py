@@ -62,7 +62,7 @@ def _start_helper(command: Sequence[str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
-        raise _CannotError(f"{command[0]} cannot be started ({error.strerror})") from error
+        raise _CannotError(f"{command[0]} can't be started ({error.strerror})") from error
 
 
 def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:

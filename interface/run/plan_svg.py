@@ -23,7 +23,7 @@ def slice_map_svg(sliced: SliceMap) -> str:
     counts = (
         format_count(sliced.blocks + sliced.windows, "block"),
         format_count(sliced.overlaps, "overlap block"),
-        format_count(sliced.sections, "part"),
+        format_count(sliced.sections, "section"),
     )
     parts = [*_bars(_visible_bars(sliced)), *_heat(sliced), *_cuts(sliced.hard_cuts)]
     return svg.picture(WIDTH, 62, "tp-map", ", ".join(counts), parts)

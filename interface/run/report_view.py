@@ -24,8 +24,8 @@ from ..base import apply_button, link_settings, markup, outdated, setting_link
 from . import plan_svg
 
 MAX_MAPS = 6
-TEXT_COLUMNS = ("data", "files", "parts", "made of", "blocks", "overlaps", "left out")
-ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "left out")
+TEXT_COLUMNS = ("data", "files", "sections", "made of", "blocks", "overlaps", "dropped")
+ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 

@@ -204,7 +204,7 @@ class RunView:
         last = self._evaluations[-1]
         best = min((e for e in self._evaluations if e.validation_key == last.validation_key), key=lambda e: e.loss)
         earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
-        return [(f"kept aside, step {last.step}{earlier}", f"{last.loss:.4f}")]
+        return [(f"validation loss, step {last.step}{earlier}", f"{last.loss:.4f}")]
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""

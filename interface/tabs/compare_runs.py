@@ -49,7 +49,7 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     runs = (RunRecords(first), RunRecords(second))
     smoothed = {run.entry.name: [(s.step, s.smoothed) for s in read_steps(run.graph)] for run in runs}
     kept_aside = {run.entry.name: [(e.step, e.loss) for e in read_evaluations(run.graph)] for run in runs}
-    charts = line_chart("Smoothed loss", smoothed), line_chart("Kept aside", kept_aside)
+    charts = line_chart("Smoothed loss", smoothed), line_chart("Validation loss", kept_aside)
     warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
     rows = [*_figures(*runs), *_settings(*runs)]
     return markup.card(

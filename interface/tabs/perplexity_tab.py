@@ -169,10 +169,10 @@ def _existing_names(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 EXPLANATION = (
-    "Perplexity is between how many tokens the model hesitates at each place of a text: lower is better known. On "
-    "a text that was not trained on it tells whether a LoRA, or which checkpoint, learned something that holds; "
-    "on the text that was, how far it is known by heart, and where in it. Of rows (chats, questions and answers) "
-    "the replies count, and it is told which of them are known least and best."
+    "Perplexity measures how well the model predicts a text: lower is better. On a text that was not in the "
+    "training data, it shows whether a LoRA, or which checkpoint, improved the model. On the training text, it "
+    "shows how much was memorized, and where. For rows (chats, questions and answers), the replies are measured, "
+    "and the rows with the highest and lowest perplexity are listed."
 )
 
 

@@ -163,7 +163,7 @@ class TryTab:
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        async for status, _ in self._follow(f"Putting {name} on", work):
+        async for status, _ in self._follow(f"Attaching {name}", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:

@@ -80,7 +80,7 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
     if evaluations:
         yield polyline(((x(e.step), y(e.loss)) for e in evaluations), class_="tp-kept")
     for e in evaluations:
-        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: kept aside {e.loss:.4f}")
+        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: validation loss {e.loss:.4f}")
     for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
         figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {s.learning_rate:.3g}"
         yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}")

@@ -124,7 +124,7 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("steps", f"{last.step} of {_planned_steps(data)}"),
         ("epochs", f"{last.epoch:.2f}"),
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
-        ("kept aside", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
+        ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
         ("training time", duration(seconds)),
         ("a step", duration(seconds / len(steps))),
         ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
@@ -183,7 +183,7 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
 
 
 def _evaluation_rows(graph: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The evaluations, with the loss of each data set if there are several."""
+    """The evaluations, with the loss of each dataset if there are several."""
     evaluations, rows = read_evaluations(graph), list[Row]()
     for e in evaluations:
         by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())

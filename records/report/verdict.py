@@ -123,7 +123,7 @@ class _Judge:
     def _checkpoint_advice(self) -> str:
         """Say which checkpoint to use."""
         if self._kept_step and self._kept_step == self._best.step:
-            return f" The saved LoRA is that of step {self._kept_step}, before it."
+            return f" The saved LoRA is from step {self._kept_step}, before that."
         if name := self._better_checkpoint():
             return f" {name} is better."
         if self._best.step == 0:
@@ -131,7 +131,7 @@ class _Judge:
                 " It was never lower than before the first step, so the model is better on such "
                 "texts without this LoRA."
             )
-        return f" No checkpoint of about step {self._best.step} is left. End the next run there."
+        return f" No checkpoint near step {self._best.step} is left. End the next run there."
 
     def _better_checkpoint(self) -> str:
         """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""
@@ -161,7 +161,7 @@ class _Judge:
 
 def _title(kind: VerdictKind, step: int) -> str:
     words: dict[VerdictKind, str] = {
-        "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step on'}",
+        "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step'}",
         "became worse": "It became worse",
         "could learn more": "It could learn more",
         "did not learn": "It did not learn",

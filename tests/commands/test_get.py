@@ -60,7 +60,7 @@ def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub,
     process.send_signal(signal.SIGINT)
     code, out, err = told(process)
     assert (code, out) == (1, "")
-    assert "Stopped. " in err and "asked for again, it goes on from there." in err
+    assert "Stopped. " in err and "Download it again to continue." in err
     served_hub.seconds_a_piece = 0.0
     served_hub.asked.clear()
     assert told(get("toys/tiny"))[0] == 0
@@ -68,6 +68,6 @@ def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub,
 
 
 def test_a_refusal_is_one_sentence(get):
-    assert told(get("gpt2"))[2].startswith("'gpt2' is no model of the hub: write OWNER/NAME")
+    assert told(get("gpt2"))[2].startswith("'gpt2' is not a model on the Hub. Enter OWNER/NAME")
     code, out, err = told(get("toys/tiny", "--revision", "old"))
     assert (code, out) == (1, "") and err.splitlines()[-1].startswith("toys/tiny has no revision 'old'.")

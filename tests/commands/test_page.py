@@ -15,14 +15,14 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(SettingsError, match=rf"^Port {port} cannot be had .* \(--port {port + 1}\)\.$"):
+        with pytest.raises(SettingsError, match=rf"^Port {port} is not available .* \(--port {port + 1}\)\.$"):
             refuse_used_port(port)
     refuse_used_port(port)
 
 
 @pytest.mark.parametrize("port", [-1, 70000])
 def test_a_number_that_is_no_port_is_refused_too(port):
-    with pytest.raises(SettingsError, match=f"^Port {port} cannot be had"):
+    with pytest.raises(SettingsError, match=f"^Port {port} is not available"):
         refuse_used_port(port)
 
 

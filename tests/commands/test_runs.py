@@ -68,7 +68,7 @@ def test_deleted_comes_back(runs, loras):
     assert "In the trash: story, " in runs()[1]
     assert json.loads(runs("--json")[1])["trash"][0]["name"] == "story"
     assert runs("story", "--restore") == (0, "", "story is restored.")
-    assert runs("story", "--restore")[::2] == (1, "There is no 'story' in the trash. In it: nothing.")
+    assert runs("story", "--restore")[::2] == (1, "There is no 'story' in the trash. It contains: nothing.")
     runs("night", "--delete")
     assert runs("--empty-trash")[2].endswith(" freed.")
     assert sorted(p.name for p in loras.iterdir()) == ["story"]
@@ -77,11 +77,11 @@ def test_deleted_comes_back(runs, loras):
 def test_data_made_ready_are_shown_and_cleared(runs, loras):
     kept = loras.parent / "training" / "prepared" / f"{'a' * 64}.arrow"
     kept.parent.mkdir(parents=True)
-    assert "Data made ready" not in runs()[1]
+    assert "Prepared data" not in runs()[1]
     kept.write_bytes(2000 * b"x")
     assert "Prepared data: 2 kB (" in runs()[1]
     assert json.loads(runs("--json")[1])["prepared"]["size"] == 2000
-    assert runs("--clear-prepared")[2].startswith("2 kB are free again")
+    assert runs("--clear-prepared")[2].startswith("2 kB freed")
     assert not kept.exists()
 
 
@@ -94,7 +94,7 @@ def test_slimmed_is_what_a_run_can_do_without(runs, loras):
 
 
 def test_a_checkpoint_made_a_lora(runs, loras):
-    assert "early is a LoRA of its own now" in runs("story/checkpoint-4-epoch-1", "--as", "early")[2]
+    assert "early is now a separate LoRA" in runs("story/checkpoint-4-epoch-1", "--as", "early")[2]
     assert "early" in runs()[1]
     assert runs("story/checkpoint-6-user", "--as", "early")[::2] == (
         1,

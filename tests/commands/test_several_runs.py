@@ -54,7 +54,7 @@ def test_all_are_checked_before_the_first_begins(with_lora, capsys, file):
     files = [file("b"), file("again", name="b"), file("a"), file("d", data=["missing.txt"])]
     assert train(with_lora, *files) == 1
     said = capsys.readouterr().err.splitlines()[-3:]
-    assert said[0].startswith("again.json: Name: 'b' is the name of a run before it. Choose another name")
+    assert said[0].startswith("again.json: Name: 'b' is the name of an earlier run. Choose another name")
     assert said[1].startswith("a.json: Name: 'a' already exists: a finished LoRA.")
     assert said[2].startswith("d.json: Dataset: there is no 'missing.txt' in ")
     assert train(with_lora, file("e", rank=0), file("f", epochs="many")) == 1
@@ -73,7 +73,7 @@ def test_what_is_finished_already_is_passed_over_with_resume(with_lora, capsys, 
 def test_several_processes_train_one_run(place, capsys, file, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert train(place, file("a"), file("b")) == 1
-    assert "Start torchrun (accelerate) once for each." in capsys.readouterr().err
+    assert "Start torchrun (or accelerate) once for each file." in capsys.readouterr().err
 
 
 @pytest.mark.timeout(120)

@@ -79,7 +79,7 @@ def test_without_json_it_is_for_reading(place, book, capsys):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nothing.txt", "neither among the data sets"),
+        ("nothing.txt", "There is no dataset {path!r} in "),
         ("picture.txt", "is not text"),
         ("empty.txt", "is empty"),
     ],
@@ -89,4 +89,4 @@ def test_what_cannot_be_cut_is_one_sentence(place, tmp_path, capsys, name, said)
     (tmp_path / "empty.txt").write_text("")
     assert cut(place, tmp_path / name, "--json") == 1
     out, err = capsys.readouterr()
-    assert (out, said in err, "Traceback" in err) == ("", True, False)
+    assert (out, said.format(path=str(tmp_path / name)) in err, "Traceback" in err) == ("", True, False)

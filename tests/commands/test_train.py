@@ -161,16 +161,16 @@ def png(path):
 
 
 BAD = {
-    "no name": ({"name": None}, "Name: is empty. Give the LoRA a name, for example 'my-story'."),
+    "no name": ({"name": None}, "Name: it is empty. Give the LoRA a name, for example 'my-story'."),
     "a dot": (
         {"name": "my.lora"},
         "Name: 'my.lora' contains a dot, and a LoRA with a dot in its name can't be attached. Use - or _ instead.",
     ),
-    "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter a plain name; the LoRA is saved in"),
-    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved in"),
-    "too long": ({"name": "x" * 300}, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
+    "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter a plain name; the LoRA is saved under"),
+    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under"),
+    "too long": ({"name": "x" * 300}, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
     "no data": ({"data": None}, "Dataset: choose at least one file, for example story.txt."),
-    "missing": ({"data": "missing.txt"}, "There is no 'missing.txt': neither among the data sets, in"),
+    "missing": ({"data": "missing.txt"}, "There is no dataset 'missing.txt' in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Add text to it, or remove it from the dataset."),
     "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),
     "a comma": (
@@ -283,7 +283,7 @@ def test_a_second_one_stops_at_once(place):
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert rest.splitlines()[-1] == "Stopped at once. What is left is the last checkpoint."
+    assert rest.splitlines()[-1] == "Stopped immediately. Progress since the last checkpoint is lost."
 
 
 def test_a_console_that_never_returns_does_not_hold_the_run_up(place):

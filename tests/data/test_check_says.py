@@ -95,7 +95,7 @@ def test_ends_of_sections_that_stop(tmp_path):
 def test_a_long_text_with_one_end_token_gets_advice(tmp_path):
     text = "A sentence of a few words is here. " * 300
     (sentence,) = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice
-    assert sentence.startswith("a.txt: no hard cut was found, so an end token stands only at the end")
+    assert sentence.startswith("a.txt: no hard cut was found, so there is only one EOS token, at the end")
 
 
 def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
@@ -103,7 +103,8 @@ def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
     assert (report.stops.stopping, report.stops.of) == (0, 0)
     assert any(
-        sentence.startswith("a.txt: no hard cut was found, and its end is kept") for sentence in report.advice
+        sentence.startswith("a.txt: no hard cut was found, and its end is in the validation split")
+        for sentence in report.advice
     )
 
 
@@ -126,7 +127,7 @@ def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
     suggestions = [s for s in prepare_rows(tmp_path, CHATML, text).report.suggestions if s.key == "hard_cut"]
     assert [s.value for s in suggestions] == ([mark] if mark else [])
     if mark:
-        assert "4 times at the beginning of a line" in suggestions[0].why
+        assert "4 times at the start of a line" in suggestions[0].why
         report = prepare_rows(tmp_path / "b", CHATML, text, hard_cut=mark).report
         assert report.stops.of == 5
         assert not [s for s in report.suggestions if s.key == "hard_cut"]
@@ -231,7 +232,7 @@ def test_the_report_contains_all_of_it(tmp_path):
         "Does it learn to stop: 2 of 2",
         "EOS <|im_end|>",
         "Padding: 0 % shuffled",
-        "Memory",
+        "Expected memory",
     ):
         assert line in text
     as_json = data.report.as_json()
@@ -242,7 +243,7 @@ def test_the_report_contains_all_of_it(tmp_path):
 def test_a_hard_cut_is_suggested_on_one_line_of_the_console(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"pride.txt": CHAPTERS}, cutoff=64).report
     (line,) = (line for line in report.text().splitlines() if line.startswith("Suggestion: hard_cut"))
-    assert line.startswith(r"Suggestion: hard_cut = \nChapter. pride.txt: 'Chapter' stands 3 times")
+    assert line.startswith(r"Suggestion: hard_cut = \nChapter. pride.txt: 'Chapter' appears 3 times")
 
 
 @pytest.mark.parametrize(

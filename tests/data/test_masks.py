@@ -182,7 +182,7 @@ def test_a_system_message_where_the_template_takes_none(tmp_path):
     data = prepare_rows(tmp_path, family("Mistral"), {"rows.jsonl": [chat("Hi", "No.", system="Be brief.")]})
     assert "[INST] Be brief.\n\nHi [/INST] No.</s>" in data.examples[0].text
     (source,) = data.report.sources
-    assert "in 1 row it stands before the first question" in source.notes[1]
+    assert "in 1 row it is put before the first user message" in source.notes[1]
 
 
 def test_a_system_message_is_added_where_there_is_none(tmp_path):
@@ -293,5 +293,5 @@ def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
         prepare_rows(tmp_path, family("ChatML"), {"rows.json": [{"text": "a b"}]}, train_only_after="§")
     row = chat("Hi", "No.")
     row["messages"][1]["train"] = False
-    with pytest.raises(DataError, match="nothing is left to learn from"):
+    with pytest.raises(DataError, match="there is nothing left to train on"):
         prepare_rows(tmp_path / "b", family("ChatML"), {"rows.json": [row]})

@@ -135,7 +135,7 @@ def test_a_cutoff_beyond_the_context_is_not_ready(folders):
     result = check_story(folders, context=100, cutoff=128)
     assert result.verdict == "not ready"
     assert result.problems == (
-        "Maximum context length (Cutoff): 128 is more than toy takes (100 tokens). Use 100 or less.",
+        "Maximum context length (Cutoff): 128 is more than toy supports (100 tokens). Use 100 or less.",
     )
 
 
@@ -149,12 +149,12 @@ def test_accumulation_beyond_the_batches_is_lowered_with_a_note(folders):
 
 
 def test_a_missing_end_token_gets_advice(folders):
-    assert "This tokenizer has no end token" in check_story(folders, WordTokenizer(eos=None)).advice[0]
+    assert "This tokenizer has no EOS token" in check_story(folders, WordTokenizer(eos=None)).advice[0]
     assert check_story(folders, WordTokenizer(eos=None), add_eos="never").advice == ()
 
 
 def test_an_empty_result_is_a_sentence(folders):
-    with pytest.raises(DataError, match="nothing is left to learn from"):
+    with pytest.raises(DataError, match="there is nothing left to train on"):
         prepare_story(folders, min_chars=1000)
 
 
@@ -168,7 +168,7 @@ def test_data_that_cannot_be_prepared_get_a_report_too(folders):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architectures": ["CLIPModel"], "model_type": "clip"}, "toy (CLIPModel) does not write text on"),
+        ({"architectures": ["CLIPModel"], "model_type": "clip"}, "toy (CLIPModel) can't generate text"),
         ({"architectures": ["BertForMaskedLM"]}, "(BertForMaskedLM)"),
         (
             {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},

@@ -70,7 +70,7 @@ def test_before_it_comes_it_is_said_what_it_is_and_while_it_comes_how_far_it_is(
     _, told = get(models)
     announced = next(event.text for event in told if isinstance(event, Note))
     assert announced.startswith("toys/tiny at ")
-    assert ": llama, licence apache-2.0, " in announced and f"for {models / 'toys_tiny'}; " in announced
+    assert ": llama, license apache-2.0, " in announced and f"for {models / 'toys_tiny'}; " in announced
     fetched = [event for event in told if isinstance(event, DownloadProgress)]
     assert [event.done for event in fetched] == sorted(event.done for event in fetched)
     assert fetched[-1].done == fetched[-1].total == sum(f.stat().st_size for f in (models / "toys_tiny").iterdir())
@@ -81,7 +81,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     offered.breaks_at[1:] = [0] * 8
     said = refusal(models)
     assert said.startswith(f"{offered.url} can't be reached (")
-    assert "asked for again, it goes on from there. To give it up, delete " in said
+    assert "Download it again to continue. To cancel, delete " in said
     assert not (models / "toys_tiny").exists() and StandaloneHost(standalone_folders(models.parent)).models() == []
     offered.breaks_at.clear()
     offered.repositories[NAME].files["main"]["README.md"] = b"Now with a card."
@@ -97,7 +97,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
 def test_a_line_that_breaks_is_tried_again_by_itself_as_long_as_something_comes(offered, models, tiny):
     offered.breaks_at = [50_000] * 5
     _, told = get(models)
-    broke = [event.text for event in told if isinstance(event, Note) and "The line broke" in event.text]
+    broke = [event.text for event in told if isinstance(event, Note) and "The connection broke" in event.text]
     assert len(broke) == 5 and "trying again in 0.01 s" in broke[0]
     assert (models / "toys_tiny" / SHARD).read_bytes() == (tiny / SHARD).read_bytes()
 
@@ -113,7 +113,7 @@ def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
         models, stopping=lambda told: any(isinstance(e, DownloadProgress) and e.done > 100_000 for e in told)
     )
     assert (end.outcome, end.folder) == ("stopped", None)
-    assert end.text.startswith("Stopped. ") and "asked for again" in end.text
+    assert end.text.startswith("Stopped. ") and "Download it again to continue" in end.text
     assert get(models)[0].outcome == "finished"
 
 
@@ -159,7 +159,7 @@ def test_two_programs_do_not_bring_the_same(offered, models):
 
 def test_what_stands_there_is_left_alone(offered, models):
     get(models)
-    assert refusal(models).startswith(f"toys_tiny already exists in {models}: choose it.")
+    assert refusal(models).startswith(f"toys_tiny already exists in {models}. Choose it, or delete")
     (models / "toys_tiny" / "config.json").unlink()
     assert (
         refusal(models) == f"{models / 'toys_tiny'} exists but has no model. Delete or rename it, then try again."
@@ -169,7 +169,7 @@ def test_what_stands_there_is_left_alone(offered, models):
 def test_what_does_not_fit_is_refused_before_anything_is_written(offered, models, monkeypatch):
     monkeypatch.setattr(download, "free_bytes", lambda folder: 1000)
     said = refusal(models)
-    assert said.startswith("toys/tiny needs ") and "and 1 kB are free: make room" in said
+    assert said.startswith("toys/tiny needs ") and "and 1 kB are free. Free some space" in said
     assert not models.exists()
 
 
@@ -211,7 +211,7 @@ def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models
     ("changed", "words"),
     [
         ({"is_encoder_decoder": True}, "toys/odd is an encoder-decoder model; only causal"),
-        ({"architectures": ["BertModel"]}, "toys/odd (BertModel) does not write text on: "),
+        ({"architectures": ["BertModel"]}, "toys/odd (BertModel) can't generate text. Choose another one."),
         (
             {"quantization_config": {"quant_method": "gptq"}},
             "toys/odd is already quantized (GPTQ), and its weights can't be trained. Download its "
@@ -232,12 +232,12 @@ def test_a_config_that_cannot_be_trained_is_refused_before_anything_comes(hub, m
     [
         (
             {"q4.gguf": b"GGUF"},
-            "toys/odd has only GGUF files, which can't be trained. Get the model that it was",
+            "toys/odd has only GGUF files, which can't be trained. Download its base model instead.",
         ),
-        ({"adapter_config.json": b"{}"}, "toys/odd is a LoRA, not a model. Get the model that it was made of"),
+        ({"adapter_config.json": b"{}"}, "toys/odd is a LoRA, not a model. Download its base model instead."),
         ({"config.json": b"{}"}, "toys/odd is not a model in transformers format: it has no weights"),
         ({"model.safetensors": b""}, "toys/odd is not a model in transformers format: it has no config.json"),
-        ({"config.json": b"{", "model.safetensors": b""}, "config.json of toys/odd is broken on the hub"),
+        ({"config.json": b"{", "model.safetensors": b""}, "config.json of toys/odd is damaged on the Hub"),
     ],
 )
 def test_a_repository_without_a_model_is_refused(hub, models, files, words):
@@ -251,7 +251,7 @@ def test_a_model_that_is_not_there_or_not_for_everybody(offered, models, monkeyp
     )
     offered.repositories[NAME].gated = True
     assert refusal(models).startswith(
-        f"toys/tiny is a gated model. Accept its license at {offered.url}/toys/tiny, make a "
+        f"toys/tiny is a gated model. Accept its license at {offered.url}/toys/tiny, create a "
     )
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert get(models)[0].folder
@@ -260,7 +260,7 @@ def test_a_model_that_is_not_there_or_not_for_everybody(offered, models, monkeyp
 def test_no_hub_one_that_refuses_and_one_that_may_not_be_asked(offered, models, monkeypatch):
     from huggingface_hub import constants
 
-    answers = {503: "answers 503 (", 403: "refuses it to the token in use (", 401: "does not know the token"}
+    answers = {503: "answers 503 (", 403: "denies access with your token (", 401: "does not accept your token"}
     for status, words in answers.items():
         offered.status = status
         assert refusal(models).startswith(f"{offered.url} {words}")
@@ -287,7 +287,7 @@ def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, m
         while_held.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.001,))
         while_held.setattr(Path, "replace", held)
         said = get(models)[0].text if ends is KeyboardInterrupt else refusal(models)
-    size = re.search(r"(\S+ \S+) of (\S+ \S+) are here: asked for again, it goes on from there", said)
+    size = re.search(r"(\S+ \S+) of (\S+ \S+) are downloaded. Download it again to continue", said)
     assert size[1] == size[2]
     offered.asked.clear()
     assert get(models)[0].outcome == "finished"

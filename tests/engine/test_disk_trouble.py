@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, d
     messages = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
     assert len(messages) == 2
     assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
-    assert messages[0].endswith("The run resumes. There is none yet.")
+    assert messages[0].endswith("The run continues. There is none yet.")
     assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
 
@@ -259,7 +259,7 @@ def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     monkeypatch.setattr(curve_png, "draw_graph", fails)
     job = watched_job(lambda job, event: None)
     assert place.train(job=job, **TWO).outcome == "finished"
-    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
+    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A file next to")]
     assert loras.run_status(place.lora()) == "finished"
 
 
@@ -301,7 +301,7 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
     place.folders.logs.write_text("a file where the folder should be")
     job = watched_job(lambda job, event: None)
     assert place.train(job=job, if_exists="replace", **TWO).outcome == "finished"
-    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A record beside")]
+    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A file next to")]
     (backup,) = place.lora().glob("Backup-*")
     assert (backup / "adapter_model.safetensors").read_bytes() == before
     assert (place.lora() / "train_dataset_sample.json").is_file()
@@ -317,7 +317,7 @@ def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, r
 
     monkeypatch.setattr(run_folder.files, "as_file", full)
     refusal = pytest.raises(
-        SavingError, match=r"a can't be written: the disk is full \(.*\)\. Mend that, or choose"
+        SavingError, match=r"a can't be written: the disk is full \(.*\)\. Fix that, or choose"
     )
     with refusal:
         place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
@@ -335,7 +335,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
-    assert any("The run goes on as planned before." in text for text in advice(job))
+    assert any("The run continues as planned before." in text for text in advice(job))
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):

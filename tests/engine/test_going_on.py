@@ -277,7 +277,7 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, w
 def test_another_model_is_refused_by_name(place, tmp_path):
     place.train(job=stopping_at(1), **LONG)
     place.tiny = shutil.copytree(place.tiny, tmp_path / "another")
-    with pytest.raises(SavingError, match=r"different are model \(tiny then, another now\)"):
+    with pytest.raises(SavingError, match=r"these have changed: model \(tiny then, another now\)"):
         place.train(resume="newest", **LONG)
 
 
@@ -364,7 +364,7 @@ def test_a_foreign_lora_is_not_overwritten_by_a_resume(with_lora):
         path = with_lora.lora() / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     before = read_tree(with_lora.folders.user_data)
-    with pytest.raises(SavingError, match="is a LoRA without a checkpoint to go on from"):
+    with pytest.raises(SavingError, match="is a LoRA without a checkpoint to resume from"):
         with_lora.train(resume="newest")
     assert read_tree(with_lora.folders.user_data) == before
 

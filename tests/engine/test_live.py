@@ -122,7 +122,7 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     job = at({9: lambda control: control.ask(Request.WIND_DOWN)})
     end = place.train(job=job, **FOUR)
     assert end.outcome == "finished"
-    assert end.text.startswith("'a' finished at step 11 of 16, since wound down (as requested)")
+    assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as requested)")
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
     (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as requested")
@@ -136,7 +136,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
     assert events_of(job, Step)[-1].step == 6
-    assert "since wound down (since epoch 1 is done)" in end.text
+    assert "since it has wound down (since epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 
@@ -270,7 +270,7 @@ def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
     assert with_lora.train(host, job=job, name="b", **FOUR).outcome == "stopped"
     waiting.join()
     assert host.model_status().problem
-    assert "The model stays unloaded, so a is off: put it on again when the model is loaded." in [
+    assert "The model stays unloaded, so a is detached: attach it again when the model is loaded." in [
         note.text for note in events_of(job, Note)
     ]
 

@@ -41,7 +41,10 @@ def test_the_machine_is_kept_awake_during_a_run(place, monkeypatch, wanted):
 def test_one_name_is_trained_once_at_a_time(place):
     """Also across processes, by a lock; nothing is read for a refused run."""
     job = watched_job(lambda job, event: None)
-    with hold_run_lock("a", place.folders), pytest.raises(BusyError, match="'a' is being trained just now"):
+    with (
+        hold_run_lock("a", place.folders),
+        pytest.raises(BusyError, match="'a' is being trained by another"),
+    ):
         place.train(job=job)
     assert [e for e in job.log.since(0) if isinstance(e, Stage)][1:] == []
     assert place.train().outcome == "finished"
@@ -57,7 +60,7 @@ def test_a_report_at_the_end(place):
     assert 'class="finished"' in text
     assert "The &lt;keeper&gt;" in text
     assert "With it, after step" in text
-    assert "<h2>Kept aside</h2>" in text
+    assert "<h2>Validation</h2>" in text
     assert ">LoRA Rank</td><td>2</td>" in text
     assert "training_pro 1" in text
 

@@ -58,7 +58,9 @@ def train_and_read(place, host, **more):
     """Train; return the note about the target layers, and the layers in the saved file."""
     job = Job("training", "a test")
     place.train(host, job=job, max_steps=2, **more)
-    line = next(event.text for event in job.log.since(0) if isinstance(event, Note) and "sits on" in event.text)
+    line = next(
+        event.text for event in job.log.since(0) if isinstance(event, Note) and "is added to" in event.text
+    )
     keys = load_file(place.lora() / "adapter_model.safetensors")
     return line, {key.removeprefix("base_model.model.").partition(".lora_")[0] for key in keys}
 
@@ -98,11 +100,11 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         ({}, []),
         ({"dropout": 0.05}, ["Dropout: 0.05 can't be used on this model's experts"]),
         ({"dora": True, "targets": "k-v-down"}, ["DoRA: it can't be used on this model's experts"]),
-        ({"dropout": 0.1, "dora": True}, ["Dropout: 0.1 cannot", "DoRA: it cannot"]),
+        ({"dropout": 0.1, "dora": True}, ["Dropout: 0.1 can't", "DoRA: it can't"]),
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
             {"targets": ["q_proj", "down_proj"]},
-            ["Target modules: PEFT puts what is named model.layers.0-0.mlp.down"],
+            ["Target modules: PEFT applies model.layers.0-0.mlp.down"],
         ),
         (
             {"targets": ["gate_proj"]},
@@ -137,7 +139,7 @@ def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
     with (
         inject_lora(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
-            SettingsError, match=r"is named model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
+            SettingsError, match=r"applies model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
         ),
     ):
         refuse_misplaced_targets(targets, model)
@@ -156,7 +158,13 @@ def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, 
     assert all(layer.endswith(unfit) for layer in config["exclude_modules"])
     place.attach_lora(host, "a")
     place.detach_lora(host)
-    with pytest.raises(SettingsError, match=rf"no LoRA can sit on \S+\.layers\.0-1\.\S+\.{unfit}; this"):
+    with pytest.raises(
+        SettingsError,
+        match=(
+            r"a LoRA can't be added to "
+            rf"\S+\.layers\.0-1\.\S+\.{unfit}; this"
+        ),
+    ):
         place.train(host, name="b", targets=[unfit])
 
 

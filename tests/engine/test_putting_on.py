@@ -97,7 +97,7 @@ def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lo
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "target_modules": ["attn.c_attn"]}), encoding="utf-8")
     host = with_lora.host()
-    message = r"model: of its layers, 1 of 1 are not in this model \(attn.c_attn\). It seems to be"
+    message = r"model: of its layers, 1 of 1 are not in this model \(attn.c_attn\). It was probably made for"
     with pytest.raises(SavingError, match=message):
         with_lora.attach_lora(host, "a")
     assert not hasattr(host.loaded_model().model, "peft_config")
@@ -148,9 +148,9 @@ def test_unreadable_weights_are_reported(with_lora):
     (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"x" * 40)
     message = (
         r"'a' does not fit on this model: adapter_model.safetensors can't be read \(.*\): it is "
-        r"broken or not "
+        r"damaged or "
     )
-    with pytest.raises(SavingError, match=message + "whole. Copy or download it anew."):
+    with pytest.raises(SavingError, match=message + "incomplete. Copy or download it again."):
         with_lora.attach_lora(with_lora.host(), "a")
 
 
@@ -245,7 +245,7 @@ def test_a_template_that_takes_no_message_is_reported(place):
     host = place.host()
     host.card().tokenizer.chat_template = "{{ raise_exception('tools only') }}"
     with pytest.raises(
-        ModelError, match=r"Messages can't be formatted with the model's own chat template\. Ask with"
+        ModelError, match=r"Messages can't be formatted with the model's own chat template\. Turn off"
     ):
         place.answer(host, prompt="Hello", as_chat=True)
 
@@ -296,7 +296,7 @@ def test_a_checkpoint_is_tried_and_put_on_like_a_lora(with_lora):
 
 def test_what_cannot_be_put_on_is_reported_with_what_exists(with_lora):
     host = with_lora.host()
-    with pytest.raises(SavingError, match=r"There is no LoRA .a/checkpoint-99. .* There are: a"):
+    with pytest.raises(SavingError, match=r"There is no LoRA .a/checkpoint-99. .* Available: a"):
         with_lora.attach_lora(host, "a/checkpoint-99")
     with pytest.raises(SavingError, match="There is no LoRA 'b'"):
         with_lora.answer(host, lora="b")

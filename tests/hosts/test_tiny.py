@@ -96,7 +96,7 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path):
     assert (tmp_path / "empty" / "model.safetensors").is_file()
     (tmp_path / "diary").mkdir()
     (tmp_path / "diary" / "today.txt").write_text("rain")
-    with pytest.raises(ModelError, match="holds other files"):
+    with pytest.raises(ModelError, match="contains other files"):
         make_tiny(tmp_path / "diary")
     assert contents(tmp_path / "diary") == {"today.txt": b"rain"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import unescape
+
 import gradio as gr
 import pytest
 from training_pro.core.jobs.session import Session
@@ -38,7 +40,7 @@ def test_a_note_that_cannot_be_written(context):
     assert "notes.txt" in message and "tp-bad" in message
     assert "story" in table
     (story / "notes.txt").rmdir()
-    assert "The note of story is kept." in keep({tab._chosen: "story", tab._note: "the good one"})[0]
+    assert "The note of story is saved." in keep({tab._chosen: "story", tab._note: "the good one"})[0]
 
 
 def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
@@ -48,7 +50,7 @@ def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
         raise OSError(28, "No space left on device")
 
     message, *_ = train._resume_panel._on_click(broken, {train._resume_panel._menu: "night"})
-    assert "A file can't be read or written: No space left on device." in message
+    assert "A file can't be read or written: No space left on device." in unescape(message)
 
 
 def test_a_preset_that_cannot_be_saved(context, train):

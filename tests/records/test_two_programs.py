@@ -143,7 +143,7 @@ def test_a_change_waits_for_another_program_but_not_for_a_killed_one(folders, li
     other = start_program(HOLD, folders, "b")
     try:
         assert other.stdout.readline() == "ready\n"
-        with pytest.raises(SavingError, match=r"is held by another program, for 0\.1 seconds now"):
+        with pytest.raises(SavingError, match=r"has been locked by another program for 0\.1 seconds\."):
             line.remove(1)
         assert len(line.queue.waiting) == 1  # reading needs no lock
     finally:

@@ -142,7 +142,7 @@ def test_a_whole_file_of_the_original():
         "stop_at_epoch": 3,
         "report_to": "none",
     }
-    assert result.notes == ("Not known here, and ignored: my_own_key.",)
+    assert result.notes == ("Unknown keys, ignored: my_own_key.",)
 
 
 def test_a_whole_file_of_the_webuis_tab():
@@ -176,7 +176,7 @@ def test_a_whole_file_of_the_webuis_tab():
     }
     assert result.notes == (
         "An overlap of 256 tokens became overlap blocks, which begin and end with sentences.",
-        "The optimizer 'adamw_hf' is gone; adamw_torch does the same.",
+        "Optimizer: 'adamw_hf' no longer exists; adamw_torch does the same.",
     )
 
 
@@ -263,7 +263,7 @@ def test_which_of_several_datasets_is_used(filled, data):
     result = convert_settings({"micro_batch_size": 1, **filled})
     assert result.values["data"] == data
     rows_lost = len(data) == 1 and data[0].startswith("t.") and bool(filled.keys() & {"dataset", "datasetJSONL"})
-    assert any("alone" in note for note in result.notes) == rows_lost
+    assert any("is ignored" in note for note in result.notes) == rows_lost
 
 
 @pytest.mark.parametrize(
@@ -494,4 +494,4 @@ def test_what_cannot_be_converted_is_left_for_the_checks_to_refuse():
 
 def test_unknown_keys_are_named_once():
     notes = convert_settings({"micro_batch_size": 1, "raw_text_file": "t", "zeta": 1, "beta": 2}).notes
-    assert notes == ("Not known here, and ignored: beta, zeta.",)
+    assert notes == ("Unknown keys, ignored: beta, zeta.",)

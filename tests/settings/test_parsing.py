@@ -41,7 +41,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
     with pytest.raises(SettingsError) as error:
         training_settings({})
     assert error.value.problems == (
-        "Name: is empty. Give the LoRA a name, for example 'my-story'.",
+        "Name: it is empty. Give the LoRA a name, for example 'my-story'.",
         "Dataset: choose at least one file, for example story.txt.",
     )
 
@@ -49,7 +49,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "Name: is empty. Give the LoRA a name, for example 'my-story'."),
+        ("", "Name: it is empty. Give the LoRA a name, for example 'my-story'."),
         (
             "v1.5",
             "Name: 'v1.5' contains a dot, and a LoRA with a dot in its name can't be attached. Use - "
@@ -60,7 +60,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
             "C:\\x",
             "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder.",
         ),
-        ("a" * 300, "Name: has 300 characters; at most 60 are possible. Choose a shorter one."),
+        ("a" * 300, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
         (None, "Name: None is not a text."),
     ],
 )

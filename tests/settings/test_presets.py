@@ -33,7 +33,7 @@ def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
 def test_a_preset_needs_a_valid_file_name(tmp_path, name):
     with pytest.raises(SettingsError, match=r"^Preset: "):
         presets.save(tmp_path, name, {"rank": 8})
-    with pytest.raises(SettingsError, match="there is no preset of your own"):
+    with pytest.raises(SettingsError, match="you have no preset called"):
         presets.delete(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_a_name_of_ours_is_reserved(tmp_path, name):
 
 def test_the_users_table_is_not_deleted_as_a_preset(tmp_path):
     (tmp_path / "loras.json").write_text("{}")
-    with pytest.raises(SettingsError, match="there is no preset of your own"):
+    with pytest.raises(SettingsError, match="you have no preset called"):
         presets.delete(tmp_path, "loras")
     assert (tmp_path / "loras.json").is_file()
 
@@ -65,7 +65,7 @@ def test_each_is_found_by_its_kind_even_if_others_have_its_name(tmp_path):
         assert presets.find_preset_of_kind("own", name, tmp_path).values == {"rank": 7}
         assert presets.find_preset(name, tmp_path).values == {"rank": 7}
     presets.delete(tmp_path, "style")
-    with pytest.raises(SettingsError, match="The preset 'style' does not exist any more"):
+    with pytest.raises(SettingsError, match="The preset 'style' no longer exists"):
         presets.find_preset_of_kind("own", "style", tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
         ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
         ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16: half of the LoRA trains at 0.032, far above"),
         ({"stop_at_loss": 1.5}, ""),
-        ({"stop_at_loss": 5}, "Stop at Loss 5: most models begin below that"),
+        ({"stop_at_loss": 5}, "Stop at Loss 5: most models start below that"),
     ],
 )
 def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):
@@ -103,7 +103,7 @@ def test_the_advice_against_a_high_strength_helps():
     + [(name, False) for name in ("adamw_8bit", "adamw_torch_4bit", "adafactor", "sgd", "lion_8bit")],
 )
 def test_train_head_advises_another_optimizer_only_where_it_keeps_two_numbers(optimizer, said):
-    assert any("two more numbers" in one for one in advice_on(train_head=True, optimizer=optimizer)) is said
+    assert any("two more values" in one for one in advice_on(train_head=True, optimizer=optimizer)) is said
 
 
 def test_an_end_token_after_every_block_gives_advice():

@@ -37,7 +37,7 @@ def test_names_with_a_percentage(name, share):
 
 @pytest.mark.parametrize("name", ["a.txt:0", "a.txt:1.2.3", "a.txt:99999"])
 def test_an_invalid_percentage_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="Give a number above 0, up to 10000"):
+    with pytest.raises(ValueError, match="Use a number above 0 and at most 10000"):
         parse_share(name)
     with pytest.raises(DataError, match=r"^Dataset: 'a\.txt:"):
         prepare_rows(tmp_path, CHATML, {"a.txt": "One. Two."}, data=[name])
@@ -94,5 +94,5 @@ def test_the_same_seed_takes_the_same(tmp_path):
 
 
 def test_a_comma_in_a_share_is_refused_with_the_correction():
-    with pytest.raises(ValueError, match=r"'notes\.md:12,5' asks for 12,5 per cent\. Write 12\.5, with a point\."):
+    with pytest.raises(ValueError, match=r"'notes\.md:12,5' asks for 12,5 percent\. Write 12\.5, with a point\."):
         parse_share("notes.md:12,5")

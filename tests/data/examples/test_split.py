@@ -93,7 +93,7 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
     data = prepare_files(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
-        "in the training text too, 20 words and longer, since the text repeats itself" in sentence
+        "in the training text too, 20 words or longer, because the text repeats itself" in sentence
         for sentence in data.report.advice
     )
 
@@ -112,7 +112,7 @@ def test_validation_data_of_their_own(tmp_path):
     data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
     assert (len(data.examples), len(data.validation)) == (2, 2)
     assert data.report.advice == (
-        "Kept aside: 1 of its rows stand in the training data too. Take them out of one of the two.",
+        "Validation split: 1 of its rows are also in the training data. Remove them from one of the two.",
     )
 
 

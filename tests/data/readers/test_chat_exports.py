@@ -174,8 +174,8 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
     assert source.what == "rows (a data export of ChatGPT): chats, because the rows have 'messages'"
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
     note = (
-        "Dropped from its conversations: citation marks 1, tool messages 2, parts that are not text "
-        "3, system messages 6, thoughts 1."
+        "Dropped from conversations: citation marks 1, parts that are not text 3, system messages 6, "
+        "thoughts 1, tool messages 2."
     )
     assert note in source.notes
     assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
@@ -183,7 +183,7 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
 
 
 def test_an_export_without_any_reply_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match="no conversation has a reply of the assistant"):
+    with pytest.raises(DataError, match="no conversation has a reply from the assistant"):
         rowing.prepare_rows(
             tmp_path, family("ChatML"), {"conversations.json": [claude_conversation(), claude_conversation()]}
         )

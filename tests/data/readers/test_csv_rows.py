@@ -77,7 +77,7 @@ def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_colu
 def test_without_names_columns_have_numbers(tmp_path):
     table, rows = read_csv(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
-    assert "no column names in the first line, so columns have numbers" in table.what
+    assert "no column names in the first line, so columns are numbered" in table.what
 
 
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
@@ -91,8 +91,8 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
     )
     assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
     assert data.report.sources[0].what == (
-        'rows (a semicolon between columns, texts in ", names in the first line): questions and answers, since '
-        "the rows have 'instruction' and 'output'"
+        'rows (a semicolon between columns, texts in ", column names in the first line): questions and answers, '
+        "because the rows have 'instruction' and 'output'"
     )
     with pytest.raises(
         DataError, match=r"a\.csv has no column Antwort \(Column names\). It has: Die Antwort, Frage, Jahr"
@@ -112,7 +112,7 @@ def test_chats_in_a_table(tmp_path):
     data = prepare_rows(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
     first, second = (example.text for example in data.examples)
     assert first == second == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
-    assert "written out in 'messages'" in data.report.sources[0].what
+    assert "lists of messages as text in 'messages'" in data.report.sources[0].what
 
 
 def test_a_template_for_a_table(tmp_path):
@@ -162,10 +162,7 @@ def test_several_tables_are_named(tmp_path):
     )
     with pytest.raises(
         DataError,
-        match=(
-            r"has several tables: a \(text\); b \(text\). Say under Column names which "
-            r"one: table=a"
-        ),
+        match=(r"has several tables: a \(text\); b \(text\). Enter one under Column names: table=a"),
     ):
         read_database(path)
 
@@ -202,9 +199,9 @@ def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path)
 @pytest.mark.parametrize(
     ("columns_setting", "message"),
     [
-        ("instruction", "'instruction' is not understood"),
-        ("a='b", "a quotation mark too few"),
-        ("=b", "'=b' is not"),
+        ("instruction", "'instruction' can't be parsed"),
+        ("a='b", "is missing a quotation mark"),
+        ("=b", "'=b' can't be parsed"),
     ],
 )
 def test_columns_that_cannot_be_understood(tmp_path, columns_setting, message):

@@ -58,7 +58,7 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     assert read_text(path) == f"First\n\na{CUT}second"
     (document,) = load.read_texts(path, "")
     assert document.notes == (
-        "a.epub was read as an e-book of 2 parts, not separated because the hard cut is empty.",
+        "a.epub was read as an e-book of 2 sections, not separated because the hard cut is empty.",
     )
 
 
@@ -136,7 +136,7 @@ def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, 
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
     with pytest.raises(DataError) as error:
         load.read_texts(path)
-    assert f"the library {package} (pip install {package})" in str(error.value)
+    assert f"the package {package} (pip install {package})" in str(error.value)
 
 
 def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_placeholders(tmp_path):

@@ -83,11 +83,11 @@ def test_utf_16(tmp_path):
         ),
         (
             '[{"a": "b"},\n {"a": \'b\'}]',
-            "a.json, line 2: at column 8 (\"'b'}]\"): names and texts stand in straight double",
+            "a.json, line 2: at column 8 (\"'b'}]\"): put names and texts in straight double",
         ),
         (
             "[{'a': 'b'}]",
-            "a.json, line 1: at column 3 (\"'a': 'b'}]\"): names and texts stand in straight double quotes",
+            ("a.json, line 1: at column 3 (\"'a': 'b'}]\"): put names and texts in straight double quotes"),
         ),
         ('[{"a": "b"},]', "a.json, line 1: at column"),
         ('[{"a": "b\nc"}]', "a text contains a line break or control character; write \\n instead"),
@@ -95,9 +95,9 @@ def test_utf_16(tmp_path):
         ("", "a.json is empty. Add rows to it, or remove it from the dataset."),
         (" \n ", "a.json is empty."),
         ("[]", "a.json has no rows. Add rows to it, or remove it from the dataset."),
-        ("{}", "a.json holds no rows."),
-        ("null", "a.json holds null. It must contain a JSON array of rows."),
-        ("5", "a.json holds a number (5). It must contain a JSON array of rows."),
+        ("{}", "a.json has no rows."),
+        ("null", "a.json contains null. It must contain a JSON array of rows."),
+        ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
         ("[" * 100_000, "a.json is nested too deeply for rows. A row is an object of columns."),
         (b"\x00" * 5000, "a.json is not text"),
         (b"%PDF-1.7", "a.json is a PDF document"),
@@ -123,15 +123,15 @@ def test_files_that_cannot_be_read(tmp_path, content, message):
             "as an array in a .json file.",
         ),
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put names and texts in straight double quotes (\")."),
-        ("{“a”: “b”}", "names and texts stand in straight double quotes"),
+        ("{“a”: “b”}", "put names and texts in straight double quotes"),
         ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is something after the end.'),
-        ('{"a": "b\x00c"}', "a line break or control character stands inside a text"),
+        ('{"a": "b\x00c"}', "a text contains a line break or control character"),
         ('{"a": "\\x"}', "a single backslash; write it twice"),
         ("5", "is a number (5). A row is an object of columns."),
         ("null", "is null. A row is an object of columns."),
         ("[1, 2]", "is a list. A row is an object of columns."),
         ("[" * 100_000, "is nested too deeply. A row is an object of columns."),
-        (b'{"a": ' + b"1" * 5_000 + b"}", "holds a number of thousands of digits. Put it in quotes"),
+        (b'{"a": ' + b"1" * 5_000 + b"}", "contains a number with thousands of digits. Put it in quotes"),
         (b'{"a": "\xe9"}', "byte 8 is not UTF-8. Save the file as UTF-8."),
         ("a,b,c", "at column 1 ('a,b,c'): expecting value."),
     ],
@@ -152,7 +152,7 @@ def test_odd_rows_that_load(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf", b"\x00\x00"])
 def test_empty_files(tmp_path, content):
-    with pytest.raises(DataError, match=r"a\.jsonl is empty\. Put rows into it, or take it out"):
+    with pytest.raises(DataError, match=r"a\.jsonl is empty\. Add rows to it, or remove it"):
         read_rows(tmp_path, "a.jsonl", content)
 
 

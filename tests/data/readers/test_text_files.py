@@ -68,7 +68,7 @@ def test_a_legacy_code_page_is_guessed_with_a_note(tmp_path: Path, encoding: str
 def test_a_few_broken_bytes_do_not_spoil_a_text_in_utf_8(tmp_path: Path):
     [loaded] = read_texts(write_file(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
     assert loaded.text.startswith("Grüße aus Köln")
-    assert any("2 places could not be read" in note for note in loaded.notes)
+    assert any("2 characters could not be read" in note for note in loaded.notes)
 
 
 def test_line_ends_become_one_kind(tmp_path: Path):
@@ -93,8 +93,8 @@ def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
         (b"%PDF-1.7 ...", "a PDF document"),
         (b"PK\x03\x04rest", "a ZIP archive"),
         (b"\x89PNG\r\n", "a picture"),
-        (bytes(range(256)) * 40, "control bytes"),
-        (b"\x10\x00\x07\x00\x1f\x02" * 100, "control bytes"),
+        (bytes(range(256)) * 40, "control characters"),
+        (b"\x10\x00\x07\x00\x1f\x02" * 100, "control characters"),
     ],
 )
 def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path, data: bytes, expected: str):
@@ -111,7 +111,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
 
 
 def test_a_folder_without_texts_is_refused(tmp_path: Path):
-    assert "the folder holds no text (.txt, .md, .html" in refusal(tmp_path)
+    assert "the folder has no text files (.txt, .md, .html" in refusal(tmp_path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):

@@ -99,20 +99,20 @@ def test_an_open_document(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b"no archive"), "is no whole OpenDocument text"),
-        (lambda path: path.write_bytes(b""), "is no whole OpenDocument text"),
-        (lambda path: path.write_bytes(write_odt(path).read_bytes()[:300]), "is no whole OpenDocument text"),
-        (lambda path: write_odt(path, "<text:p>unclosed"), "is no whole OpenDocument text"),
+        (lambda path: path.write_bytes(b"no archive"), "is not a complete OpenDocument text"),
+        (lambda path: path.write_bytes(b""), "is not a complete OpenDocument text"),
+        (lambda path: path.write_bytes(write_odt(path).read_bytes()[:300]), "is not a complete OpenDocument text"),
+        (lambda path: write_odt(path, "<text:p>unclosed"), "is not a complete OpenDocument text"),
         (
             lambda path: write_odt(path, "<text:section>" * 5000 + "</text:section>" * 5000),
-            "is no whole OpenDocument text",
+            "is not a complete OpenDocument text",
         ),
         (lambda path: write_odt(path, ""), "without any text"),
         (
             lambda path: write_odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}),
-            "is locked with a password",
+            "is protected by a password",
         ),
-        (lambda path: zipfile.ZipFile(path, "w").close(), "is no whole OpenDocument text"),
+        (lambda path: zipfile.ZipFile(path, "w").close(), "is not a complete OpenDocument text"),
     ],
 )
 def test_broken_open_documents(tmp_path, make, message):
@@ -127,7 +127,7 @@ def test_a_sheet_with_this_suffix_is_refused(tmp_path):
         archive.writestr(
             "content.xml", f"<office:document-content {SPACES}><office:body/></office:document-content>"
         )
-    with pytest.raises(DataError, match="without a text: a table or a drawing"):
+    with pytest.raises(DataError, match="is an OpenDocument table or drawing, not a text"):
         load.read_texts(tmp_path / "a.odt")
 
 
@@ -144,7 +144,7 @@ def test_subtitles(tmp_path):
 
 def test_a_file_without_times_is_no_subtitles(tmp_path):
     (tmp_path / "a.srt").write_text("Only some words.")
-    with pytest.raises(DataError, match=r"a\.srt holds no times, .* rename it to \.txt"):
+    with pytest.raises(DataError, match=r"a\.srt has no timestamps, .* rename it to \.txt"):
         load.read_texts(tmp_path / "a.srt")
 
 
@@ -181,9 +181,9 @@ def test_unsupported_files_are_named_with_what_to_do(folders):
 
 @pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
 def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
-    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not read\. To learn from it, "):
+    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not supported\. To train on it, "):
         dataset_index.find_datasets([name], folders)
-    with pytest.raises(DataError, match="files are not read"):
+    with pytest.raises(DataError, match="files are not supported"):
         load.read_texts(folders.datasets / name)
 
 
@@ -201,4 +201,4 @@ def test_a_folder_of_unsupported_files_names_them(folders):
 def test_check_names_the_unsupported_files_of_a_folder(tmp_path):
     files = {"book/one.txt": "Some words. And more of them.", "book/two.doc": "x"}
     data = rowing.prepare_rows(tmp_path, family("ChatML"), files, data=["book"])
-    assert "book/: not read: two.doc (save it as .docx or .odt, or its text as .txt)." in data.report.advice
+    assert "book/: not supported: two.doc (save it as .docx or .odt, or its text as .txt)." in data.report.advice

@@ -113,4 +113,4 @@ def test_an_inexact_estimate_never_refuses(tmp_path):
 def test_an_unwritable_folder_is_a_problem_before_the_run(place, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     report = PeftEngine().check(place.settings(), place.host())
-    assert any(problem.startswith("Disk: ") and "may not be written" in problem for problem in report.problems)
+    assert any(problem.startswith("Disk: ") and "is not writable" in problem for problem in report.problems)

@@ -84,7 +84,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("Switch at 1: the run has 1 epoch, so the order stays by length to its end.")
+    assert advice.startswith("Switch at 1: the run has 1 epoch, so the order stays by length until the end.")
 
 
 SOONER = "Switch after steps instead, for example at "
@@ -106,7 +106,10 @@ SOONER = "Switch after steps instead, for example at "
         (
             2,
             PAIRS,
-            ("Second switch at 2: the run has 2 epochs, so pairs", f"{SOONER}3 and 6, or train more epochs."),
+            (
+                "Second switch at 2: the run has 2 epochs, so the pair phase",
+                f"{SOONER}3 and 6, or train more epochs.",
+            ),
         ),
         (4, {**PAIRS, "second_switch_at": 9}, ("Second switch at 9: the run has 4 epochs", "Use 3 or less.")),
     ],
@@ -126,9 +129,9 @@ def test_the_advice_on_changes_helps():
 
 def test_pairs_without_adjacent_examples():
     (sentence,) = advice(3, separate_files(20), **PAIRS)
-    assert sentence.startswith("Pair phase: none of the 20 examples begins where another one ends")
+    assert sentence.startswith("Pair phase: none of the 20 examples starts where another one ends")
     (sentence,) = advice(3, rows(20, tokens=5), 9, **PAIRS)
-    assert "more than the 9 tokens that the model takes" in sentence
+    assert "more than the 9 tokens of the model's context" in sentence
     assert sentence.endswith("use a cutoff of 4.")
     assert advice(3, rows(20, tokens=5), 10, **PAIRS) == []
     assert advice(3, rows(20, tokens=5), 0, **PAIRS) == []

@@ -47,12 +47,12 @@ def test_the_report_in_lines():
         "Verdict: ready with advice",
         "Advice: Mind this.",
         "Note: By the way.",
-        "story.txt: raw text, 1 file, 2 parts, 9 sentences -> 4 blocks and 3 overlap blocks, 1too "
+        "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too "
         "small; characters lost: 0",
         "  blocks end at sentences; each sentence is seen 1 to 2 times per epoch, 1.5 on average; "
         "1.50 times the tokens of the text are trained on",
         "  read as cp1252",
-        "7 examples, 150 tokens (143 learned from), longest 30 of 32; 2 steps per epoch, 4 in all",
+        "7 examples, 150 tokens (143 trained on), longest 30 of 32; 2 steps per epoch, 4 in total",
     ]
 
 
@@ -60,7 +60,7 @@ def test_rows_in_lines_and_the_mixture():
     report = DatasetReport(16, 240, 220, 30, 4, 8, sources=(STORY, CHATS), resolved=RESOLVED)
     assert report.text().splitlines()[4:6] == [
         "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (left out); 90 "
-        "tokens, 77 learned from; longest 16, then 15",
+        "tokens, 77 trained on; longest 16, then 15",
         "Mixture, in trained tokens: story.txt 65 %, chats.jsonl 35 %",
     ]
 

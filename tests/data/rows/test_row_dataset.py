@@ -101,7 +101,7 @@ def test_too_many_too_long_stop_a_run(tmp_path):
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, cutoff=64)
     (problem,) = data.report.problems
     assert problem.startswith(
-        "rows.json: 1 of 4 rows (25 %) are longer than the cutoff of 64 tokens, the longest has"
+        "rows.json: 1 of 4 rows (25 %) are longer than the cutoff of 64 tokens; the longest has"
     )
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows}, cutoff=64, too_long="drop_any")
     assert (data.report.problems, len(data.examples)) == ((), 3)
@@ -165,7 +165,7 @@ def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, 
         .notes
     )
     expected = "The template adds a system message to chats that have none: 'You are helpful.'."
-    assert (expected in notes) == is_named and is_named == any("the template writes one" in note for note in notes)
+    assert (expected in notes) == is_named and is_named == any("The template adds" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
 def test_half_a_surrogate_pair_and_a_huge_row_are_problems(tmp_path):
     lines = '{"text": "a \\ud800 b"}\n{"text": "' + "x" * 6_000_000 + '"}\n{"text": "good"}'
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": lines})
-    assert "line 1: the row holds half of a character" in data.report.problems[0]
+    assert "line 1: the row contains half of a character" in data.report.problems[0]
     assert "line 2: the row has 6,000,000 characters" in data.report.problems[1]
 
 
@@ -225,7 +225,7 @@ def test_a_broken_format_is_refused(tmp_path, mine):
 
 def test_a_missing_format_is_refused(tmp_path):
     with pytest.raises(
-        DataError, match=r"Data format: there is no 'nowhere'[.] There are: auto, chat, text, alpaca"
+        DataError, match=r"Data format: there is no 'nowhere'[.] Available: auto, chat, text, alpaca"
     ):
         prepare_rows(tmp_path, CHATML, {"rows.json": [pair()]}, format="nowhere")
 

@@ -45,8 +45,8 @@ def turns(row, **more):
         ({"Question": "q", "Answer": "a", "id": 5}, "'Question' and 'Answer'"),
         ({"prompt": "q", "response": "a"}, "'prompt' and 'response'"),
         ({"prompt": [USER], "completion": [REPLY]}, "chats in 'prompt' and 'completion'"),
-        ({"messages": json.dumps([USER, REPLY])}, "lists of messages written out in 'messages'"),
-        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages written out in 'conversations'"),
+        ({"messages": json.dumps([USER, REPLY])}, "lists of messages as text in 'messages'"),
+        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages as text in 'conversations'"),
     ],
 )
 def test_rows_that_are_read_as_chats(row, reason):
@@ -105,15 +105,15 @@ def test_prompt_and_completion():
 
 
 def test_unknown_columns_are_named():
-    with pytest.raises(DataError, match=r"a\.json: the rows have the columns body_a, body_b, which are none"):
+    with pytest.raises(DataError, match=r"a\.json: the rows have the columns body_a, body_b, and none of them"):
         shape({"body_a": "x", "body_b": "y"})
 
 
 def test_the_chosen_format_must_fit_the_rows():
     rows = [Row(1, {"text": "t"})]
-    with pytest.raises(DataError, match="plain texts, which have no turns"):
+    with pytest.raises(DataError, match="plain texts and have no turns"):
         as_chat_schema(shape({"text": "t"}), rows, "a.json", "")
-    with pytest.raises(DataError, match="have no column of texts"):
+    with pytest.raises(DataError, match="have no text column"):
         as_text_schema(
             shape({"instruction": "q", "output": "a"}), [Row(1, {"instruction": "q", "output": "a"})], "a.json"
         )
@@ -157,7 +157,7 @@ def test_bad_question_and_answer_rows(row, expected):
             "the content of message 2 is a number (7). It must be a text.",
         ),
         ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or remove it."),
-        ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 holds more than text."),
+        ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 contains more than text."),
         (
             [USER, {**REPLY, "weight": 0.5}],
             "message 2 has train = None, weight = 0.5. Allowed: true or false, 1 or 0.",

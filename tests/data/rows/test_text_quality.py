@@ -35,15 +35,15 @@ def test_clean_texts_have_no_issues():
             "contain a refusal or mention another assistant; the first is row 2 ('as an ai",
         ),
         ("It wasnâ€™t me", "contain broken characters from a wrong encoding; the first is row 2 ('â€™')."),
-        ("GrÃ¶ÃŸe", "hold broken letters"),
-        ("a \ufffd b", "hold broken letters"),
+        ("GrÃ¶ÃŸe", "contain broken characters"),
+        ("a \ufffd b", "contain broken characters"),
         ("<p>Hello</p>", "contain leftover HTML; the first is row 2 ('<p>')."),
         ("a&nbsp;b", "contain leftover HTML"),
         (
             "one <|im_end|> two",
             "contain words of prompt templates, which the template adds by itself",
         ),
-        ("### Response: a", "hold words of prompt templates"),
+        ("### Response: a", "contain words of prompt templates"),
     ],
 )
 def test_issues_of_a_text(text, expected):
@@ -89,8 +89,8 @@ def test_the_sections_of_a_text_are_inspected(tmp_path):
     text = "A story that is told.\n\n\nAnd its end, with <br> in it.\n\n\nA story that is told."
     advice = prepare_rows(tmp_path, CHATML, {"a.txt": text}).report.advice
     assert [sentence.split(": ")[1][:24] for sentence in advice] == [
-        "1 of 3 parts hold remain",
-        "1 of 3 parts are there a",
+        "1 of 3 sections contain ",
+        "1 of 3 sections are dupl",
     ]
 
 

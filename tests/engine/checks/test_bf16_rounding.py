@@ -14,17 +14,17 @@ HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3
 @pytest.mark.parametrize(
     ("loading", "settings", "start"),
     [
-        ("bfloat16", {**HEAD, "learning_rate": 1e-5}, "Train Head: the model is held in bfloat16"),
+        ("bfloat16", {**HEAD, "learning_rate": 1e-5}, "Train Head: the model is in bfloat16"),
         (
             "bfloat16",
             {"method": "full", "learning_rate": 1e-5, "max_steps": 1},
-            "Method full: the model is held in",
+            "Method full: the model is in",
         ),
         ("bfloat16", {**HEAD, "learning_rate": 1e-4}, ""),
         (
             "bfloat16",
             {**HEAD, "learning_rate": 1e-4, "head_rate": 0.1},
-            "Train Head: the model is held in bfloat16",
+            "Train Head: the model is in bfloat16",
         ),
         ("bfloat16", {**HEAD, "learning_rate": 1e-5, "head_rate": 10}, ""),
         ("bfloat16", {"learning_rate": 1e-5, "max_steps": 1}, ""),

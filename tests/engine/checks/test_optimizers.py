@@ -29,7 +29,7 @@ def test_every_declared_name_is_known_to_transformers():
 def test_8_bit_optimizers_step_where_bitsandbytes_can(place, name):
     pytest.importorskip("bitsandbytes")
     if "paged" in name or version("bitsandbytes") < "0.50":
-        with pytest.raises(SettingsError, match=f"Optimizer: {name} wants a GPU here"):
+        with pytest.raises(SettingsError, match=f"Optimizer: {name} needs a GPU here"):
             place.train(optimizer=name, max_steps=2)
         assert not place.lora().exists()
         return
@@ -46,18 +46,18 @@ def test_an_optimizer_steps(place, name):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("adamw_torhc", "Optimizer: transformers has no 'adamw_torhc'. Did you mean adamw_torch?"),
+        ("adamw_torhc", "Optimizer: transformers has no optimizer 'adamw_torhc'. Did you mean adamw_torch?"),
         ("galore_adamw", "Optimizer: galore_adamw does not work here: it replaces LoRA and can't train one."),
         ("grokadamw", "Optimizer: grokadamw needs the package grokadamw (pip install grokadamw)."),
         ("stable_adamw", "Optimizer: stable_adamw needs the package optimi (pip install torch-optimi)."),
         ("adamw_anyprecision", "Optimizer: adamw_anyprecision needs the package torchdistx (not on PyPI: https"),
         (
             "adamw_torch_4bit",
-            "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao; but PEFT",
+            "Optimizer: adamw_torch_4bit needs the package torchao (pip install torchao; PEFT",
         ),
         (
             "schedule_free_adamw",
-            "Optimizer: schedule_free_adamw does not work here: what it would keep is its own",
+            "Optimizer: schedule_free_adamw does not work here: its result is an average of the weights",
         ),
     ],
 )

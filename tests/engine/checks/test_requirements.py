@@ -35,13 +35,13 @@ def reported(entry, settings, host):
 @pytest.mark.parametrize(
     ("loading", "values", "sentence"),
     [
-        ("float16", {"train_head": True}, "Train Head: the model is held in float16"),
-        ("float16", {"method": "full"}, "Method full: the model is held in float16"),
-        ("8bit", {"dora": True}, "DoRA: it cannot be trained on 8-bit weights."),
-        ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 wants an NVIDIA card."),
-        ("auto", {"liger": True}, "Liger: "),
+        ("float16", {"train_head": True}, "Train Head: the model is in float16"),
+        ("float16", {"method": "full"}, "Method full: the model is in float16"),
+        ("8bit", {"dora": True}, "DoRA: it can't be trained on 8-bit weights."),
+        ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 needs an NVIDIA GPU."),
+        ("auto", {"liger": True}, "Liger kernels: "),
         ("8bit", {"targets": ["foo"]}, "Target modules: this model has no layer called foo. It has down_proj,"),
-        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no 'nonsense'."),
+        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no optimizer 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
 )
@@ -63,7 +63,7 @@ def test_several_problems_are_reported_at_once(place):
 def test_a_start_reports_all_that_check_reports_also_of_the_data_and_the_name(with_lora):
     settings, host = with_lora.settings(optimizer="nonsense", data=["nothing.txt"], liger=True), with_lora.host()
     problems = reported("run", settings, host)
-    assert [problem.partition(":")[0] for problem in problems[1:]] == ["Optimizer", "Liger", "Name"]
+    assert [problem.partition(":")[0] for problem in problems[1:]] == ["Optimizer", "Liger kernels", "Name"]
     assert "nothing.txt" in problems[0]
     assert problems == list(PeftEngine().check_start(settings, host).problems)
     assert host._loaded is None
@@ -124,7 +124,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
     place.train(host, job=watched_job(watch), **training)
     existing = ", ".join(before)
     message = (
-        f"Target modules: this model has no layer called default. It has {existing}. Choose all, or name some of "
+        f"Target modules: this model has no layer called default. It has {existing}. Choose all linear layers, or enter some of "
     )
     assert during == [before, (), (), (message + "these.",)]
 
@@ -145,7 +145,7 @@ def test_a_model_with_custom_code_is_not_checked_before_it_is_loaded(place, monk
 def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(place):
     model, job = place.host("float16").loaded_model().model, Job("training", "a test")
     _check_trainable_dtypes(model, place.settings(), job)
-    with pytest.raises(SettingsError, match="leave Train Head off"):
+    with pytest.raises(SettingsError, match="turn Train Head off"):
         _check_trainable_dtypes(model, place.settings(train_head=True), job)
     with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
         _check_trainable_dtypes(model, place.settings(method="full"), job)
@@ -180,7 +180,7 @@ def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
 def test_flash_attention_needs_half_precision(monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
     (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
-    assert problem.text.startswith("Attention: flash_attention_2 works in bfloat16 and float16 only")
+    assert problem.text.startswith("Attention: flash_attention_2 needs bfloat16 or float16")
     for half in ("bfloat16", "float16", "4bit", ""):
         assert not list(requirements.attention_problems("flash_attention_2", "cuda", half))
 
@@ -204,7 +204,7 @@ def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeyp
     problems = list(requirements.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
-        assert "GPU 1 alone" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
+        assert "GPU 1 only" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
         monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
         assert not list(requirements.gpu_index_problems(card))
 
@@ -214,4 +214,4 @@ def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
     host = with_lora.host()
     host.loaded_model()
     for entry in ENTRY_POINTS:
-        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("Model: it is on GPU 1 alone")
+        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("Model: it is on GPU 1 only")

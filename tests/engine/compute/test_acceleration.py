@@ -72,7 +72,7 @@ def test_attention_comes_back_after_an_error_too(model):
 
 
 def test_flash_attention_is_refused_with_its_requirements(place, monkeypatch):
-    with pytest.raises(SettingsError, match=r"flash_attention_2 wants an NVIDIA card\. Choose auto"):
+    with pytest.raises(SettingsError, match=r"flash_attention_2 needs an NVIDIA GPU\. Choose auto"):
         place.train(attention="flash_attention_2")
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "")
@@ -115,10 +115,10 @@ def test_tf32_set_by_the_new_flags_is_restored(on, new_flag, flags):
 
 
 def test_liger_is_refused_with_its_requirements(place, monkeypatch):
-    with pytest.raises(SettingsError, match=r"Liger: .*(pip install liger-kernel|GPU)"):
+    with pytest.raises(SettingsError, match=r"Liger kernels: .*(pip install liger-kernel|GPU)"):
         place.train(liger=True)
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
-    with pytest.raises(SettingsError, match="kernels want a GPU"):
+    with pytest.raises(SettingsError, match="kernels: they need a GPU"):
         place.train(liger=True)
 
 
@@ -212,7 +212,7 @@ def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
     assert acceleration.count_workers(2, lambda: "spawn") == 0
     host = place.host()
     host.owns_process = False
-    with pytest.raises(SettingsError, match="inside the webui none can be started"):
+    with pytest.raises(SettingsError, match="worker processes can't be started inside the webui"):
         place.train(host, workers=1)
 
 

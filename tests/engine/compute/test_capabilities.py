@@ -21,7 +21,7 @@ from training_pro.tests.engine.architectures import (
 )
 from training_pro.tests.engine.batches import packed_batch
 
-MIXES = "this model lets examples in one row see each other"
+MIXES = "in this model, examples in one row can see each other"
 
 
 def probe(model, packing="auto"):
@@ -73,7 +73,7 @@ def test_a_model_without_positions_is_not_packed():
 
 
 def test_packing_on_is_refused_with_the_reason():
-    with pytest.raises(SettingsError, match=r"cannot be on, because this model lets .* Choose auto or off"):
+    with pytest.raises(SettingsError, match=r"can't be on because in this model, .* Choose auto or off"):
         probe(make_model("opt"), "on")
 
 

@@ -329,7 +329,7 @@ def test_a_stop_does_not_wait_for_an_evaluation(place):
 
 @pytest.mark.parametrize("asked", [{"early_stopping": 3}, {"keep_best": "accuracy"}])
 def test_rules_need_a_split(place, asked):
-    with pytest.raises(SettingsError, match=r"nothing is kept aside .*Keep a part aside \(eval_share 0\.05\)"):
+    with pytest.raises(SettingsError, match=r"no validation split.*Use a validation split \(eval_share 0\.05\)"):
         place.settings(**asked)
 
 
@@ -337,8 +337,8 @@ def test_training_data_cannot_be_test_data(place):
     with pytest.raises(
         SettingsError,
         match=(
-            r"Evaluation dataset: story\.txt is learned from too\. "
-            r"Take it out of one"
+            r"Evaluation dataset: story\.txt is also in the training data\. "
+            r"Remove it from one"
         ),
     ):
         place.settings(eval_data=["story.txt"], data=["story.txt:50"])

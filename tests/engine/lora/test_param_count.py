@@ -153,7 +153,7 @@ def test_a_layer_with_an_unknown_name_is_not_covered_by_arithmetic():
 def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place):
     values = {"rank": 4, "alpha": 8, "rslora": False, "targets": "all-linear"}
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
-    assert "its file about " in summary.lora_summary(values, config)
+    assert "file size about " in summary.lora_summary(values, config)
     assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith(
         "; Check shows the size of its file."
     )

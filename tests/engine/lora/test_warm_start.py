@@ -39,7 +39,9 @@ def test_a_finished_lora_is_trained_further_and_a_backup_kept_twice_a_day(with_l
     end = with_lora.train(if_exists="continue", job=job, **NO_SAMPLES)
     assert end.outcome == "finished"
     event_types = [type(event).__name__ for event in job.log.since(0)]
-    note_positions = [n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "further" in e.text]
+    note_positions = [
+        n for n, e in enumerate(job.log.since(0)) if isinstance(e, Note) and "Continuing to train" in e.text
+    ]
     assert note_positions[0] < event_types.index("RunPlanned")  # logged before it starts
     assert [event.step for event in events_of(job, Step)] == [1, 2, 3, 4]
     assert read_tree(with_lora.lora() / TODAY) == before
@@ -106,7 +108,7 @@ def test_other_layers_are_refused_and_named(place, targets):
     other = "q-v" if targets == "all-linear" else "all-linear"
     place.train(targets=other, **NO_SAMPLES)
     before = read_tree(place.lora())
-    with pytest.raises(SavingError, match=r"cannot be trained further .*the layers differ \(.*down_proj"):
+    with pytest.raises(SavingError, match=r"can't be trained further .*the layers differ \(.*down_proj"):
         place.train(if_exists="continue", targets=targets, **NO_SAMPLES)
     assert read_tree(place.lora()) == before
 
@@ -146,6 +148,6 @@ def test_files_held_open_that_cannot_be_backed_up_are_named_and_left_complete(wi
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", fail_if_open)
-    with pytest.raises(SavingError, match=r"cannot be moved into a backup: adapter_model\.safetensors may not"):
+    with pytest.raises(SavingError, match=r"can't be moved to a backup: adapter_model\.safetensors can't be"):
         with_lora.train(if_exists="replace", **NO_SAMPLES)
     assert {p: b for p, b in read_tree(with_lora.lora()).items() if not p.startswith(".part")} == before

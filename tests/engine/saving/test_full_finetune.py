@@ -91,7 +91,7 @@ def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
 def test_it_is_refused_inside_the_webui(place):
     host = place.host()
     host.owns_process = False
-    with pytest.raises(SettingsError, match=r"inside the webui the model is only lent"):
+    with pytest.raises(SettingsError, match=r"full fine-tuning is not possible inside the webui"):
         place.train(host, **FULL)
     report = PeftEngine().check(place.settings(**FULL), host)
     assert report.verdict == "not ready"
@@ -100,12 +100,12 @@ def test_it_is_refused_inside_the_webui(place):
 
 @pytest.mark.parametrize("loading", ["8bit", "4bit"])
 def test_quantized_weights_cannot_be_trained(place, loading):
-    with pytest.raises(SettingsError, match=f"a model in {loading} cannot be trained whole"):
+    with pytest.raises(SettingsError, match=f"a model in {loading} can't be fully fine-tuned"):
         place.train(place.host(loading), **FULL)
 
 
 def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
-    with pytest.raises(SettingsError, match="Leave them off"):
+    with pytest.raises(SettingsError, match="Turn them off"):
         place.train(**FULL, dora=True)
     with pytest.raises(SettingsError, match="is the model that is trained"):
         place.train(name="tiny", **FULL)
@@ -154,5 +154,5 @@ def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_l
     with_lora.attach_lora(host, "a")
     with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
     assert host.model_status().loras == ()
-    (note,) = [event.text for event in job.log.since(0) if "let go of" in getattr(event, "text", "")]
-    assert note.endswith(" So a is off: put it on again when the model is loaded.")
+    (note,) = [event.text for event in job.log.since(0) if "unloaded now" in getattr(event, "text", "")]
+    assert note.endswith(" So a is detached: attach it again when the model is loaded.")

@@ -289,7 +289,7 @@ def test_a_lora_on_a_tied_head_is_refused(place):
     assert message.startswith(
         "The LoRA 'a' can't be exported as GGUF: llama.cpp's llama has no tensor for lm_head. "
     )
-    assert message.endswith("the merged model with llama.cpp. Or train one on q-k-v-o alone.")
+    assert message.endswith("the merged model with llama.cpp. Or train one on q-k-v-o only.")
     save_head_lora(place, tied=False)
     assert read_deltas(convert(place, model="llama"))[1].keys() == {"output.weight"}
 
@@ -309,7 +309,7 @@ def test_more_than_a_plain_lora_is_refused(place, options, reason):
     save_random_lora(place, make_model("llama", tied=False), **options)
     message = refusal(SavingError, place)
     assert message.startswith(f"The LoRA 'a' can't be exported as GGUF: {reason}")
-    assert "Bake it in instead (merge)" in message
+    assert "Merge it into the model instead" in message
 
 
 def test_a_lora_on_experts_is_refused(place):
@@ -319,7 +319,7 @@ def test_a_lora_on_experts_is_refused(place):
     get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **targets)).save_pretrained(place.lora())
     message = refusal(SavingError, place, model="mixtral")
     assert "it is on experts, which llama.cpp stores in one tensor (" in message
-    assert message.endswith("Or train one on q-k-v-o alone.")
+    assert message.endswith("Or train one on q-k-v-o only.")
     attention = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(make_model("mixtral"), attention).save_pretrained(place.lora("b"))
     assert read_deltas(convert(place, "b", model="mixtral"))[1].keys() == {
@@ -331,11 +331,11 @@ def test_a_lora_on_experts_is_refused(place):
 def test_unknown_models_are_refused(place):
     save_random_lora(place, make_model("opt"))
     message = refusal(ModelError, place)
-    assert message.startswith("opt is of the architecture 'opt', for which no LoRA can be written as GGUF here.")
+    assert message.startswith("opt is of the architecture 'opt', for which LoRAs can't be exported as GGUF.")
     shutil.rmtree(place.folders.models / "opt")
     message = refusal(ModelError, place)
-    assert message.startswith("'/elsewhere/opt', its base model, is not found")
-    assert "Name it (--model)" in message
+    assert message.startswith("'/elsewhere/opt', its base model, was not found")
+    assert "Enter its folder, or the GGUF file that the LoRA is for (--model)" in message
     assert refusal(ModelError, place, model="b").startswith("There is no model 'b' in ")
     broken = place.folders.models / "broken.gguf"
     broken.parent.mkdir(exist_ok=True)
@@ -348,9 +348,9 @@ def test_a_missing_or_old_gguf_package(place, monkeypatch):
     save_random_lora(place, make_model("llama"))
     older = {number: name for number, name in gguf.MODEL_ARCH_NAMES.items() if name != "llama"}
     monkeypatch.setattr(gguf, "MODEL_ARCH_NAMES", older)
-    assert refusal(ModelError, place).startswith("The package gguf here is too old for llama (llama). Get a newer")
+    assert refusal(ModelError, place).startswith("The package gguf here is too old for llama (llama). Update it")
     monkeypatch.setattr(gguf_export, "find_spec", lambda name: None)
-    assert refusal(ModelError, place).endswith("Install it with: pip install gguf")
+    assert refusal(ModelError, place).endswith("Install it: pip install gguf")
 
 
 def test_a_model_with_other_sizes_is_refused(place):
@@ -367,11 +367,11 @@ def test_an_incomplete_lora_is_refused(place):
     weights = load_file(file)
     weights.pop(next(iter(weights)))
     save_file(weights, file)
-    assert "holds no whole LoRA" in refusal(SavingError, place)
+    assert "is not a complete LoRA" in refusal(SavingError, place)
     file.write_bytes(b"no weights")
     assert refusal(SavingError, place).startswith(f"{file} can't be read: ")
     (place.lora() / "adapter_config.json").unlink()
-    assert "holds no LoRA (adapter_config.json is missing" in refusal(SavingError, place, model="llama")
+    assert "has no LoRA (adapter_config.json is missing" in refusal(SavingError, place, model="llama")
 
 
 def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp_path, monkeypatch):
@@ -382,7 +382,7 @@ def test_only_our_own_file_is_overwritten_and_none_is_left_incomplete(place, tmp
     assert first == place.lora() / "a.gguf"
     first.write_bytes(b"of the LoRA as it was before")
     assert convert(place).read_bytes() == before
-    with pytest.raises(SavingError, match=r"is there already\. Delete it, or give another name"):
+    with pytest.raises(SavingError, match=r"already exists\. Delete it, or choose another name"):
         convert(place, out=str(first))
     assert first.read_bytes() == before
 
@@ -419,6 +419,6 @@ def test_the_command_names_the_file(with_lora, capsys):
     assert reader.get_field("general.name").contents() == "a-checkpoint-4-epoch-1"
     assert len(exported) == 14
     assert main(["gguf", *arguments, "--lora", "a", "--out", str(with_lora.lora() / "a.gguf")]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["gguf", *arguments, "--lora", "b"]) == 1
     assert "There is no LoRA 'b'" in capsys.readouterr().err

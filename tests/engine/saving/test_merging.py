@@ -136,7 +136,7 @@ def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monke
     monkeypatch.setattr(merging, "_merge_layer", lambda layer: {"odd": torch.ones(1)})
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
     assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
-    assert "odd, " in message and message.endswith("Nothing is written. Use it as a LoRA beside the model.")
+    assert "odd, " in message and message.endswith("Nothing was written. Use it as a LoRA instead.")
     assert list(tmp_path.glob("new*")) == []
 
 
@@ -177,16 +177,16 @@ def test_nothing_is_overwritten(with_lora, tmp_path):
 def test_quantized_weights_are_refused_with_a_remedy(with_lora, tmp_path):
     message = refusal(ModelError, with_lora, "a", tmp_path / "new", with_lora.host("4bit"))
     assert message.startswith(
-        "tiny is loaded with quantized weights (4-bit), which cannot take a LoRA in without loss."
+        "tiny is loaded with quantized weights (4-bit), and merging a LoRA into them would lose precision."
     )
-    assert "Load it in bfloat16 (--load bfloat16)" in message
+    assert "Load the model in bfloat16 (--load bfloat16)" in message
     assert not (tmp_path / "new").exists()
 
 
 def test_without_disk_space_nothing_is_started(with_lora, tmp_path, monkeypatch):
     monkeypatch.setattr(merging.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 1000))
     message = refusal(SavingError, with_lora, "a", tmp_path / "new")
-    assert message.startswith(f"{tmp_path} has 1 kB free, and the model takes")
+    assert message.startswith(f"{tmp_path} has 1 kB free, and the model needs")
 
 
 def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):
@@ -226,4 +226,4 @@ def test_the_command_names_the_folder(with_lora, tmp_path, capsys):
 def test_nothing_is_written_into_the_folder_of_another_lora(with_lora, where):
     shutil.copytree(with_lora.lora(), with_lora.lora("b"))
     message = refusal(SavingError, with_lora, "a", with_lora.folders.loras / where)
-    assert message.endswith("lies in the folder of the LoRA 'b'. Choose a separate folder.")
+    assert message.endswith("is in the folder of the LoRA 'b'. Choose a separate folder.")

@@ -126,7 +126,7 @@ def test_events_come_in_order(place):
         "Starting",
         "Reading story.txt",
         "Cutting story.txt",
-        "Downloading the model",
+        "Loading the model",
         "Training",
         "Saving the LoRA",
     ]
@@ -306,7 +306,7 @@ def test_check_estimates_the_time_by_an_earlier_run(place):
     assert time_notes() == []
     place.train(name="the-first")
     (note,) = time_notes()
-    assert "if it goes as the-first with this model (CPU, " in note
+    assert "if it is as fast as the-first with this model (CPU, " in note
 
 
 def test_a_failed_injection_leaves_the_model_unchanged(place):
@@ -316,7 +316,7 @@ def test_a_failed_injection_leaves_the_model_unchanged(place):
     model = place.host().loaded_model().model
     kinds = {name: type(module) for name, module in model.named_modules()}
     with (
-        pytest.raises(ModelError, match="No LoRA can be put into this model"),
+        pytest.raises(ModelError, match="This model can't be trained with a LoRA"),
         inject_lora(model, LoraConfig(target_modules=["q_proj", "input_layernorm"])),
     ):
         pass

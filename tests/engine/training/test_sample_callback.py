@@ -236,7 +236,7 @@ def test_no_step_is_sampled_twice_across_segments(place):
             job.control.extend(1)
         elif isinstance(event, Step) and event.step == 6:
             job.control.ask(Request.FREE_MEMORY)
-        elif isinstance(event, Note) and "out of memory" in event.text:
+        elif isinstance(event, Note) and "is unloaded" in event.text:
             job.control.resume()
 
     job = watched_job(wish)

@@ -246,7 +246,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
 
 
 def test_one_example_that_does_not_fit_is_an_error_with_remedies(place, small_memory):
-    with pytest.raises(ModelError, match=r"Out of memory.*What helps most"):
+    with pytest.raises(ModelError, match=r"Out of memory.*To fix this, try"):
         PeftEngine().probe(place.settings(cutoff=128, batch_size=2), place.host(), Job("probe", "a test"))
 
 

@@ -116,7 +116,7 @@ def test_a_page_shows_the_progress_and_selects_the_new_model_in_its_menu(panel, 
     chosen = gr.update(choices=["a_b", "toy"], value="a_b")
     updates = updates_until(panel, lambda updates: ("menu", chosen) in updates, download.go_on.set)
     assert (
-        "It stands in the menu of models above" in last(updates, "status") and last(updates, "get")["interactive"]
+        "It is selected in the model menu above" in last(updates, "status") and last(updates, "get")["interactive"]
     )
     assert last(updates, "part") == gr.update(label="Download a model")
 
@@ -149,7 +149,7 @@ def test_a_stopped_download_says_so(panel):
 
 
 def test_a_download_that_cannot_start_says_why(panel):
-    assert "Type OWNER/NAME" in panel._start_download("  ")
+    assert "Enter OWNER/NAME" in panel._start_download("  ")
     assert "is no model of the hub" in panel._start_download("gpt2")
     panel._start_download("a/b")
     assert "Getting a/b is running. Wait until it is done, or stop it first." in panel._start_download("c/d")

@@ -94,7 +94,7 @@ def test_load_says_that_the_model_is_busy_until_it_is_free(host, busy):
     begin(session, host, finish)
     stream = picker._load_model({picker.menu: "mine", picker._loading: "auto"})
     refusal, after = messages_until_free(stream, finish)
-    assert "The model is busy: Training &#39;night&#39;" in refusal and "can be pressed again" in after
+    assert "The model is busy: Training &#39;night&#39;" in refusal and "is done. You can try again now" in after
     assert picker._show_selection()[0]["value"] == host.selected_model[0]
 
 
@@ -131,7 +131,7 @@ def test_put_on_has_its_own_place_for_the_busy_message(host, busy):
     begin(session, host, finish)
     stream = try_it._on_put_on({try_it._lora: "a", try_it._strength: 100})
     refusal, after = messages_until_free(stream, finish)
-    assert "The model is busy" in refusal and "can be pressed again" in after
+    assert "The model is busy" in refusal and "is done. You can try again now" in after
 
 
 def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused(host, busy):
@@ -148,9 +148,9 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
     *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
     assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
-    assert "Resuming from \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[try_it._heading]
+    assert "Continuations of \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80%:" in last[try_it._heading]
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
-    assert empty.keys() == {try_it._status} and "is empty. Type one" in empty[try_it._status]
+    assert empty.keys() == {try_it._status} and "Enter a prompt." in empty[try_it._status]
     begin(session, host, finish)
     refusal, after = messages_until_free(try_it._on_answer(inputs), finish)
     assert refusal.keys() == after.keys() == {try_it._status}  # the old answers stay

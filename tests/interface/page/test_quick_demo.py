@@ -97,5 +97,5 @@ def test_it_says_that_the_model_is_busy_until_it_is_free(demo):
     demo._context.session.start("training", "Training 'night'", demo._context.host, work)
     assert first_updates(demo)["button"]["interactive"] is False
     refusal, after = asyncio.run(collect())
-    assert "The model is busy: Training &#39;night&#39;." in refusal and "can be pressed again" in after
+    assert "The model is busy: Training &#39;night&#39;." in refusal and "is done. You can try again now" in after
     assert demo._demo is None

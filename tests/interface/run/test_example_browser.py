@@ -71,5 +71,5 @@ def test_a_missing_example_is_reported_and_the_number_is_kept(browser):
 
 
 def test_problems_of_form_and_data_are_reported(browser):
-    assert "nothing is chosen" in show_example(browser, data=[])[1]
+    assert "choose at least one file" in show_example(browser, data=[])[1]
     assert "no-such.txt" in show_example(browser, data=["no-such.txt"])[1]

@@ -55,10 +55,10 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
 @pytest.mark.parametrize(
     ("state", "training", "said", "offer"),
     [
-        ({"enabled": True}, True, "begins by itself when this run ends", "Start queue (1 waits)"),
+        ({"enabled": True}, True, "starts when this one ends, even if it fails", "Start queue (1 waits)"),
         ({"enabled": True}, False, "after the next run that you start, or at once", "Start queue (1 waits)"),
         ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waits)"),
-        ({}, False, "After a start of the program", "Resume queue (1 waits)"),
+        ({}, False, "does not start by itself after a restart", "Resume queue (1 waits)"),
         (
             {"off_reason": "Stopped by hand."},
             True,

@@ -40,7 +40,7 @@ def test_the_parts_of_a_report(tmp_path):
         "Check: ready",
         "trained tokens",
         "Does it learn to stop: 20 of 20",
-        "Share of a step that is padding",
+        "Padding per step",
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)

@@ -86,7 +86,7 @@ def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
     curves = view.extra_charts()
     assert "Loss of each dataset" in curves and "Gradient norm" in curves
     assert "&lt;a&gt;" in curves and "<a>" not in curves
-    assert "Kept aside" not in curves
+    assert "Validation" not in curves
 
 
 def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
@@ -107,7 +107,7 @@ def test_a_stopping_run_shows_no_remaining_time():
 def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
     use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
     running = [planned(9), step(1, 9), replace(use, peak=1), use]
-    text = "Memory of the whole program: at most 3.1 GB of 16 GB so far"
+    text = "Memory of the program: at most 3.1 GB of 16 GB so far"
     assert f'<p class="tp-quiet">{text}</p>' in view_of(*running).html()
     ended = view_of(*running, JobEnded(outcome="finished", text="Done.")).html()
     assert "so far" not in ended and "peak memory" in ended and "3.1 GB" in ended
@@ -120,7 +120,7 @@ def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
         )
 
     view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
-    assert "kept aside, step 2, best 1.5000 at step 1" in view.html()
+    assert "validation loss, step 2, best 1.5000 at step 1" in view.html()
     assert "Validation perplexity" in view.extra_charts()
 
 

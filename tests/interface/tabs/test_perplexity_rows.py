@@ -27,7 +27,7 @@ def lines(html):
 
 def test_best_and_worst_rows_with_their_perplexity_without_a_lora():
     html = row_tables([result("b", a=0.0, b=1.0, c=2.0, d=3.0), result("-", a=1.0, b=2.0, c=3.0, d=3.5)])
-    with_lora, without = (lines(part) for part in html.split("Without a LoRA: least"))
+    with_lora, without = (lines(part) for part in html.split("Without a LoRA: rows"))
     assert with_lora[0][-1] == "without a LoRA"
     assert with_lora[1] == ["highest perplexity", "d", "&lt;d?&gt;", "d!", "20.09", "50%", "1,234", "33.12"]
     assert [line[:2] for line in with_lora[1:]] == [

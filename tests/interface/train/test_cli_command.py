@@ -40,7 +40,7 @@ def test_the_command_has_the_same_settings(host):
 
 def test_an_invalid_form_shows_its_problems(host):
     html = cli_command_html({"name": "", "data": ["x.txt"], "rank": "many"}, host)
-    assert "not ready for a command" in html
+    assert "so there is no command yet" in html
     assert "is empty" in html and "many" in html
     assert "<pre" not in html
 
@@ -92,4 +92,4 @@ def test_a_command_for_only_one_console_says_so(windows, host, system):
     html = cli_command_html({"name": "a", "data": ["a.txt"], "system": system}, host)
     (_, _, _, *words), _ = split_like_windows(command_line(html))
     assert flags.given_settings(_parse_args(words))["system"] == system
-    assert "It is written for the Command Prompt (cmd)" in html
+    assert "Use it in the Command Prompt (cmd)" in html

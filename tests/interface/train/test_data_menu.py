@@ -65,7 +65,7 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
     )
     assert [file.name for file in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
     assert [file.existed for file in again] == [True, True, False, False]
-    assert again[1].message == "copy of it.txt is there already as story.txt. It is selected, not added again."
+    assert again[1].message == "copy of it.txt already exists as story.txt. It is selected, not added again."
     assert sorted(p.name for p in context.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
     assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
@@ -73,7 +73,7 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
 def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(context, tmp_path, monkeypatch):
     monkeypatch.setattr(data_menu, "MAX_UPLOAD_BYTES", 10)
     (tmp_path / "long.txt").write_text("more than ten characters")
-    with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes go through the browser"):
+    with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes can be uploaded"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "long.txt")])
     assert list(context.host.folders.datasets.iterdir()) == []
 
@@ -98,14 +98,14 @@ def test_only_supported_file_types_are_added(context, tmp_path):
         (tmp_path / name).write_text("x")
     assert add_files(context, tmp_path, *names) == names
     assert {value for _, value in data_menu.dataset_choices(context)} == set(names)
-    with pytest.raises(DataError, match=r"picture\.png cannot be learned from\. Choose \.txt, "):
+    with pytest.raises(DataError, match=r"picture\.png can't be used as a dataset\. Choose \.txt, "):
         data_menu.add_files(context.host.folders, [str(tmp_path / "picture.png")])
 
 
 def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tmp_path):
     folder = context.host.folders.datasets
     folder.mkdir(parents=True, exist_ok=True)
-    assert "Not read" not in preview_data({}, context).html
+    assert "Not supported" not in preview_data({}, context).html
     (folder / "letters.rtf").write_text("x")
     assert (
         "Not supported: letters.rtf (save it as .docx or .odt, or its text as .txt)."
@@ -113,5 +113,5 @@ def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tm
     )
     assert "Not supported: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
     (tmp_path / "novel.mobi").write_text("x")
-    with pytest.raises(DataError, match=r"novel\.mobi: turn it into an \.epub"):
+    with pytest.raises(DataError, match=r"novel\.mobi: convert it to \.epub"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "novel.mobi")])

@@ -67,7 +67,7 @@ def test_the_name_of_a_built_in_preset_is_refused(panel):
     form = dict.fromkeys(panel._form.inputs())
     inputs = {**form, panel._name: "style", panel._order: "newest"}
     message, _ = panel._on_save(inputs)
-    assert "is a name that comes with Training PRO" in message
+    assert "is the name of a built-in preset" in message
     assert (panel._context.host.folders.presets / "style.json").read_text() == '{"rank": 7}'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from html import unescape
 
 import gradio as gr
 import pytest
@@ -93,7 +94,7 @@ def test_the_data_preview_does_not_replace_the_message_of_add_files(tab, tmp_pat
     (tmp_path / "photo.jpg").write_text("x")
     data = tab._form.components["data"]
     menu, message = tab._on_upload({tab._add_button: [str(tmp_path / "photo.jpg")], data: ["story.txt"]})
-    assert menu["value"] == ["story.txt"] and "photo.jpg cannot be learned from" in message
+    assert menu["value"] == ["story.txt"] and "photo.jpg can't be used as a dataset" in unescape(message)
     writes = {fn.targets[0] for fn in root(tab._add_message).fns.values() if tab._add_message in fn.outputs}
     assert (tab._add_button._id, "upload") in writes and (data._id, "change") not in writes
 

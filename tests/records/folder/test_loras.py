@@ -176,7 +176,7 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
 
 def test_a_checkpoint_without_a_lora_is_not_slimmed(tmp_path):
     folder = write_checkpoint(tmp_path, "checkpoint-4") / "checkpoint-4"
-    with pytest.raises(SavingError, match="holds no LoRA"):
+    with pytest.raises(SavingError, match="has no LoRA"):
         slim_checkpoint(folder)
     assert (folder / "run_state.json").is_file()
 

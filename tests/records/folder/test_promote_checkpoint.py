@@ -69,7 +69,7 @@ def test_a_backup_comes_with_its_own_records(folders):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("story", "'story' exists already"), ("a.b", "has a dot"), ("../x", "is a path")]
+    ("name", "words"), [("story", "'story' already exists"), ("a.b", "contains a dot"), ("../x", "is a path")]
 )
 def test_names_that_are_refused(folders, name, words):
     before = read_tree(folders.loras)

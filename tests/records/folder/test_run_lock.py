@@ -22,7 +22,10 @@ def test_it_is_held_only_inside(tmp_path):
         assert is_in_progress("a", folders)
         assert is_in_progress("a", folders)
         assert not is_in_progress("b", folders)
-        with pytest.raises(BusyError, match="'a' is being trained just now"), hold_run_lock("a", folders):
+        with (
+            pytest.raises(BusyError, match="'a' is being trained by another page or command"),
+            hold_run_lock("a", folders),
+        ):
             pass
         assert is_in_progress("a", folders)
     assert not is_in_progress("a", folders)

@@ -47,7 +47,7 @@ def test_the_same_name_twice(folders):
 def test_a_checkpoint_without_its_lora(folders):
     part = move_to_trash("story/checkpoint-6-user", folders)
     move_to_trash("story", folders)
-    with pytest.raises(SavingError, match="belongs to 'story', which is gone"):
+    with pytest.raises(SavingError, match="is part of 'story', which is in the trash"):
         restore_item(part, folders)
     assert {t.name for t in list_trash(folders)} == {"story", "story/checkpoint-6-user"}
 
@@ -66,7 +66,7 @@ def test_what_is_in_use_stays(folders):
     with hold_run_lock("night", folders), pytest.raises(BusyError, match="'night' is being trained"):
         move_to_trash("night/checkpoint-4", folders)
     for name in ("story", "story/checkpoint-4-epoch-1"):
-        with pytest.raises(BusyError, match="is on the model just now"):
+        with pytest.raises(BusyError, match="is attached to the model"):
             move_to_trash(name, folders, loaded=["story/checkpoint-4-epoch-1"])
     with pytest.raises(SavingError, match="There is no LoRA 'other'"):
         move_to_trash("other", folders)

@@ -125,7 +125,7 @@ def test_a_broken_file_is_named_and_left_alone(tmp_path, text):
 def test_a_name_conflicts_unless_the_user_chose_what_to_do():
     assert queue.name_conflict("a", "ask", ["b"]) == ""
     assert queue.name_conflict("a", "replace", ["a"]) == ""
-    assert "'a' is the name of a run before it" in queue.name_conflict("a", "ask", ["a"])
+    assert "'a' is the name of an earlier run" in queue.name_conflict("a", "ask", ["a"])
     assert json.dumps(queue_of("a").waiting[0].values)
 
 

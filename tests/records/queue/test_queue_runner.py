@@ -151,7 +151,7 @@ def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
     program.line.start()
     program.release("b")
     assert program.wait_until_idle().done == [("a", "finished"), ("b", "finished")]
-    with pytest.raises(SavingError, match="Nothing waits"):
+    with pytest.raises(SavingError, match="The queue is empty"):
         program.line.start()
 
 
@@ -230,8 +230,8 @@ def test_every_problem_is_raised_when_a_run_is_added(program):
     program.start("first")
     program.put("a")
     for name, sentence in (
-        ("first", "'first' is the name of a run before it"),
-        ("a", "'a' is the name of a run before it"),
+        ("first", "'first' is the name of an earlier run"),
+        ("a", "'a' is the name of an earlier run"),
         ("bad", "Dataset: there is no"),
         ("../x", "is a path"),
     ):
@@ -349,7 +349,7 @@ def test_a_queue_that_cannot_be_written_stops_and_says_so(program, monkeypatch):
     monkeypatch.setattr("training_pro.records.queue.queue.write_json", broken)
     program.line.start()
     assert program.wait_until_idle().began == []
-    assert "cannot be kept in" in program.session.auto_start.off_reason
+    assert "can't be saved in" in program.session.auto_start.off_reason
     assert program.waits == ["a"]
 
 

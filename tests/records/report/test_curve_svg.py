@@ -114,5 +114,5 @@ def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3
     assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
-    assert "step 4: kept aside 2.0000" in picture
+    assert "step 4: validation loss 2.0000" in picture
     assert lines(draw_curve([], RATES, [], validation)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}

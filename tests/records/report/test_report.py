@@ -155,7 +155,7 @@ def test_it_is_self_contained_and_escaped(report_html):
 
 def test_every_section_is_there(report_html):
     text = CheckedPage(report_html).text
-    for part in ("The curve", "Samples", "Events", "Kept aside", "Run", "On disk"):
+    for part in ("The curve", "Samples", "Events", "Validation", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
         "8 of 8 steps",
@@ -183,7 +183,7 @@ def test_only_settings_that_differ_are_named_by_their_labels(report_html):
     assert "LoRA Alpha" not in table
     assert "two" in table
     same = render_report(ReportData([planned()], ENDED, []))
-    assert "None: everything is as it comes." in same
+    assert "None: all settings have their defaults." in same
 
 
 def test_events_have_their_time_and_the_step_before_them(report_html):

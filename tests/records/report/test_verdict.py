@@ -56,9 +56,9 @@ def test_the_better_checkpoint_is_one_that_still_exists():
     assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
-    assert gone.text.endswith("No checkpoint of about step 8 is left. End the next run there.")
+    assert gone.text.endswith("No checkpoint near step 8 is left. End the next run there.")
     kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
-    assert kept.text.endswith("What is kept is that of step 8, before it.")
+    assert kept.text.endswith("The saved LoRA is from step 8, before that.")
 
 
 def test_it_could_learn_more_while_both_fall():
@@ -90,27 +90,31 @@ def test_worse_in_both_losses_is_not_memorizing():
     assert verdict.kind == "became worse"
     assert "Try a lower learning rate. c8 is better." in verdict.text
     without = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
-    assert "for such texts the model is better without" in without.text
+    assert "the model is better on such texts without this LoRA" in without.text
 
 
 @pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
 def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
     verdict = judge_run(graph(losses, {}), NAMES)
     assert verdict.kind == "not known"
-    assert verdict.text.startswith("There was no validation split, so learning cannot be told from memorizing.")
+    assert verdict.text.startswith(
+        "There was no validation split, so it is not known whether the model learned or memorized."
+    )
     assert trend in verdict.text
     assert verdict.evidence["training_last"] == losses[16]
 
 
 def test_a_single_evaluation_is_not_enough():
     verdict = judge_run(graph(FALLING, {0: 2.5}), NAMES)
-    assert verdict.text.startswith("The validation split was evaluated only once, so learning cannot be told")
+    assert verdict.text.startswith("The validation split was evaluated only once, so it is not known whether")
 
 
 def test_a_validation_split_that_was_never_evaluated_is_said():
     for kwargs in ({"validation_key": "its digest"}, {"evaluates": True}):
         text = judge_run(graph(FALLING, {}), NAMES, **kwargs).text
-        assert text.startswith("The run ended before the validation split was evaluated, so learning cannot be")
+        assert text.startswith(
+            "The run ended before the validation split was evaluated, so it is not known whether"
+        )
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
