@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Level = Literal["problem", "advice", "note"]
@@ -44,11 +44,22 @@ def texts(findings: Iterable[Finding], level: Level) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A setting that would fit better, with the value to use and the reason."""
+    """The value of a setting that fits the data and the machine, and the reason."""
 
     key: str
     value: int | float | str
     why: str
+    also: Mapping[str, int | float] = field(default_factory=dict)  # values that belong to it
+    keep: bool = False
+    """Whether the setting has this value already."""
+
+    @property
+    def heading(self) -> str:
+        return "As it is" if self.keep else "Suggestion"
+
+    @property
+    def values(self) -> dict[str, int | float | str]:
+        return {self.key: self.value, **self.also}
 
     @property
     def words(self) -> str:

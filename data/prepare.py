@@ -10,7 +10,7 @@ from ..chunking import SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, TrainingProError
-from ..core.findings import Finding, Suggestion, texts
+from ..core.findings import Finding, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings
@@ -23,6 +23,7 @@ from .report import (
     DatasetReport,
     DiskEstimate,
     MemoryModel,
+    RunFacts,
     check_leaks,
     check_model,
     check_plan,
@@ -31,11 +32,11 @@ from .report import (
     estimate_disk,
     preview_examples,
     report_examples,
-    suggest_by_plan,
     suggest_hard_cuts,
+    suggest_settings,
     uses_checkpointing,
 )
-from .resolve import ResolvedSettings, check_rules, longest_row, slicing_rules, suggest_cutoff
+from .resolve import ResolvedSettings, auto_cutoff, check_rules, longest_row, slicing_rules
 from .rows import Tokenizer
 
 
@@ -83,7 +84,10 @@ def prepare(
         sources=data.reports,
         findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
-        suggestions=tuple(_suggestions(context, rules, loaded, data, plan)),
+        suggestions=(
+            *suggest_settings(_run_facts(context, rules, loaded, examples, plan, memory)),
+            *suggest_hard_cuts(data.training.sources),
+        ),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
         disk=disk,
         stops=count_learned_stops(data.training.sources, tokenizer.stops),
@@ -140,16 +144,18 @@ def _plan_findings(
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
 
 
-def _suggestions(
+def _run_facts(
     context: PrepareContext,
     rules: SlicingRules,
     loaded: Sequence[LoadedDataset],
-    data: PreparedDataset,
+    examples: Examples,
     plan: StepPlan,
-) -> Iterator[Suggestion]:
-    yield from suggest_cutoff(rules, context.card, longest_row(loaded))
-    yield from suggest_by_plan(context.settings, plan)
-    yield from suggest_hard_cuts(data.training.sources)
+    memory: MemoryModel | None,
+) -> RunFacts:
+    longest = longest_row(loaded)
+    fitting_cutoff = auto_cutoff(longest, context.card.context)
+    trained_tokens = sum(examples.learned())
+    return RunFacts(context.settings, plan, memory, rules.cutoff, fitting_cutoff, longest, trained_tokens)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:

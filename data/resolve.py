@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
-from ..core.findings import Finding, Suggestion, advice, note, problem
+from ..core.findings import Finding, advice, note, problem
 from ..core.host import ModelCard
 from ..settings.definitions import TextSettings, TrainingSettings
 from .load import LoadedDataset
@@ -82,10 +82,3 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
         yield note("cutoff", f"Maximum context length (Cutoff): auto = {rules.cutoff}.")
-
-
-def suggest_cutoff(rules: SlicingRules, card: ModelCard, longest: int) -> Iterator[Suggestion]:
-    """Suggest a cutoff that fits the longest row, where that has more tokens."""
-    fitting = auto_cutoff(longest, card.context)
-    if longest > rules.cutoff and fitting > rules.cutoff:
-        yield Suggestion("cutoff", fitting, f"The longest row has {longest} tokens, the cutoff is {rules.cutoff}.")

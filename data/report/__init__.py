@@ -19,7 +19,7 @@ from .estimates import (
     uses_checkpointing,
     weight_precision,
 )
-from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_by_plan
+from .plan_checks import check_plan, count_evaluations, count_sample_rounds
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
     DatasetReport,
@@ -31,6 +31,7 @@ from .report import (
     exclusion_counts,
 )
 from .report_stats import report_examples, report_source, report_texts
+from .suggestions import RunFacts, suggest_settings
 
 __all__ = [
     "TARGET_CHOICES",
@@ -42,6 +43,7 @@ __all__ = [
     "MemoryModel",
     "PreviewPiece",
     "RowReport",
+    "RunFacts",
     "SourceReport",
     "TextReport",
     "apply_changes",
@@ -64,8 +66,8 @@ __all__ = [
     "report_examples",
     "report_source",
     "report_texts",
-    "suggest_by_plan",
     "suggest_hard_cuts",
+    "suggest_settings",
     "target_layers",
     "uses_checkpointing",
     "weight_precision",

@@ -1,4 +1,4 @@
-"""What the steps of a run show: contradictions, settings without effect, and settings that would fit better."""
+"""What the steps of a run show: contradictions, and settings without effect."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...core.findings import Finding, Suggestion, advice, note, problem
+from ...core.findings import Finding, advice, note, problem
 from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, format_times, plural
+from ...train_utils import StepPlan, format_count, format_times
 from ..examples import Examples, batch_order
-
-MIN_STEPS, MAX_EPOCHS = 30, 10
-LONG_EPOCH_STEPS = 500
-SAVES_PER_EPOCH = 5
 
 
 def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
@@ -200,29 +196,3 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
             f"Pair phase: two neighbors have more than the {context} tokens of the model's context, "
             f"so there are no pairs. Turn the pair phase off, or use a cutoff of {context // 2}.",
         )
-
-
-def suggest_by_plan(settings: TrainingSettings, plan: StepPlan) -> Iterator[Suggestion]:
-    """Yield settings that would fit the number of steps better."""
-    if plan.effective_accumulation < plan.accumulation:
-        yield Suggestion(
-            "accumulation",
-            plan.effective_accumulation,
-            f"An epoch has {plan.batches} {plural(plan.batches, 'batch', 'batches')}.",
-        )
-    if plan.warmup(settings.learning.warmup_steps) > plan.steps / 2:
-        yield Suggestion(
-            "warmup_steps",
-            0.05,
-            f"The warmup takes more than half of the {plan.steps} {plural(plan.steps, 'step')}.",
-        )
-    if not settings.steps.max_steps and plan.steps < MIN_STEPS:
-        epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
-        if epochs > settings.steps.epochs:
-            steps = f"{plan.steps} {plural(plan.steps, 'step')}"
-            yield Suggestion(
-                "epochs", float(epochs), f"{steps} in all {plural(plan.steps, 'is', 'are')} few to train on."
-            )
-    if not settings.saving.save_every and min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
-        every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
-        yield Suggestion("save_every", every, f"An epoch is {plan.steps_per_epoch:,} steps long.")

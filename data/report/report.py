@@ -198,7 +198,9 @@ class DatasetReport:
         """Return the report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
-        lines += [f"Suggestion: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
+        lines += [
+            f"{'As it is' if s.keep else 'Suggestion'}: {s.key} = {s.words}. {s.why}" for s in self.suggestions
+        ]
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:

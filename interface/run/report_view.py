@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from ...core.findings import Suggestion
 from ...data.report import (
     DatasetReport,
     ExamplePreview,
@@ -65,12 +66,21 @@ def _figures(report: DatasetReport) -> str:
 
 
 def _suggestions(report: DatasetReport) -> str:
-    """Suggested settings, each with its reason and a button that applies it."""
-    return markup.html_list(
-        f"{setting_link(s.key, SETTINGS[s.key].label)}: {escape(s.why)} "
-        f"{apply_button(f'use {s.words}', {s.key: s.value})}"
-        for s in report.suggestions
-    )
+    """Suggested settings, each with its reason and a button that applies it; what fits already is folded away."""
+    changes = [s for s in report.suggestions if not s.keep]
+    fitting = [s for s in report.suggestions if s.keep]
+    buttons = [f"{_reason(s)} {apply_button(f'use {s.words}', s.values)}" for s in changes]
+    if len(changes) > 1:
+        values = {key: value for s in changes for key, value in s.values.items()}
+        buttons.append(apply_button(f"use all {len(changes)} suggestions", values))
+    as_it_is = markup.html_list(f"{_reason(s)} <strong>{escape(s.words)}</strong>, as it is" for s in fitting)
+    title = f"Suggested settings: {len(fitting)} of {len(report.suggestions)} are right as they are"
+    folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
+    return markup.html_list(buttons) + folded
+
+
+def _reason(suggestion: Suggestion) -> str:
+    return f"{setting_link(suggestion.key, SETTINGS[suggestion.key].label)}: {escape(suggestion.why)}"
 
 
 def _memory_and_disk(report: DatasetReport, free: int) -> str:

@@ -281,7 +281,11 @@ class TrainingPage:
 
     def suggestion(self, key: str) -> Locator:
         """The button that applies a suggestion of Check."""
-        return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']")
+        return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']").first
+
+    def all_suggestions(self) -> Locator:
+        """The button that applies all suggestions of Check."""
+        return self._page.locator(f"#{PARTS['answer']} .tp-use", has_text="use all")
 
     def in_queue(self, words: str) -> Locator:
         """A button of a waiting run, such as 'Up: b'."""

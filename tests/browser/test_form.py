@@ -66,6 +66,11 @@ def test_messages_link_to_their_setting_and_suggestions_are_applied_with_a_click
     page.check()
     page.suggestion("epochs").click()
     page.wait_for(lambda: page.setting("epochs") != "0.5", "the epochs that were suggested")
+    page.fill(epochs="0.5", learning_rate="1e-9")
+    page.check()
+    page.all_suggestions().click()
+    page.wait_for(lambda: page.setting("epochs") != "0.5", "all that was suggested")
+    assert page.setting("learning_rate") == "0.0002"
 
 
 def test_browsing_the_examples(page):

@@ -36,7 +36,7 @@ def pair(words):
 
 def suggested(tmp_path, rows, **values):
     data = prepare_rows(tmp_path, CHATML, {"rows.json": rows}, **values)
-    return {suggestion.key: suggestion.value for suggestion in data.report.suggestions}
+    return {s.key: s.value for s in data.report.suggestions if not s.keep}
 
 
 def test_good_settings_get_no_suggestions(tmp_path):
@@ -236,7 +236,8 @@ def test_the_report_contains_all_of_it(tmp_path):
     ):
         assert line in text
     as_json = data.report.as_json()
-    assert as_json["suggestions"][0]["key"] == "epochs"
+    assert [s["key"] for s in as_json["suggestions"] if not s["keep"]] == ["epochs"]
+    assert "As it is: rank = 32. A LoRA of rank 32 has " in text
     assert as_json["memory"]["total"] == data.report.memory.total
 
 

@@ -1,0 +1,155 @@
+"""Suggestions of Check: values that fit these data on this machine, each with its reason, or "as it is"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...core.findings import Suggestion
+from ...settings.definitions import SETTINGS, TrainingSettings
+from ...train_utils import StepPlan, format_count
+from .estimates import MemoryModel, largest_batch, target_layers
+
+MIN_STEPS, MAX_EPOCHS = 30, 10
+MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 5, 3
+MAX_STEP_EXAMPLES = 32
+"""LoRAs lose with larger steps: "LoRA Without Regret"."""
+MIN_RANK, MAX_RANK = 8, 256
+USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-2), "full": (1e-6, 1e-5, 1e-3)}
+"""The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones."""
+LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN = 500, 5, 4
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before its first step. `fitting_cutoff` is the cutoff of "auto"."""
+
+    settings: TrainingSettings
+    plan: StepPlan
+    memory: MemoryModel | None
+    cutoff: int
+    fitting_cutoff: int
+    longest_row: int  # before truncation; 0 without rows
+    trained_tokens: int
+
+
+def suggest_settings(facts: RunFacts) -> Iterator[Suggestion]:
+    """Yield one suggestion for each setting that a beginner asks about."""
+    yield _cutoff(facts)
+    yield _batch(facts)
+    yield _epochs(facts)
+    yield _rank(facts)
+    yield _learning_rate(facts)
+    yield _warmup(facts)
+    yield _save_frequency(facts)
+
+
+def _cutoff(facts: RunFacts) -> Suggestion:
+    longest, cutoff, fitting = facts.longest_row, facts.cutoff, facts.fitting_cutoff
+    if cutoff < fitting and cutoff < longest:
+        return Suggestion("cutoff", fitting, f"The longest row has {longest} tokens, the cutoff is {cutoff}.")
+    if longest:
+        return _keep(facts, "cutoff", f"The longest row has {longest} tokens, the cutoff is {cutoff}.")
+    return _keep(facts, "cutoff", f"Raw text is sliced into blocks of at most {cutoff} tokens.")
+
+
+def _batch(facts: RunFacts) -> Suggestion:
+    plan, steps = facts.plan, facts.settings.steps
+    batches = format_count(plan.batches, "batch", "batches")
+    fitting = _fitting_batch(facts)
+    if plan.effective_accumulation < plan.accumulation:
+        return Suggestion("accumulation", plan.effective_accumulation, f"An epoch has {batches}.")
+    if fitting:
+        smaller = 1 << (fitting.bit_length() - 1)
+        accumulation = -(-steps.batch_size * steps.accumulation // smaller)
+        why = f"At most {format_count(fitting, 'example')} fit into the free memory at once."
+        return Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
+    if (
+        plan.examples_per_step > MAX_STEP_EXAMPLES
+        and steps.accumulation > 1
+        and not facts.settings.lora.whole_model
+    ):
+        smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
+        why = f"LoRAs learn less from each example if a step has more than {MAX_STEP_EXAMPLES}."
+        return Suggestion("accumulation", smaller, why)
+    per_step = format_count(plan.examples_per_step, "example")
+    return _keep(facts, "batch_size", f"With {per_step} per step, an epoch has {_steps(plan.steps_per_epoch)}.")
+
+
+def _fitting_batch(facts: RunFacts) -> int:
+    """The largest batch that fits into the free memory, if it is smaller than the one of the settings; else 0."""
+    if facts.memory is None or facts.memory.fits(facts.memory.memory(facts.settings)):
+        return 0
+    return largest_batch(facts.memory, facts.settings)
+
+
+def _epochs(facts: RunFacts) -> Suggestion:
+    plan, steps = facts.plan, facts.settings.steps
+    if steps.max_steps:
+        return _keep(facts, "epochs", f"Max steps ends the run after {_steps(plan.steps)}.")
+    if plan.steps < MIN_STEPS:
+        epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
+        if epochs > steps.epochs:
+            return Suggestion("epochs", float(epochs), f"{_steps(plan.steps)} in total are few to train on.")
+    if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
+        why = f"With {plan.examples:,} examples, more epochs mostly memorize."
+        return Suggestion("epochs", float(USUAL_EPOCHS), why)
+    return _keep(facts, "epochs", f"The run has {_steps(plan.steps)}.")
+
+
+def _rank(facts: RunFacts) -> Suggestion:
+    lora, tokens = facts.settings.lora, facts.trained_tokens
+    if lora.whole_model:
+        return _keep(facts, "rank", "Full fine-tuning trains all weights instead of a LoRA.")
+    if facts.memory is None:
+        return _keep(facts, "rank", "The size of this model is unknown.")
+    shape, layers = facts.memory.shape, target_layers(lora.targets)
+    weights, rank = shape.lora_weights(lora.rank, layers), MIN_RANK
+    while rank < MAX_RANK and shape.lora_weights(rank, layers) < tokens:
+        rank *= 2
+    why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
+    if rank <= lora.rank:
+        return _keep(facts, "rank", f"{why}.")
+    return Suggestion("rank", rank, f"{why}, less than one each.", also={"alpha": lora.alpha * rank / lora.rank})
+
+
+def _learning_rate(facts: RunFacts) -> Suggestion:
+    lora, rate = facts.settings.lora, facts.settings.learning.learning_rate
+    method = "full" if lora.whole_model else "lora"
+    lowest, usual, highest = USUAL_RATES[method]
+    highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
+    kind = "full fine-tuning" if lora.whole_model else "a LoRA"
+    if lowest <= rate <= highest:
+        return _keep(facts, "learning_rate", f"Common values for {kind} are {lowest:g} to {highest:g}.")
+    trend = "too low to learn much" if rate < lowest else "so high that training may diverge"
+    return Suggestion("learning_rate", usual, f"{rate:g} is {trend}.")
+
+
+def _warmup(facts: RunFacts) -> Suggestion:
+    plan, warmup = facts.plan, facts.plan.warmup(facts.settings.learning.warmup_steps)
+    if warmup > plan.steps / 2:
+        why = f"The warmup takes more than half of the {_steps(plan.steps)}."
+        return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
+    return _keep(facts, "warmup_steps", f"{_steps(warmup)} of {plan.steps:,}.")
+
+
+def _save_frequency(facts: RunFacts) -> Suggestion:
+    plan, saving = facts.plan, facts.settings.saving
+    if saving.save_every:
+        count = plan.steps // saving.save_every
+        return _keep(facts, "save_every", f"The run saves {format_count(count, 'checkpoint')} this way.")
+    if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
+        every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
+        return Suggestion("save_every", every, f"An epoch is {_steps(plan.steps_per_epoch)} long.")
+    if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
+        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before its end.")
+    where = "the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
+    return _keep(facts, "save_every", f"A full checkpoint is saved at {where}.")
+
+
+def _keep(facts: RunFacts, key: str, why: str) -> Suggestion:
+    return Suggestion(key, facts.settings.values()[key], why, keep=True)
+
+
+def _steps(count: int) -> str:
+    return format_count(count, "step")

@@ -1,0 +1,87 @@
+"""Suggested settings: what is proposed for which data, and what is left as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from training_pro.core.host import DeviceMemory, ModelCard
+from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.data.test_check_says import SMOL
+from training_pro.train_utils import StepPlan
+
+KEYS = ["cutoff", "batch_size", "epochs", "rank", "learning_rate", "warmup_steps", "save_every"]
+
+
+class Lengths:
+    """Examples of one length, all of their tokens trained."""
+
+    def __init__(self, count: int, length: int) -> None:
+        self._lengths = [length] * count
+
+    def lengths(self) -> list[int]:
+        return self._lengths
+
+    learned = lengths
+
+
+def facts(examples: int = 200, length: int = 100, *, free: int = 0, **values: object) -> RunFacts:
+    settings = training_settings({"name": "a", "data": ["a.txt"], **values})
+    steps = settings.steps
+    plan = StepPlan(examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
+    machine = DeviceMemory("cuda", 0, free) if free else None
+    memory = MemoryModel.of(ModelCard("toy", SMOL, None, "bfloat16"), Lengths(examples, length), machine)
+    return RunFacts(settings, plan, memory, 256, 0, 0, examples * length)
+
+
+def changes(run: RunFacts) -> dict[str, object]:
+    return {key: value for s in suggest_settings(run) if not s.keep for key, value in s.values.items()}
+
+
+def test_what_fits_is_kept_with_its_reason():
+    suggestions = list(suggest_settings(facts()))
+    assert [s.key for s in suggestions] == KEYS
+    assert all(s.keep and s.why.endswith(".") for s in suggestions)
+    assert [s.value for s in suggestions] == ["auto", 4, 2.0, 32, 2e-4, 0.05, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"examples": 20}, {"epochs": 6.0}),
+        ({"examples": 6000, "epochs": 15, "save_every": 500, "rank": 128}, {"epochs": 3.0}),
+        ({"accumulation": 60}, {"accumulation": 50, "epochs": 10.0}),
+        ({"accumulation": 16, "epochs": 9}, {"accumulation": 8}),
+        ({"learning_rate": 1e-6}, {"learning_rate": 2e-4}),
+        ({"learning_rate": 0.5}, {"learning_rate": 2e-4}),
+        ({"method": "full", "learning_rate": 1e-5}, {}),
+        ({"method": "full", "learning_rate": 2e-2}, {"learning_rate": 1e-5}),
+        ({"warmup_steps": 100}, {"warmup_steps": 0.05}),
+        ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
+        ({"examples": 3000}, {"save_every": 200}),
+        ({"max_steps": 5}, {}),
+    ],
+)
+def test_suggestions(values, expected):
+    assert changes(facts(**values)) == expected
+
+
+def test_a_rank_with_fewer_weights_than_trained_tokens_is_raised_at_the_same_strength():
+    run = replace(facts(rank=8, alpha=16), trained_tokens=20_000_000)
+    rank, alpha = (changes(run)[key] for key in ("rank", "alpha"))
+    assert rank > 8 and alpha / rank == 2
+    assert changes(replace(run, trained_tokens=10**12))["rank"] == 256
+
+
+def test_a_batch_that_does_not_fit_is_divided_at_the_same_effective_batch():
+    run = facts(length=512, batch_size=64, free=3 * 10**9)
+    changed = changes(run)
+    assert changed["batch_size"] < 64
+    assert changed["batch_size"] * changed["accumulation"] == 64
+
+
+def test_the_longest_row_decides_about_the_cutoff():
+    run = replace(facts(cutoff=64), cutoff=64, fitting_cutoff=320, longest_row=300)
+    assert changes(run) == {"cutoff": 320}
+    assert changes(replace(run, cutoff=320)) == {}
