@@ -30,7 +30,7 @@ _UNSUPPORTED = {
     "adamw_torch_npu_fused": "it is for Ascend NPUs",
     "galore": "it replaces LoRA and can't train one",
     "apollo": "it replaces LoRA and can't train one",
-    "schedule_free": "its result is an average of the weights, and a checkpoint would hold the weights of one step",
+    "schedule_free": "its result is an average of the weights, but a save stores those of a single step",
     "lomo": "it updates weights during the backward pass, which does not work with accumulation and clipping",
 }
 
