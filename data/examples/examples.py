@@ -115,14 +115,24 @@ class RowSource:
 
     @cached_property
     def last_learned_ids(self) -> Ints:
-        """The last learned id of each row; -1 where no id is learned."""
+        """The last learned id of each row, without the spaces that many templates put after it; -1 for none."""
         last_ids: Ints = np.full(len(self), -1, np.int64)
         for start, bounds, positions in self._learned_positions():
             last: Ints = np.searchsorted(positions, bounds[1:]) - 1
-            rows = np.flatnonzero(last >= 0)
-            rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
-            last_ids[start + rows] = self.all_ids[positions[last[rows]]]
+            rows: Ints = np.arange(len(last))
+            while len(rows):
+                rows = rows[last[rows] >= 0]
+                rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
+                ids = self.all_ids[positions[last[rows]]]
+                last_ids[start + rows] = ids
+                rows = rows[self._are_spaces(ids)]
+                last[rows] -= 1
         return last_ids
+
+    def _are_spaces(self, ids: Ids) -> Flags:
+        distinct, places = np.unique(ids, return_inverse=True)
+        spaces: Flags = np.array([not self.decode([token]).strip() for token in distinct.tolist()], bool)
+        return spaces[places]
 
     def _learned_positions(self) -> Iterator[tuple[int, Ints, Ints]]:
         """For some rows at a time: the first row, the bounds of the rows, and the learned positions in them.

@@ -60,6 +60,7 @@ def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> Stop
 
 
 def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:
+    """Count the rows whose last learned turn ends with a stop token."""
     is_stop = np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64))
     return StopTokenCount(int(is_stop.sum()), len(source))
 

@@ -13,7 +13,7 @@ from training_pro.data.report.report_stats import padding_shares
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.rowing import chat, family, prepare_rows, with_template
+from training_pro.tests.rowing import FAMILIES, chat, family, prepare_rows, with_template
 
 CHATML = family("ChatML")
 SMOL = {
@@ -82,6 +82,25 @@ def test_rows_that_stop_and_rows_that_do_not(tmp_path):
     data = prepare_rows(tmp_path / "b", without, {"rows.jsonl": [chat("Hi", "No.", "You", "Yes.")]})
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 1)
     assert any("0 of 1 examples end in a stop token" in sentence for sentence in data.report.advice)
+
+
+@pytest.mark.parametrize("template", FAMILIES)
+@pytest.mark.parametrize("values", [{"train_on": "everything"}, {"train_only_after": "Hi"}, {}])
+def test_rows_stop_where_spaces_follow_the_stop_token(tmp_path, template, values):
+    """ChatML puts a line break after <|im_end|>, and it is trained on too where everything is."""
+    rows = [chat("Hi", f"No {n}.", "You", "Yes.") for n in range(14)]
+    report = prepare_rows(tmp_path, family(template), {"rows.jsonl": rows}, **values).report
+    assert (report.stops.stopping, report.stops.of) == (14, 14)
+    assert report.stops.words() == "14 of 14 ends are trained with a stop token"
+    assert not any("stop token" in sentence for sentence in report.advice)
+
+
+def test_the_stop_token_of_an_earlier_turn_does_not_count(tmp_path):
+    rows = [chat("Hi", "No.", "You", "Yes. " * 200)] * 2
+    values = {"train_on": "everything", "cutoff": 64, "too_long": "cut_end"}
+    report = prepare_rows(tmp_path, CHATML, {"rows.jsonl": rows}, **values).report
+    assert (report.stops.stopping, report.stops.of) == (0, 2)
+    assert any("0 of 2 examples end in a stop token" in sentence for sentence in report.advice)
 
 
 def test_ends_of_sections_that_stop(tmp_path):
