@@ -186,6 +186,12 @@ class RowSettings:
         "What to do with rows that can't be read. At most a tenth of the rows can be skipped.",
         {"stop": "Stop and list them", "skip": "Skip them"},
     )
+    split_exchanges: bool = boolean(
+        False,
+        "Split chats into exchanges",
+        "Make each user message and its reply an example of its own, with the system message. The pair phase of "
+        "hybrid batching then shows the model two exchanges of one chat together.",
+    )
 
 
 @dataclass(frozen=True)

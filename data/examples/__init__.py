@@ -14,7 +14,7 @@ from .split import (
     split_rows,
     split_texts,
 )
-from .truncation import TruncatedRows, truncate_rows
+from .truncation import TruncatedRows, reorder_rows, truncate_rows
 
 __all__ = [
     "IGNORE_INDEX",
@@ -33,6 +33,7 @@ __all__ = [
     "find_example_datasets",
     "find_shared_passages",
     "pick_examples",
+    "reorder_rows",
     "split_rows",
     "split_texts",
     "truncate_rows",

@@ -86,10 +86,14 @@ def split_texts(
 
 
 def split_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
-    """Split rows into a training part and a validation part."""
-    contents = [source.ids(number).tobytes() for number in range(len(source))]
-    validation = _choose_parts(contents, [1] * len(contents), share, dataset_rng(seed, source.name))
-    held_out = np.array(sorted(validation), np.int64)
+    """Split rows into a training part and a validation part; the examples of one row stay together."""
+    rows = defaultdict[int, list[int]](list)
+    for number, row in enumerate(source.rows.tolist()):
+        rows[row].append(number)
+    examples = list(rows.values())
+    contents = [b"".join(source.ids(number).tobytes() for number in numbers) for numbers in examples]
+    validation = _choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
+    held_out = np.array(sorted(number for row in validation for number in examples[row]), np.int64)
     return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
 
 

@@ -96,3 +96,20 @@ def select_rows(source: RowSource, numbers: Ints) -> RowSource:
         rows=source.rows[selected],
         follows=source.follows[selected] & (np.diff(np.flatnonzero(selected), prepend=-1) == 1),
     )
+
+
+def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
+    """Return the rows in another order; `follows` is of that order."""
+    if np.array_equal(order, np.arange(len(source))):
+        return replace(source, follows=follows)
+    lengths = source.lengths[order]
+    first: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    ids = np.repeat(source.first[order] - first[:-1], lengths) + np.arange(first[-1])
+    return replace(
+        source,
+        all_ids=source.all_ids[ids],
+        all_trained=source.all_trained[ids],
+        first=first,
+        rows=source.rows[order],
+        follows=follows,
+    )

@@ -28,6 +28,24 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 COMPLETION_PAIR = ("prompt", "completion")
 CONTEXT_COLUMNS = ("input", "context")
+CONVERSATION_COLUMNS = (
+    *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id", "chat_id"),
+    *("message_tree_id", "thread_id", "session_id", "conversation"),
+)
+TURN_COLUMNS = (
+    "turn",
+    "turn_id",
+    "turn_index",
+    "turn_idx",
+    "turn_number",
+    "turn_no",
+    "utterance_idx",
+    "message_index",
+)
+MESSAGE_ID_COLUMNS = ("message_id", "id")
+PARENT_COLUMNS = ("parent_id", "parent_message_id", "parent")
+ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "message_id"} - {"conversation"})
+"""Columns that never hold the texts of a row."""
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 TOO_MANY_DIGITS = "a number with thousands of digits. Put it in quotes, or remove it."

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...core.findings import Finding, advice, note, problem
 from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
-from ...settings.definitions import TrainingSettings
+from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times
-from ..examples import Examples, batch_order
+from ..examples import Examples, RowSource, batch_order
 
 
 def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
@@ -185,10 +185,13 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
     if max(successors) < 0:
+        remedy = "lower the cutoff for more blocks"
+        if any(isinstance(source, RowSource) for source in examples.sources):
+            remedy = f"set {SETTINGS['split_exchanges'].label} for chats of several turns"
         yield advice(
             "switch_pairs",
             f"Pair phase: none of the {len(examples)} examples starts where another one ends, so "
-            "there are no pairs. Turn the pair phase off, or lower the cutoff for more blocks.",
+            f"there are no pairs. Turn the pair phase off, or {remedy}.",
         )
     else:
         yield advice(

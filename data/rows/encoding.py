@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
-from ..examples import RowSource
+from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
-from .row_schema import BadRowError, Chat, FixedText, RowSchema
+from .conversations import Conversations
+from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
 from .text_quality import TextInspector
 
 BATCH_ROWS = 1000
@@ -103,10 +104,13 @@ class RowEncoder:
     tokenizer: Tokenizer
     learning: LossMaskSpec
     inspector: TextInspector
+    conversations: Conversations | None = None  # of rows that name theirs
+    split_exchanges: bool = False
     counts: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
         self._renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
+        self._splits_chats = self.split_exchanges and isinstance(self.shape, ChatSchema)
         self._learns_everything = self.learning.train_on == "everything" or (
             self.learning.train_on == "auto" and not self.shape.has_replies
         )
@@ -131,42 +135,59 @@ class RowEncoder:
         all_ids = np.concatenate(ids) if ids else np.zeros(0, np.int32)
         all_flags = np.concatenate(flags) if flags else np.zeros(0, bool)
         positions = (np.array(numbers, np.int64), np.array(follows, bool))
-        return RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
+        source = RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
+        return reorder_rows(source, *self.conversations.arrange(source.follows)) if self.conversations else source
 
     def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
         previous = 0
         for row in rows:
             self.counts.rows += 1
             self._count(row.left_out)
-            if row.without_reply:
-                self.counts.no_reply += 1
-                continue
-            try:
-                if row.problem:
-                    raise BadRowError(row.problem)
-                row_text = self._to_text(row)
-            except BadRowError as error:
-                self.counts.bad.append((row.number, str(error)))
-                continue
-            if row_text is not None:
-                self._inspect(row, row_text)
-                yield row_text._replace(follows=self.counts.rows == previous + 1)
+            row_texts = self._read(row)
+            if self.conversations:
+                self.conversations.add(row, row_texts)
+            follows = self.counts.rows == previous + 1 and not self._splits_chats
+            for row_text in row_texts:
+                if row_text is not None:
+                    yield row_text._replace(follows=follows)
+                follows = row_text is not None
+            if row_texts and row_texts[-1] is not None:
                 previous = self.counts.rows
+
+    def _read(self, row: Row) -> list[RowText | None]:
+        """Return the texts of a row, None for each without a marker or a reply; none of a row that is not used."""
+        if row.without_reply:
+            self.counts.no_reply += 1
+            return []
+        try:
+            if row.problem:
+                raise BadRowError(row.problem)
+            row_texts = [self._to_text(row.number, content) for content in self._contents(row)]
+        except BadRowError as error:
+            self.counts.bad.append((row.number, str(error)))
+            return []
+        if any(row_texts):
+            self._inspect(row, [row_text for row_text in row_texts if row_text])
+        return row_texts
+
+    def _contents(self, row: Row) -> Sequence[Chat | FixedText]:
+        content = self.shape.of(_normalize_line_ends(row.columns))
+        return content.exchanges() if self._splits_chats and isinstance(content, Chat) else [content]
 
     def _count(self, left_out: Mapping[str, int]) -> None:
         for reason, count in left_out.items():
             self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
 
-    def _inspect(self, row: Row, row_text: RowText) -> None:
+    def _inspect(self, row: Row, row_texts: Sequence[RowText]) -> None:
         """Inspect the row's own words, without those that a template adds."""
         own_text = "\n".join(_all_texts(row.columns.values()))
-        spans = row_text.spans
-        learned_text = own_text if spans is None else "\n".join(row_text.text[start:end] for start, end in spans)
+        spans = [(each.text, span) for each in row_texts for span in each.spans or ()]
+        learns_all = any(each.spans is None for each in row_texts)
+        learned_text = own_text if learns_all else "\n".join(text[start:end] for text, (start, end) in spans)
         self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
 
-    def _to_text(self, row: Row) -> RowText | None:
-        """Write a row as text with its learned spans; None where it has no marker or no reply."""
-        content = self.shape.of(_normalize_line_ends(row.columns))
+    def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
+        """Write a chat or text with its learned spans; None where it has no marker or no reply."""
         if isinstance(content, Chat):
             rendered, needs_bos_eos = self._chat(content), not self.tokenizer.chat_template.own
             rendered = rendered._replace(text=rendered.text.rstrip()) if needs_bos_eos else rendered
@@ -174,8 +195,8 @@ class RowEncoder:
             rendered, needs_bos_eos = _render_fixed_text(content), True
         _check_text(rendered.text)
         if self.learning.only_after:
-            return self._after_marker(row.number, rendered.text, needs_bos_eos)
-        return self._mask_turns(row.number, rendered, needs_bos_eos)
+            return self._after_marker(number, rendered.text, needs_bos_eos)
+        return self._mask_turns(number, rendered, needs_bos_eos)
 
     def _chat(self, chat: Chat) -> RenderedText:
         has_flags = any(m.learned is not None for m in chat.messages)

@@ -20,6 +20,7 @@ from ..examples import RowSource
 from ..readers import Row, Table, row_files, sqlite_rows, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
+from .conversations import Conversations, find_conversation_columns
 from .encoding import LossMaskSpec, RowCounts, RowEncoder, Tokenizer
 from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
 from .text_quality import TextInspector, load_refusal_phrases
@@ -89,14 +90,18 @@ def load_row_dataset(
     requested = naming.parse_columns(settings.rows.columns)
     table, column_advice = _rename_columns(row_files.read_table(path, name, requested), requested)
     schema = _choose_schema(table, settings, folders, tokenizer, requested)
+    ids = find_conversation_columns(_first_rows(table), _used_columns(schema))
+    conversations = Conversations(ids) if ids.names else None
     inspector = TextInspector(load_refusal_phrases(folders))
-    encoder = RowEncoder(table.unit, schema, tokenizer, _loss_mask_spec(settings), inspector)
+    rules = (_loss_mask_spec(settings), inspector, conversations, settings.rows.split_exchanges)
+    encoder = RowEncoder(table.unit, schema, tokenizer, *rules)
     source = encoder.encoded(table, report_progress)
     counts = encoder.counts
     notes = (
         *table.notes,
-        *_unused_columns(table, schema, requested),
+        *_unused_columns(table, schema, requested, ids.names),
         *_notes(schema, counts, settings, tokenizer),
+        *([conversations.words()] if conversations else []),
     )
     findings = (*_unreadable_rows(table, counts, settings), *column_advice, *inspector.findings(name, "row"))
     what = f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
@@ -195,11 +200,18 @@ def _first_rows(table: Table) -> list[Row]:
     return list(islice((row for row in table.rows() if not row.problem and not row.without_reply), FIRST_ROWS))
 
 
-def _unused_columns(table: Table, schema: RowSchema, requested: Columns) -> Iterator[str]:
+def _used_columns(schema: RowSchema) -> set[str]:
+    """The names of the columns that a schema reads, in lower case."""
+    values = [getattr(schema, part, "") for part in COLUMN_FIELDS]
+    names = (name for value in values for name in ((value,) if isinstance(value, str) else value))
+    return {name.strip().lower() for name in names if name}
+
+
+def _unused_columns(table: Table, schema: RowSchema, requested: Columns, ids: Sequence[str]) -> Iterator[str]:
     """Note the columns that are not used; chats and templates name theirs themselves."""
     if not isinstance(schema, (QuestionAnswerSchema, TextSchema, CompletionSchema)):
         return
-    used = {getattr(schema, part, "") for part in COLUMN_FIELDS}
+    used = {*(getattr(schema, part, "") for part in COLUMN_FIELDS), *ids}
     used = {name.strip().lower() for name in (*used, *map(requested.names.get, used), *requested.names) if name}
     existing = dict.fromkeys(str(column) for row in _first_rows(table) for column in row.columns)
     unused = [repr(column) for column in existing if column.strip().lower() not in used][:MAX_LISTED]

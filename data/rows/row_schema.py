@@ -8,10 +8,20 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from ...core.errors import DataError
-from ..readers import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, TEXT_COLUMNS, Row, describe_value, find_pair
+from ..readers import (
+    CHAT_COLUMNS,
+    COMPLETION_PAIR,
+    CONTEXT_COLUMNS,
+    ID_COLUMNS,
+    TEXT_COLUMNS,
+    Row,
+    describe_value,
+    find_pair,
+)
 
 ROLES = {
     **dict.fromkeys(("human", "user", "prompter", "customer"), "user"),
@@ -48,6 +58,15 @@ class Chat:
 
     messages: tuple[Message, ...]
     tools: Sequence[Any] = ()
+
+    def exchanges(self) -> list[Chat]:
+        """Split into a chat for each user message with its reply; each has the system message and the tools."""
+        system = self.messages[:1] if self.messages[0].role == "system" else ()
+        roles = [message.role for message in self.messages]
+        last_reply = max((n for n, role in enumerate(roles) if role == "assistant"), default=0)
+        starts = [n for n in range(1, last_reply) if roles[n - 1 : n + 1] == ["assistant", "user"]]
+        bounds = pairwise([len(system), *starts, len(roles)])
+        return [Chat((*system, *self.messages[start:end]), self.tools) for start, end in bounds]
 
 
 @dataclass(frozen=True)
@@ -149,15 +168,16 @@ def _value(columns: Mapping[str, Any], name: str) -> Any:
 
 
 def _only_text_column(rows: Sequence[Row]) -> str:
-    """Return the only column that holds texts; empty where there are several."""
-    names = {key for row in rows for key, value in row.columns.items() if isinstance(value, str)}
-    return str(names.pop()) if len(names) == 1 else ""
+    """Return the only column that holds texts, ids aside; empty where there are several."""
+    names = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
+    texts = [name for name in names if name.strip().lower() not in ID_COLUMNS]
+    return texts[0] if len(texts) == 1 else ""
 
 
 def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
-    existing = ", ".join(list(columns.values())[:12])
+    existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12]) or "of ids only"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
         f"{name}: the rows have the columns {existing}, and none of them is known. Rename them to instruction "

@@ -22,6 +22,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("system",),
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
+        ("split_exchanges",),
     ),
     "Validation and samples": (
         ("eval_share", "eval_every"),

@@ -1,0 +1,181 @@
+"""Conversations of rows, by columns such as conversation_id and turn, or message_id and parent_id.
+
+The rows of a conversation are put together in the order of their turns, so that the pair phase of hybrid batching
+pairs a row with the next one of the same conversation. Rows without these columns stay as they are in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...chunking import Flags, Ints
+from ...train_utils import format_count, natural_key
+from ..readers import CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS, TURN_COLUMNS, Row
+
+MAX_ID_CHARS = 200
+Turn = tuple[int, float, list[tuple[int, int, str]]]
+"""Sorts numbers before names, and rows without a turn last."""
+NO_TURN: Turn = (2, 0.0, [])
+
+
+@dataclass(frozen=True)
+class ConversationColumns:
+    """The columns that place a row in a conversation, as the file spells them; empty where it has none."""
+
+    conversation: str = ""
+    turn: str = ""
+    message: str = ""
+    parent: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(filter(None, astuple(self)))
+
+
+def find_conversation_columns(rows: Sequence[Row], used: Collection[str]) -> ConversationColumns:
+    """Find the columns in the first rows of a file; those in `used` hold its texts."""
+    names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
+
+    def find(known: Sequence[str]) -> str:
+        candidates = (names[name] for name in known if name in names and name not in used)
+        return next((column for column in candidates if _holds_ids(rows, column)), "")
+
+    conversation, message, parent = map(find, (CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS))
+    if message and parent:
+        return ConversationColumns(conversation, find(TURN_COLUMNS), message, parent)
+    return ConversationColumns(conversation, find(TURN_COLUMNS)) if conversation else ConversationColumns()
+
+
+def _holds_ids(rows: Sequence[Row], column: str) -> bool:
+    """Whether a column holds numbers or short names, not texts or lists of messages."""
+    values = [value for row in rows if (value := row.columns.get(column)) is not None]
+    return bool(values) and all(
+        len(value) <= MAX_ID_CHARS and "\n" not in value
+        if isinstance(value, str)
+        else isinstance(value, (int, float))
+        for value in values
+    )
+
+
+class RowPlace(NamedTuple):
+    """A row in its conversation, and the examples made of it."""
+
+    conversation: str
+    turn: Turn
+    message: str
+    parent: str
+    examples: range
+    is_whole: bool  # whether its first and its last example were kept
+    unreadable: int  # rows before it whose conversation is not known
+
+
+@dataclass
+class Conversations:
+    """The rows of a file in the order of conversations and turns."""
+
+    columns: ConversationColumns
+    _places: list[RowPlace] = field(default_factory=list)
+    _unreadable: int = 0
+
+    def add(self, row: Row, examples: Sequence[object]) -> None:
+        """Add a row with its examples, None for each that was dropped."""
+        columns, first = row.columns, self._places[-1].examples.stop if self._places else 0
+        if not columns:
+            self._unreadable += 1
+            return
+        names = self.columns
+        place = RowPlace(
+            _to_id(columns.get(names.conversation)) or f"\n{row.number}",  # a conversation of its own
+            _to_turn(columns.get(names.turn)),
+            _to_id(columns.get(names.message)),
+            _to_id(columns.get(names.parent)),
+            range(first, first + sum(example is not None for example in examples)),
+            bool(examples) and examples[0] is not None and examples[-1] is not None,
+            self._unreadable,
+        )
+        self._places.append(place)
+
+    def arrange(self, follows: Flags) -> tuple[Ints, Flags]:
+        """Return the order of the examples, and for each whether it continues the one before it.
+
+        `follows` says so for the order of the file; between the examples of one row it stays.
+        """
+        order, continues = list[int](), follows.copy()
+        for before, place in self._in_order():
+            order += place.examples
+            continues[place.examples[:1]] = (
+                before is not None and before.is_whole and place.is_whole and before.unreadable == place.unreadable
+            )
+        return np.array(order, np.int64), continues[order]
+
+    def _in_order(self) -> Iterator[tuple[RowPlace | None, RowPlace]]:
+        """Yield each row after the one that it continues, which is None where another one comes before it."""
+        conversations = defaultdict[str, list[RowPlace]](list)
+        for place in self._places:
+            conversations[place.conversation if self.columns.conversation else ""].append(place)
+        order = _by_parents if self.columns.parent else _by_turns
+        for places in conversations.values():
+            yield from order(places)
+
+    @property
+    def count(self) -> int:
+        if self.columns.conversation:
+            return len({place.conversation for place in self._places})
+        messages = {place.message for place in self._places}
+        return sum(not place.parent or place.parent not in messages for place in self._places)
+
+    def words(self) -> str:
+        """Describe the conversations for users."""
+        names = ", ".join(repr(name) for name in self.columns.names)
+        return f"{format_count(self.count, 'conversation')} by {names}: pairs and context stay within one."
+
+
+def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:
+    """Yield the rows by their turns; of several with the same turn, none continues another."""
+    ordered = sorted(places, key=lambda place: place.turn)
+    yield None, ordered[0]
+    for before, place in pairwise(ordered):
+        continues = before.turn < place.turn or before.turn == place.turn == NO_TURN
+        yield before if continues else None, place
+
+
+def _by_parents(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:
+    """Yield each row before those that reply to it, each branch to its end before the next one begins."""
+    replies, messages = defaultdict[str, list[RowPlace]](list), {place.message for place in places} - {""}
+    for place in sorted(places, key=lambda place: place.turn):
+        replies[place.parent if place.parent in messages else ""].append(place)
+    before, done = RowPlace("", NO_TURN, "", "", range(0), False, 0), set[int]()
+    for root in (*replies[""], *places):  # only parents in a circle are still left of `places`
+        pending = [root]
+        while pending:
+            place = pending.pop()
+            if id(place) in done:
+                continue
+            done.add(id(place))
+            yield before if before.message and before.message == place.parent else None, place
+            before = place
+            pending += reversed(replies[place.message] if place.message else [])
+
+
+def _to_id(value: Any) -> str:
+    """A value as an id: 7, 7.0 and "7 " are the same; empty for none, which is NaN in some tables."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+def _to_turn(value: Any) -> Turn:
+    name = _to_id(value)
+    if not name:
+        return NO_TURN
+    try:
+        return 0, float(name), []
+    except ValueError:
+        return 1, 0.0, natural_key(name)
