@@ -13,6 +13,9 @@ Every sentence is seen in many contexts: at the beginning of a block, in its mid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from .chunking import (
@@ -28,14 +31,62 @@ from .chunking import (
     build_units,
 )
 
+MIN_CUTOFF = 16
+
 
 def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
     """Windows of whole sentences over a text; `dementor_repeats` is how often each sentence should be seen."""
     units = build_units(text, encoder, rules, find)
-    starts = _spread_starts(units, rules.dementor_repeats) if rules.dementor_repeats else _all_starts(units)
-    windows = Spans.of(starts, units.reach[starts], "dementor")
-    spans, left_out = windows.select(_is_worthwhile(units, windows)).split_short(units)
+    spans, left_out = _find_windows(units).split_short(units)
     return SlicedText(units, spans, left_out)
+
+
+def is_one_window_each(units: Units) -> bool:
+    """Whether each section fits into one window, so that nothing repeats."""
+    starts = np.flatnonzero(units.breaks)
+    return np.array_equal(units.reach[starts], np.append(starts[1:], len(units))[: len(starts)])
+
+
+@dataclass(frozen=True)
+class CutoffFit:
+    """A cutoff, and how many times a token is seen with it on average."""
+
+    cutoff: int
+    repeats: float
+
+
+def fit_cutoff(texts: Sequence[Units], repeats: int) -> CutoffFit:
+    """Find the largest cutoff with about `repeats` repeats, otherwise the one with the most.
+
+    The cutoffs are sixteenths of the longest section: near its length nothing repeats, near a sentence's little.
+    """
+    longest = longest_section(texts)
+    cutoffs = {max(MIN_CUTOFF, longest * n // 16 // MIN_CUTOFF * MIN_CUTOFF) for n in range(1, 16)}
+    fits = [CutoffFit(cutoff, _mean_repeats(texts, cutoff)) for cutoff in sorted(cutoffs, reverse=True)]
+    enough = (fit for fit in fits if repeats and fit.repeats > repeats - 0.5)
+    return next(enough, max(fits, key=lambda fit: fit.repeats))
+
+
+def longest_section(texts: Sequence[Units]) -> int:
+    """The tokens of the longest section."""
+    return max(int(np.bincount(units.section, units.last - units.first).max()) for units in texts)
+
+
+def _mean_repeats(texts: Sequence[Units], cutoff: int) -> float:
+    trained = total = 0
+    for units in texts:
+        shorter = replace(units, rules=replace(units.rules, cutoff=cutoff))
+        windows = _find_windows(shorter)
+        trained += int((shorter.last[windows.last - 1] - shorter.first[windows.first]).sum())
+        total += int((units.last - units.first).sum())
+    return trained / max(total, 1)
+
+
+def _find_windows(units: Units) -> Spans:
+    repeats = units.rules.dementor_repeats
+    starts = _spread_starts(units, repeats) if repeats else _all_starts(units)
+    windows = Spans.of(starts, units.reach[starts], "dementor")
+    return windows.select(_is_worthwhile(units, windows))
 
 
 def _all_starts(units: Units) -> Ints:

@@ -67,3 +67,9 @@ class Suggestion:
         if isinstance(self.value, str):
             return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.value) or "nothing"
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+
+
+def merge_suggestions(*suggestions: Suggestion) -> tuple[Suggestion, ...]:
+    """Drop "as it is" for settings that another suggestion changes."""
+    changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
+    return tuple(s for s in suggestions if not s.keep or s.key not in changed)

@@ -10,7 +10,7 @@ from ..chunking import SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, TrainingProError
-from ..core.findings import Finding, texts
+from ..core.findings import Finding, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings
@@ -28,12 +28,14 @@ from .report import (
     check_model,
     check_plan,
     check_stops,
+    check_windows,
     count_learned_stops,
     estimate_disk,
     preview_examples,
     report_examples,
     suggest_hard_cuts,
     suggest_settings,
+    suggest_windows,
     uses_checkpointing,
 )
 from .resolve import ResolvedSettings, auto_cutoff, check_rules, longest_row, slicing_rules
@@ -84,8 +86,9 @@ def prepare(
         sources=data.reports,
         findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
-        suggestions=(
+        suggestions=merge_suggestions(
             *suggest_settings(_run_facts(context, rules, loaded, examples, plan, memory)),
+            *suggest_windows(data.training.sources),
             *suggest_hard_cuts(data.training.sources),
         ),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
@@ -141,6 +144,7 @@ def _plan_findings(
     yield from check_settings(context.settings)
     yield from check_plan(context.settings, plan, learned.examples, aside.examples, context.card.context)
     yield from check_stops(learned.sources, context.tokenizer.stops)
+    yield from check_windows(learned.sources)
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from training_pro.chunking import SlicedText, SlicingRules
 from training_pro.data.text.slice_map import build_slice_map
-from training_pro.dementor import slice_windows
+from training_pro.dementor import fit_cutoff, is_one_window_each, slice_windows
 from training_pro.tests.slicing_laws import assert_laws, encode_words, find_stops, random_text
 
 EOS = 2
@@ -68,6 +68,43 @@ def test_repeats_say_how_often_a_sentence_is_seen(repeats: int, mean: float):
 def test_more_repeats_than_sentences_in_a_window_are_a_window_at_every_sentence():
     text = sentences("abcdefghijklmnop")
     assert list(slice_words(text, dementor_repeats=50)) == list(slice_words(text))
+
+
+def test_a_longer_cutoff_trains_more_tokens_of_a_long_section():
+    text = " ".join(sentences("abcdefghij") for _ in range(40))
+    trained = [int(slice_words(text, cutoff=cutoff).lengths.sum()) for cutoff in (30, 60, 120, 240, 480)]
+    assert trained == sorted(trained) and trained[-1] > 5 * trained[0]
+
+
+def test_it_is_known_whether_each_section_is_one_window():
+    text = sentences("abc") + "\n\n\n" + sentences("xy")
+    assert is_one_window_each(slice_words(text).units)
+    assert not is_one_window_each(slice_words(text, cutoff=8).units)
+    assert not is_one_window_each(slice_words(sentences("abcd") + "\n\n\n" + sentences("xy")).units)
+    assert is_one_window_each(slice_words("").units)
+
+
+@pytest.mark.parametrize("repeats", [0, 2, 3, 4])
+def test_the_cutoff_that_fits_repeats_as_often(repeats: int):
+    text = "\n\n\n".join(" ".join(sentences("abcdefghij") for _ in range(20)) for _ in range(3))
+    sliced = slice_words(text, cutoff=4096, dementor_repeats=repeats)
+    assert is_one_window_each(sliced.units)
+    fit = fit_cutoff([sliced.units], repeats)
+    result = slice_words(text, cutoff=fit.cutoff, dementor_repeats=repeats)
+    assert build_slice_map(result).seen.mean == pytest.approx(fit.repeats, rel=0.02)
+    assert fit.cutoff < 600 and fit.cutoff % 16 == 0
+    if repeats:
+        assert repeats - 0.5 < fit.repeats <= repeats
+        longer = slice_words(text, cutoff=fit.cutoff + 48, dementor_repeats=repeats)
+        assert build_slice_map(longer).seen.mean < repeats - 0.4
+    else:
+        assert fit.repeats > 40
+
+
+def test_where_too_many_repeats_are_asked_for_it_is_the_most():
+    sliced = slice_words(sentences("abcdefghij"), cutoff=100, dementor_repeats=90)
+    fit = fit_cutoff([sliced.units], 90)
+    assert fit.cutoff == 16 and 2 < fit.repeats < 10
 
 
 def test_windows_advance_evenly():

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from . import plan_checks
-from .data_checks import check_leaks, check_model, check_stops, count_learned_stops, suggest_hard_cuts
+from .data_checks import (
+    check_leaks,
+    check_model,
+    check_stops,
+    check_windows,
+    count_learned_stops,
+    suggest_hard_cuts,
+    suggest_windows,
+)
 from .estimates import (
     TARGET_CHOICES,
     DiskEstimate,
@@ -51,6 +59,7 @@ __all__ = [
     "check_model",
     "check_plan",
     "check_stops",
+    "check_windows",
     "count_evaluations",
     "count_learned_stops",
     "count_sample_rounds",
@@ -68,6 +77,7 @@ __all__ = [
     "report_texts",
     "suggest_hard_cuts",
     "suggest_settings",
+    "suggest_windows",
     "target_layers",
     "uses_checkpointing",
     "weight_precision",

@@ -8,13 +8,16 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from ...chunking import Units
 from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
+from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import plural
 from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
 from .report import StopTokenCount
 
 LONG_TEXT_BLOCKS = 20
+MIN_REPEATS = 1.2  # times that a sentence is seen on average
 ORNAMENT_LINE = re.compile(r"^[ \t]*((?:[*#=~_•-][ \t]?){3,}|⁂)[ \t]*$", re.MULTILINE)
 HEADING_WORDS = (
     "chapter|kapitel|chapitre|cap[ií]tulo|capitolo|hoofdstuk|rozdział|глава|part|teil|partie|parte|act|scene"
@@ -99,6 +102,49 @@ _FEW_ENDS_ADVICE = {
     0: f"no hard cut was found, and its end is in the validation split, so no EOS token is trained on: {_GOES_ON}",
     1: f"no hard cut was found, so there is only one EOS token, at the end of the text: {_GOES_ON}",
 }
+
+
+def check_windows(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Yield advice where DEMENTOR repeats nothing."""
+    if fit := _fit_windows(sources):
+        yield advice("cutoff", _describe_windows(sources, fit))
+
+
+def suggest_windows(sources: Sequence[Source]) -> Iterator[Suggestion]:
+    """Suggest the cutoff with which DEMENTOR repeats as often as it should, or as often as it can."""
+    if (fit := _fit_windows(sources)) and fit.repeats >= MIN_REPEATS:
+        yield Suggestion("cutoff", fit.cutoff, _describe_windows(sources, fit))
+
+
+def _fit_windows(sources: Sequence[Source]) -> CutoffFit | None:
+    """The cutoff to use instead of one with which every section fits into one window."""
+    texts = _sliced_by_windows(sources)
+    repeats = texts[0].rules.dementor_repeats if texts else 1
+    if repeats == 1 or not all(map(is_one_window_each, texts)):
+        return None
+    return fit_cutoff(texts, repeats)
+
+
+def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
+    texts = _sliced_by_windows(sources)
+    repeats, cutoff = texts[0].rules.dementor_repeats, texts[0].rules.cutoff
+    reason = (
+        f"DEMENTOR repeats nothing: the longest section has {longest_section(texts)} tokens, so each one fits "
+        f"into a window of {cutoff}."
+    )
+    if fit.repeats < MIN_REPEATS:
+        return (
+            f"{reason} No cutoff changes that, because the sections have too few sentences. Use fewer hard cuts."
+        )
+    effect = f"With a cutoff of {fit.cutoff}, each sentence is seen {fit.repeats:.1f} times on average"
+    if round(fit.repeats) < repeats:
+        return f"{reason} {effect}, which is the most for these sections; {repeats} times need longer sections."
+    return f"{reason} {effect}."
+
+
+def _sliced_by_windows(sources: Sequence[Source]) -> list[Units]:
+    texts = (source.sliced.units for source in sources if isinstance(source, TextSource))
+    return [units for units in texts if units.rules.chunking == "dementor" and len(units)]
 
 
 def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:

@@ -111,6 +111,48 @@ def test_ends_of_sections_that_stop(tmp_path):
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 2)
 
 
+SHORT_SECTION = " ".join(f"Sentence {n} is here." for n in range(20))
+
+
+@pytest.mark.parametrize("repeats", [0, 3])
+def test_dementor_that_repeats_nothing_gets_a_cutoff(tmp_path, repeats):
+    text, values = "\n\n\n".join([SHORT_SECTION] * 5), {"chunking": "dementor", "dementor_repeats": repeats}
+    report = prepare_rows(tmp_path / "a", CHATML, {"a.txt": text}, cutoff=4096, **values).report
+    (sentence,) = [each for each in report.advice if "DEMENTOR" in each]
+    assert sentence.startswith("DEMENTOR repeats nothing: the longest section has ")
+    (suggestion,) = [each for each in report.suggestions if each.key == "cutoff"]
+    assert suggestion.why == sentence
+    assert f"With a cutoff of {suggestion.value}, each sentence is seen " in sentence
+    better = prepare_rows(tmp_path / "b", CHATML, {"a.txt": text}, cutoff=suggestion.value, **values).report
+    assert not any("DEMENTOR" in each for each in better.advice)
+    seen = better.sources[0].text.seen_mean
+    assert seen > 2.5
+    assert not repeats or seen < 3.5
+
+
+def test_dementor_that_cannot_repeat_so_often_says_what_is_possible(tmp_path):
+    text, values = "\n\n\n".join([SHORT_SECTION] * 5), {"chunking": "dementor", "dementor_repeats": 200}
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=4096, **values).report
+    (sentence,) = [each for each in report.advice if "DEMENTOR" in each]
+    assert sentence.endswith("which is the most for these sections; 200 times need longer sections.")
+    assert [each.key for each in report.suggestions if each.key == "cutoff"] == ["cutoff"]
+
+
+def test_dementor_with_a_sentence_in_each_section_can_repeat_nothing(tmp_path):
+    text = "\n\n\n".join(f"Sentence {n} is here." for n in range(50))
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, chunking="dementor").report
+    (sentence,) = [each for each in report.advice if "DEMENTOR" in each]
+    assert sentence.endswith("because the sections have too few sentences. Use fewer hard cuts.")
+    assert not [each for each in report.suggestions if each.key == "cutoff"]
+
+
+@pytest.mark.parametrize("values", [{"cutoff": 64}, {"chunking": "blocks"}, {"dementor_repeats": 1}])
+def test_no_advice_where_dementor_repeats_or_need_not(tmp_path, values):
+    settings = {"chunking": "dementor", "cutoff": 4096, **values}
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": SHORT_SECTION}, **settings).report
+    assert not any("DEMENTOR" in each for each in report.advice)
+
+
 def test_a_long_text_with_one_end_token_gets_advice(tmp_path):
     text = "A sentence of a few words is here. " * 300
     (sentence,) = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64).report.advice

@@ -12,11 +12,18 @@ from training_pro.settings.parsing import training_settings
 
 
 def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
-    assert [p.name for p in presets.goals()] == ["style", "by-heart", "character", "questions", "field"]
+    names = ["style", "by-heart-once", "by-heart", "character", "questions", "field"]
+    assert [p.name for p in presets.goals()] == names
     for goal in presets.goals():
         training_settings({"name": "a", "data": ["x.txt"], **goal.values})
         assert not set(goal.values) & set(presets.EXCLUDED_KEYS)
         assert goal.label and goal.words.endswith(".")
+
+
+def test_dementor_trains_one_epoch_at_a_constant_rate_or_two_with_annealing():
+    goals = {goal.name: goal.values for goal in presets.goals() if goal.values["chunking"] == "dementor"}
+    plans = {name: (values["epochs"], values["schedule"]) for name, values in goals.items()}
+    assert plans == {"by-heart-once": (1, "constant"), "by-heart": (2, "FP_low_epoch_annealing")}
 
 
 def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
@@ -82,7 +89,9 @@ def test_several_presets_and_which_values_the_later_one_overrides(tmp_path):
 
 
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    with pytest.raises(SettingsError, match=r"There is no preset 'nope'\. Available: style, by-heart"):
+    with pytest.raises(
+        SettingsError, match=r"There is no preset 'nope'\. Available: style, by-heart-once, by-heart"
+    ):
         presets.find_preset("nope", tmp_path)
 
 
