@@ -14,6 +14,7 @@ MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
 TABLE = "save the sheet as .csv"
+SQL = "import it into a database and save that as .sqlite, or save the table as .csv"
 SLIDES = "save its text as .txt, or the whole as .pdf"
 PACKED = "unpack it"
 PLAIN = "if it is plain text, rename it to end in .txt"
@@ -23,6 +24,7 @@ REMEDIES = {
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
     **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as .pdf with its text, or its text as .txt"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), TABLE),
+    ".sql": SQL,
     **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), SLIDES),
     **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), PACKED),
     **dict.fromkeys((".mht", ".mhtml", ".webarchive"), "save the page as .html"),

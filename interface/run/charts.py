@@ -22,6 +22,7 @@ def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> 
     intervals = _intervals(steps)
     perplexities = [(e.step, e.perplexity) for e in evaluations]
     accuracies = [(e.step, 100 * e.accuracy) for e in evaluations]
+    gains = [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
     rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
     return "".join(
         [
@@ -29,6 +30,7 @@ def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> 
             line_chart("Validation loss of each dataset", _loss_by_dataset([[e] for e in evaluations])),
             line_chart("Validation perplexity", {"perplexity": perplexities}),
             line_chart("Validation: tokens predicted correctly, %", {"right": accuracies}),
+            line_chart("Context gain", {"context gain": gains}),
             line_chart("Gradient norm", {"gradient norm": _gradient_norms(intervals)}),
             line_chart("Learning rate used", {"learning rate": rates}),
         ]

@@ -204,7 +204,8 @@ class RunView:
         last = self._evaluations[-1]
         best = min((e for e in self._evaluations if e.validation_key == last.validation_key), key=lambda e: e.loss)
         earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
-        return [(f"validation loss, step {last.step}{earlier}", f"{last.loss:.4f}")]
+        figures = [(f"validation loss, step {last.step}{earlier}", f"{last.loss:.4f}")]
+        return figures + ([] if last.context_gain is None else [("context gain", f"{last.context_gain:.4f}")])
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""

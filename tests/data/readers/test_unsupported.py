@@ -187,6 +187,14 @@ def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
         load.read_texts(folders.datasets / name)
 
 
+def test_a_dump_of_a_database_is_named_with_what_to_do(folders):
+    (folders.datasets / "dump.sql").write_text("INSERT INTO chats VALUES (1, 'Hi');")
+    remedy = "import it into a database and save that as .sqlite, or save the table as .csv"
+    assert f"dump.sql ({remedy})" in unsupported.describe_unsupported(folders.datasets)
+    with pytest.raises(DataError, match=rf"dump\.sql: \.sql files are not supported\. To train on it, {remedy}\."):
+        dataset_index.find_datasets(["dump.sql"], folders)
+
+
 def test_plain_text_with_another_suffix_is_read_when_asked_for(folders):
     assert [data.name for data in dataset_index.find_datasets(["log"], folders)] == ["log"]
     assert load.read_texts(folders.datasets / "log")

@@ -124,6 +124,17 @@ def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
     assert "Validation perplexity" in view.extra_charts()
 
 
+def test_context_gain_is_a_figure_and_a_chart_where_it_is_measured():
+    evaluation = EvaluationDone(
+        step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1, context_gain=0.125
+    )
+    view = view_of(planned(9), step(1, 9), evaluation, replace(evaluation, step=6, context_gain=0.25))
+    assert "context gain" in view.html() and "0.2500" in view.html()
+    assert "Context gain: context gain from 0.125 to 0.25" in view.extra_charts()
+    without = view_of(planned(9), step(1, 9), replace(evaluation, context_gain=None))
+    assert "context gain" not in (without.html() + without.extra_charts()).lower()
+
+
 def test_a_single_value_is_a_sentence_and_no_chart():
     evaluation = EvaluationDone(
         step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1
