@@ -1,5 +1,6 @@
 // Clicks inside our HTML: data-tp-set puts values into the form (through a hidden text box), data-tp-go jumps to a
 // setting, also inside a folded part; data-tp-queue moves a waiting run; data-tp-box puts a text into a text box.
+// Rows of a list with data-tp-box are chosen by click, Enter or Space; arrow keys go to the next row.
 // Changed settings get a reset button. Also fixes for Gradio's components: the Tab key leaves the chips of a menu,
 // help stays inside the window, and unfolded details stay open.
 () => {
@@ -30,12 +31,40 @@
     if (tries > 0) setTimeout(() => goTo(key, part, tries - 1), 100);
   };
 
+  const choose = (clicked) => {
+    written(clicked.dataset.tpText, "#" + clicked.dataset.tpBox);
+    if (!clicked.matches("tr")) return;
+    clicked.parentElement.querySelectorAll("tr").forEach((row) => row.setAttribute("aria-selected", row === clicked));
+    const shown = document.getElementById(clicked.dataset.tpShow);
+    if (shown && shown.getBoundingClientRect().top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth" });
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const row = event.target.matches?.("tr[data-tp-box]") && event.target;
+    const keys = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling, Enter: row, " ": row };
+    if (!row || !(event.key in keys)) return;
+    event.preventDefault();
+    if (keys[event.key] === row) row.click();
+    else keys[event.key]?.focus();
+  });
+
+  // A row or button of a list keeps the focus when its HTML is replaced.
+  let focused = null;
+  document.addEventListener("focusin", (event) => (focused = event.target.dataset?.tpFocus ?? null));
+  document.addEventListener("pointerdown", (event) => {
+    if (!event.target.closest?.("[data-tp-focus]")) focused = null;
+  });
+  const refocus = () => {
+    if (focused === null || document.activeElement !== document.body) return;
+    document.querySelector(`[data-tp-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  };
+
   document.addEventListener("click", (event) => {
     const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box]");
     if (!clicked) return;
     event.preventDefault();
     if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
-    else if (clicked.dataset.tpBox) written(clicked.dataset.tpText, "#" + clicked.dataset.tpBox);
+    else if (clicked.dataset.tpBox) choose(clicked);
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);
   });
@@ -96,6 +125,7 @@
     true,
   );
   new MutationObserver(() => {
+    refocus();
     if (unfolded.size) document.querySelectorAll("[id^=tp-] details:not([open])").forEach((fold) => (fold.open = unfolded.has(summary(fold))));
   }).observe(document.body, { childList: true, subtree: true });
 

@@ -12,6 +12,7 @@ CSS = """
 .tp-card ul {margin: 4px 0 4px 18px; padding: 0; list-style: disc;}
 button.primary[id^=tp-] {background: var(--primary-700, #c2410c) !important; color: white !important;}
 button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !important;}
+button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: white !important;}
 #tp-tabs {--block-info-text-color: var(--tp-quiet); --body-text-color-subdued: var(--tp-quiet);}
 #tp-tabs :is(.min_value, .max_value) {color: var(--tp-quiet);}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
@@ -68,6 +69,26 @@ button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !importan
   border: none !important; border-bottom: 1px solid var(--border-color-primary) !important; vertical-align: top;
   font-weight: inherit;}
 .tp-table th {color: var(--tp-quiet); font-size: 0.92em;}
+.tp-run-list tbody tr[data-tp-box] {cursor: pointer;}
+.tp-run-list tbody tr[data-tp-box]:is(:hover, :focus-visible) {background: var(--background-fill-secondary);}
+.tp-run-list tr:focus-visible {outline: 2px solid var(--color-accent) !important; outline-offset: -2px;}
+.tp-run-list tr[aria-selected="true"] {box-shadow: inset 4px 0 0 var(--color-accent);
+  background: color-mix(in srgb, var(--color-accent) 14%, transparent) !important;}
+.tp-run-list :is(td, th) {padding: 5px 6px !important;}
+.tp-run-list :is(td, th):not(:first-child) {text-align: right; font-variant-numeric: tabular-nums;}
+.tp-run-list td:first-child {overflow-wrap: anywhere; min-width: 8em;}
+.tp-run-list td:nth-child(n + 3) {white-space: nowrap;}
+.tp-run-list td:nth-child(2) {min-width: 5.6em;}
+.tp-run-list th button {text-align: inherit;}
+.tp-run-actions button {font-size: 0.95rem; padding: 6px 10px !important;}
+.tp-run-list td span {display: block; font-size: 0.85em; color: var(--tp-quiet);}
+.tp-run-list th button {padding: 0; border: none; background: none; color: inherit; font: inherit;
+  cursor: pointer;}
+.tp-run-list th:not([aria-sort="none"]) button {color: var(--body-text-color); font-weight: 600;}
+.tp-card ul.tp-parts {list-style: none; margin-left: 0; max-height: 190px; overflow-y: auto;}
+.tp-parts .tp-use {margin: 1px 6px 1px 0;}
+#tp-runs-side:not(:has(#tp-runs-one .tp-card)) .tp-run-actions {display: none !important;}
+@media (min-width: 1000px) {#tp-runs-side {position: sticky; top: 8px; align-self: flex-start;}}
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
 /* Gradio 4 paints a setting's background over the border of its frame; the frame has the same background. */
@@ -128,8 +149,10 @@ button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !importan
 /* Buttons next to a field are aligned with its bottom edge and keep their own height. */
 #tp-preset-save, #tp-preset-delete, #tp-load, #tp-load + button, .tp-beside-field {align-self: flex-end;
   flex: 0 1 auto !important; min-width: max-content !important;}
+/* No commas inside of :has: Gradio puts its own prefix after each comma. */
 :is(.tp-said, #tp-start-from-said, #tp-name-said, #tp-answer, #tp-data-said, #tp-together, #tp-schedule-drawn,
-  #tp-try-said, #tp-preset-said):not(:has(p, .tp-card, svg, li)) {display: none !important;}
+  #tp-try-said, #tp-preset-said):not(:has(p)):not(:has(.tp-card)):not(:has(svg)):not(:has(li)) {
+  display: none !important;}
 #tp-samples:not(:has(table)) {display: none !important;}
 #tp-load {white-space: nowrap;}
 #tp-marks {display: none !important;}

@@ -30,5 +30,5 @@ def draw(
         with gr.Tab("Perplexity") as perplexity:
             PerplexityTab(context, train_tab.form).draw(perplexity)
         with gr.Tab("Runs") as runs:
-            RunsTab(context).draw(runs)
+            RunsTab(context, train_tab.form).draw(runs)
     return context

@@ -14,7 +14,7 @@ from ...records.report import best_evaluation, read_evaluations, read_steps
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, size
-from ..base import markup
+from ..base import fill_button, markup
 from ..run import line_chart
 
 IGNORED_KEYS = frozenset({"name", "if_exists"})
@@ -48,13 +48,12 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     """The comparison as HTML."""
     runs = (RunRecords(first), RunRecords(second))
     smoothed = {run.entry.name: [(s.step, s.smoothed) for s in read_steps(run.graph)] for run in runs}
-    kept_aside = {run.entry.name: [(e.step, e.loss) for e in read_evaluations(run.graph)] for run in runs}
-    charts = line_chart("Smoothed loss", smoothed), line_chart("Validation loss", kept_aside)
+    validation = {run.entry.name: [(e.step, e.loss) for e in read_evaluations(run.graph)] for run in runs}
+    charts = line_chart("Smoothed loss", smoothed), line_chart("Validation loss", validation)
     warnings = [markup.paragraph(text, quiet=True) for text in _warnings(*runs)]
-    rows = [*_figures(*runs), *_settings(*runs)]
-    return markup.card(
-        f"{first.name} and {second.name}", *charts, *warnings, markup.table(("", first.name, second.name), rows)
-    )
+    table = markup.table(("", first.name, second.name), [*_figures(*runs), *_settings(*runs)])
+    close = fill_button("tp-runs-other", "", "Close comparison")
+    return markup.card(f"{first.name} and {second.name}", *charts, *warnings, table, close)
 
 
 def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:

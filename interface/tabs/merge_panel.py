@@ -15,6 +15,7 @@ from ...core.jobs import Job, JobEnded
 from ...records.folder import loras
 from ...settings.name_rules import name_problem
 from ..base import PageContext, add_handler, follow_job, markup, refresh_choices
+from .use_panel import require_choice
 
 
 class MergePanel:
@@ -26,7 +27,7 @@ class MergePanel:
     def draw(self, **options: Any) -> None:
         self._button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
 
-    def connect(self, chosen: gr.Dropdown, name: gr.Textbox, status: gr.HTML) -> None:
+    def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
         finished = add_handler(self._button.click, on_merge, {chosen, name}, status, what="Merging")
         if self._context.models:
@@ -48,8 +49,7 @@ class MergePanel:
     def _start_merge(self, lora: str, name: str) -> Job:
         context = self._context
         context.check_writable()
-        if not lora:
-            raise SavingError("Choose a run first.")
+        require_choice(lora)
         if not name:
             raise SavingError("New name: enter a name for the model.")
         if problem := name_problem(name, "model"):

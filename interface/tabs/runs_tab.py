@@ -1,4 +1,4 @@
-"""The Runs tab: list, inspect, compare, export, and delete runs."""
+"""The Runs tab: the list of runs, and beside it the chosen run with its actions."""
 
 from __future__ import annotations
 
@@ -11,26 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError, error_message
-from ...core.files import read_json
 from ...core.host import Folders
-from ...records.folder import GRAPH, LOG, REPORT, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
-from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
+from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ...settings.name_rules import name_problem
 from ...train_utils import plural, size
-from ..base import PageContext, add_handler, markup
+from ..base import Form, PageContext, add_handler, markup
 from .compare_runs import comparison_html
 from .merge_panel import MergePanel
+from .run_card import run_card
+from .run_list import (
+    CHOSEN_BOX,
+    LIMIT_BOX,
+    NEWEST_FIRST,
+    OTHER_BOX,
+    SORT_BOX,
+    ListView,
+    list_html,
+    list_runs,
+    run_name,
+)
+from .use_panel import UsePanel, require_choice
 
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
-NO_OTHER_RUN = "no other run"
 EMPTY_TRASH = "Empty trash"
 CONFIRM_SECONDS = 8
-DETAILS = Markup("<details><summary>{}</summary>{}</details>")
-COLUMNS = ("LoRA", "", "model", "steps", "smoothed loss", "when", "size", "note")
+CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
 
 @dataclass(frozen=True)
@@ -42,63 +50,99 @@ class TrashConfirmation:
 
 
 class RunsTab:
-    """A table of all runs, and actions on a chosen run or checkpoint."""
+    """A list of all runs on the left; the chosen run or checkpoint and its actions on the right."""
 
-    def __init__(self, context: PageContext) -> None:
+    def __init__(self, context: PageContext, form: Form) -> None:
         self._context = context
+        self._use_panel = UsePanel(context, form)
         self._merge_panel = MergePanel(context)
 
     def draw(self, tab: gr.Tab) -> None:
-        self._table = gr.HTML(elem_id="tp-runs-table")
         with gr.Row():
-            # Custom values: we report a missing run ourselves, Gradio would show a bare "Error".
-            options = {"allow_custom_value": True, "elem_id": "tp-runs-chosen", "scale": 4}
-            self._chosen = gr.Dropdown([], label="Run or checkpoint", **options)
-            self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1, elem_classes="tp-beside")
-        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
-        self._draw_buttons()
-        options = {"allow_custom_value": True, "elem_id": "tp-runs-other"}
-        self._other = gr.Dropdown([NO_OTHER_RUN], value=NO_OTHER_RUN, label="Compare with", **options)
-        self._comparison = gr.HTML(elem_id="tp-runs-compared")
-        self._run_card = gr.HTML(elem_id="tp-runs-one")
+            with gr.Column(scale=7, min_width=320):
+                self._draw_list()
+            with gr.Column(scale=6, min_width=320, elem_id="tp-runs-side"):
+                self._draw_chosen()
         self._connect(tab)
 
-    def _draw_buttons(self) -> None:
-        """The buttons for the chosen run, each next to its input."""
-        enabled = not self._context.read_only_reason()
+    def _draw_list(self) -> None:
+        """The filter and the list, and hidden boxes that take the clicks in it."""
         with gr.Row(elem_classes="tp-buttons"):
-            self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
+            self._filter = gr.Textbox(
+                label="Filter",
+                placeholder="Words of the name, model, note, status or date",
+                max_lines=1,
+                min_width=200,
+                scale=4,
+                elem_id="tp-runs-filter",
+            )
+            self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1)
+        self._table = gr.HTML(elem_id="tp-runs-table")
+        options: dict[str, Any] = {"max_lines": 1, "elem_classes": "tp-hidden"}
+        self._chosen = gr.Textbox(label="Chosen run", elem_id=CHOSEN_BOX, **options)
+        self._other = gr.Textbox(label="Run to compare with", elem_id=OTHER_BOX, **options)
+        self._sort = gr.Textbox(NEWEST_FIRST, label="Sort by", elem_id=SORT_BOX, **options)
+        self._limit = gr.Textbox(label="Most rows", elem_id=LIMIT_BOX, **options)
+        self._runs, self._picking = gr.State([]), gr.State(False)
+
+    def _draw_chosen(self) -> None:
+        """The chosen run, its actions, and the trash. The style sheet hides the actions if no run is chosen."""
+        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
+        self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
+        self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
+        enabled = not self._context.read_only_reason()
+        with gr.Column(elem_classes="tp-run-actions"):
+            self._draw_actions(enabled)
+        with gr.Row(elem_classes="tp-buttons"):
             self._undo_button = gr.Button("Undo last delete", interactive=enabled, elem_id="tp-runs-undo")
-            self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
             self._empty_button = gr.Button(EMPTY_TRASH, interactive=enabled, elem_id="tp-runs-empty")
         self._confirmation = gr.State(TrashConfirmation())
-        options = {"interactive": enabled, "scale": 2, "elem_classes": "tp-beside"}
-        with gr.Row():
-            self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name", scale=3)
-            self._copy_button = gr.Button("Copy as LoRA", elem_id="tp-runs-own", min_width=200, **options)
-            self._merge_panel.draw(min_width=200, **options)
-            self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", min_width=200, **options)
-        with gr.Row():
-            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=3)
-            self._note_button = gr.Button("Save note", elem_id="tp-runs-keep", **options)
+
+    def _draw_actions(self, enabled: bool) -> None:
+        """The buttons for the chosen run; those that need a note or a name follow its box."""
+        with gr.Row(elem_classes="tp-buttons"):
+            self._use_panel.draw(enabled=enabled)
+            self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
+            self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
+            self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
+            self._note_button = gr.Button("Save note", interactive=enabled, elem_id="tp-runs-keep")
+        self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._copy_button = gr.Button("Copy as LoRA", interactive=enabled, elem_id="tp-runs-own")
+            self._merge_panel.draw(interactive=enabled)
+            self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
 
     def _connect(self, tab: gr.Tab) -> None:
-        lists = [self._table, self._chosen, self._other]
-        menus = {self._chosen, self._other}
-        self._connect_actions({*menus, self._name, self._note}, [self._status, *lists, self._run_card])
-        self._connect_trash({*menus, self._confirmation}, lists)
+        lists = [self._table, self._runs, self._chosen, self._other]
+        view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+        self._connect_actions({*view, self._name, self._note}, [self._status, *lists, self._run_card])
+        self._connect_trash({*view, self._confirmation}, lists)
+        self._use_panel.connect(self._chosen, self._status)
         self._merge_panel.connect(self._chosen, self._name, self._status)
         listing = [tab.select, self._refresh_button.click]
-        add_handler(listing, self._list_runs, menus, lists, what="Listing the runs")
-        outputs, action = [self._run_card, self._note], "Looking at the run"
+        add_handler(listing, self._list_runs, view, lists, what="Listing the runs")
+        changes = [self._filter.change, self._sort.change, self._limit.change]
+        options: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden"}
+        add_handler(changes, self._list_html, view, self._table, what="Listing the runs", **options)
+        self._connect_choice(view)
+
+    def _connect_choice(self, view: set[Any]) -> None:
+        """A click on a row shows the run, or the comparison if the user picks a second run."""
+        outputs, action = [self._run_card, self._note, self._use_panel.resume_button], "Looking at the run"
+        clears = {self._note: ""}
+        chosen, other = self._chosen, self._other
+        add_handler(chosen.change, self._show_run, chosen, outputs, what=action, clears=clears)
+        outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
+        add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
         add_handler(
-            self._chosen.change, self._show_run, self._chosen, outputs, what=action, clears={self._note: ""}
+            [chosen.change, other.change], self._show_comparison, {chosen, other}, self._comparison, what=action
         )
-        changes = [menu.change for menu in menus]
-        add_handler(changes, self._show_comparison, menus, self._comparison, what="Comparing the runs")
+        add_handler(other.change, self._on_picked, view, outputs, what=action)
 
     def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
-        """Each button does its action, then the lists and the run are shown anew."""
+        """Each button does its action, then the list and the run are shown anew."""
         for button, action in (
             (self._delete_button, self._on_delete),
             (self._undo_button, self._on_undo),
@@ -107,7 +151,7 @@ class RunsTab:
             (self._copy_button, self._on_copy),
             (self._note_button, self._on_note),
         ):
-            clears = {self._run_card: ""}
+            clears = {self._run_card: CHOOSE_HINT}
             add_handler(button.click, self._handler(action), form, outputs, what=button.value, clears=clears)
 
     def _connect_trash(self, inputs: set[Any], lists: list[Any]) -> None:
@@ -117,7 +161,7 @@ class RunsTab:
         add_handler(self._empty_button.click, self._on_empty, inputs, outputs, **options)
 
     def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
-        """A handler that runs the action, and shows the new lists and the run afterwards."""
+        """A handler that runs the action, and shows the new list and the run afterwards."""
 
         def on_click(inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
             message = self._context.run_disk_action(partial(action, inputs))
@@ -125,25 +169,39 @@ class RunsTab:
 
         return on_click
 
-    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
-        """List the runs; a chosen run that no longer exists is deselected, which also clears its card."""
+    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, str, str]:
+        """Read the runs; a chosen run that no longer exists is deselected, which also clears its card."""
+        chosen, other = inputs.get(self._chosen) or "", inputs.get(self._other) or ""
         try:
-            runs = inventory.list_entries(self._context.host.folders)
+            runs = list_runs(self._context.host.folders)
         except (TrainingProError, OSError) as error:
-            return markup.problem(error_message(error)), gr.update(), gr.update()
-        names = [name for run in runs for name in run.names]
-        others = [NO_OTHER_RUN, *(run.name for run in runs)]
-        chosen, other = inputs.get(self._chosen), inputs.get(self._other)
-        return (
-            runs_table(runs),
-            gr.update(choices=names, value=chosen if chosen in names else None),
-            gr.update(choices=others, value=other if other in others else NO_OTHER_RUN),
-        )
+            return markup.problem(error_message(error)), inputs.get(self._runs, []), chosen, other
+        names = {name for run in runs for name in run.entry.names}
+        chosen, other = (name if name in names else "" for name in (chosen, other))
+        return self._list_html({**inputs, self._runs: runs, self._chosen: chosen}), runs, chosen, other
 
-    def _show_run(self, name: str | None) -> tuple[str, str]:
-        """The card of the run, and its note."""
+    def _list_html(self, inputs: Mapping[Any, Any]) -> str:
+        """The list as this page filters and sorts it."""
+        boxes = (self._filter, self._sort, self._limit, self._chosen)
+        words, sort, limit, chosen = (inputs.get(box) or "" for box in boxes)
+        view = ListView(words, sort, limit, chosen, picking=bool(inputs.get(self._picking)))
+        return list_html(inputs.get(self._runs) or [], view)
+
+    def _show_run(self, name: str | None) -> tuple[str, str, Any]:
+        """The card of the run, its note, and whether it can be resumed."""
         run = self._find_run(name)
-        return (run_card(run), run.note) if run else ("", "")
+        shown = (run_card(run, name or ""), run.note) if run else (CHOOSE_HINT, "")
+        return *shown, self._use_panel.resume_update(run)
+
+    def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
+        """The next click on a row picks the other run; a second press of the button cancels that."""
+        name, picking = run_name(require_choice(inputs[self._chosen])), not inputs[self._picking]
+        hint = f"Choose the run in the list that you want to compare with {name}." if picking else ""
+        table = self._list_html({**inputs, self._picking: picking})
+        return markup.card("", markup.paragraph(hint)) if hint else "", picking, table
+
+    def _on_picked(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
+        return "", False, self._list_html({**inputs, self._picking: False})
 
     def _show_comparison(self, inputs: Mapping[Any, Any]) -> str:
         """The comparison, if two different runs are chosen."""
@@ -159,7 +217,7 @@ class RunsTab:
         return self._context.read_disk(read_entry, None)
 
     def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        name = self._chosen_name(inputs)
+        name = require_choice(inputs[self._chosen])
         loaded = self._context.host.model_status().loras
         item = trash.move_to_trash(name, folders, loaded=loaded)
         return f"{item.name} is in the trash ({size(item.size)}). Undo last delete brings it back."
@@ -172,7 +230,7 @@ class RunsTab:
         return f"{restored.relative_to(folders.loras).as_posix()} is restored."
 
     def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = inventory.find_folder(self._chosen_name(inputs), folders)
+        folder = inventory.find_folder(require_choice(inputs[self._chosen]), folders)
         trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
         checkpoints = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
         freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
@@ -193,7 +251,7 @@ class RunsTab:
             yield {self._empty_button: EMPTY_TRASH}
             return
         message = self._context.run_disk_action(self._empty_trash)
-        lists = zip((self._table, self._chosen, self._other), self._list_runs(inputs), strict=True)
+        lists = zip((self._table, self._runs, self._chosen, self._other), self._list_runs(inputs), strict=True)
         yield {
             self._status: message,
             self._empty_button: EMPTY_TRASH,
@@ -213,7 +271,7 @@ class RunsTab:
         return f"The trash is empty; {size(trash.empty_trash(folders))} freed."
 
     def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        lora, name = self._chosen_name(inputs), (inputs[self._name] or "").strip()
+        lora, name = require_choice(inputs[self._chosen]), (inputs[self._name] or "").strip()
         if problem := name_problem(name, "GGUF file") if name else "":
             raise SavingError(f"New name: {problem}")
         folder = _run_folder(inventory.find_folder(lora, folders), folders)
@@ -227,70 +285,15 @@ class RunsTab:
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()
-        copy = copy_as_lora(inventory.find_folder(self._chosen_name(inputs), folders), new_name, folders)
+        copy = copy_as_lora(
+            inventory.find_folder(require_choice(inputs[self._chosen]), folders), new_name, folders
+        )
         return f"{copy.name} is now a separate LoRA."
 
     def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = _run_folder(inventory.find_folder(self._chosen_name(inputs), folders), folders)
+        folder = _run_folder(inventory.find_folder(require_choice(inputs[self._chosen]), folders), folders)
         run_files.write_note(folder, inputs[self._note] or "")
         return f"The note of {folder.name} is saved."
-
-    def _chosen_name(self, inputs: Mapping[Any, Any]) -> str:
-        name: str = inputs[self._chosen] or ""
-        if not name:
-            raise SavingError("Choose a run first.")
-        return name
-
-
-def runs_table(runs: list[LoraEntry]) -> str:
-    """The table of all runs as HTML."""
-    if not runs:
-        return markup.paragraph("No runs yet.", quiet=True)
-    total = size(sum(run.size for run in runs))
-    summary = markup.paragraph(f"{len(runs)} in all, {total}.", quiet=True)
-    return markup.table(COLUMNS, map(_row, runs)) + summary
-
-
-def _row(run: LoraEntry) -> tuple[str, ...]:
-    steps = f"{run.step:,} of {run.steps:,}" if run.steps else f"{run.step:,}" if run.step else ""
-    loss = "" if run.loss is None else f"{run.loss:.3f}"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
-    return run.name, run.status, run.model, steps, loss, when, size(run.size), run.note
-
-
-def run_card(entry: LoraEntry) -> str:
-    """The loss curve, the verdict, the checkpoints, and the report of a run."""
-    verdict = read_verdict(read_json(entry.folder / LOG, {}))
-    return markup.card(
-        entry.name,
-        markup.paragraph(verdict) if verdict else "",
-        _curve(entry.folder),
-        _checkpoints(entry),
-        _report(entry.folder),
-    )
-
-
-def _checkpoints(entry: LoraEntry) -> str:
-    parts = [f"{part.name}: {part.kind}, {size(part.size)}" for part in entry.parts]
-    summary = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
-    return DETAILS.format(summary, markup.bullets(parts)) if parts else ""
-
-
-def _curve(folder: Path) -> str:
-    graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
-    steps, evaluations = read_steps(graph), read_evaluations(graph)
-    rates = [step.learning_rate for step in steps]
-    return draw_curve(steps, rates, evaluations=evaluations) if steps else ""
-
-
-def _report(folder: Path) -> str:
-    """The report in an iframe, because it is a page with its own styles; it has no scripts."""
-    try:
-        page = (folder / REPORT).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-    frame = Markup('<iframe class="tp-report" title="Report" sandbox="" srcdoc="{}"></iframe>').format(page)
-    return DETAILS.format("The whole report", frame)
 
 
 def _run_folder(folder: Path, folders: Folders) -> Path:

@@ -47,6 +47,10 @@ BUTTONS = {
     "merge": "tp-runs-merge",
     "gguf": "tp-runs-gguf",
     "keep note": "tp-runs-keep",
+    "compare": "tp-runs-compare",
+    "resume": "tp-runs-resume",
+    "attach": "tp-runs-attach",
+    "copy settings": "tp-runs-settings",
     "load": "tp-load",
     "get": "tp-get",
     "stop getting": "tp-get-stop",
@@ -67,6 +71,7 @@ PARTS = {
     "get said": "tp-get-said",
     "first look": "tp-first-said",
     "try it": "tp-try-said",
+    "attached": "tp-put-said",
     "data said": "tp-data-said",
     "name said": "tp-name-said",
     "start from said": "tp-start-from-said",
@@ -99,6 +104,7 @@ BOXES = {
     "preset": "tp-preset-name",
     "new name": "tp-runs-name",
     "note": "tp-runs-note",
+    "filter": "tp-runs-filter",
     "example": "tp-leafing-number",
     "holding": "tp-leafing-holding",
 }
@@ -339,6 +345,20 @@ class TrainingPage:
         tables: list[str] = self._page.evaluate(SHADOWS)
         return tables
 
+    def runs(self) -> list[str]:
+        """The names in the list of runs, from top to bottom."""
+        return self._page.locator("#tp-runs-table tbody tr b").all_inner_texts()
+
+    def run_row(self, name: str) -> Locator:
+        """The row of a run in the list."""
+        return self._page.locator(f'#tp-runs-table tbody tr[data-tp-text="{name}"]')
+
+    def sort_runs(self, column: str) -> None:
+        self._page.locator("#tp-runs-table th").get_by_role("button", name=column).click()
+
+    def press_key(self, key: str) -> None:
+        self._page.keyboard.press(key)
+
     def share(self, name: str, per_cent: int) -> None:
         """Set the share of a dataset."""
         box = self._page.locator(f'[data-tp-share="{name}"]')
@@ -361,6 +381,9 @@ class TrainingPage:
 
     def has(self, button: str) -> bool:
         return self._button(button).count() > 0
+
+    def shown(self, button: str) -> bool:
+        return self._button(button).is_visible()
 
     def can_press(self, button: str) -> bool:
         return self._button(button).is_enabled()

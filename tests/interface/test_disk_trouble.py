@@ -8,6 +8,7 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs.runs_tab import RunsTab
 from training_pro.interface.train.train_tab import TrainTab
@@ -33,7 +34,7 @@ def test_a_note_that_cannot_be_written(context):
     (story / "notes.txt").unlink()
     (story / "notes.txt").mkdir()
     with gr.Blocks(), gr.Tab() as parent:
-        tab = RunsTab(context)
+        tab = RunsTab(context, Form())
         tab.draw(parent)
     keep = tab._handler(tab._on_note)
     message, table, *_ = keep({tab._chosen: "story", tab._note: "the good one"})

@@ -16,6 +16,7 @@ from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from training_pro.interface.base import page_context
+from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import page
 from training_pro.interface.run import queue_view
@@ -171,12 +172,12 @@ def test_new_names_must_not_be_paths(user_data, quick):
     before = disk(user_data.parent)
     host = StandaloneHost(standalone_folders(user_data))
     with gr.Blocks(), gr.Tab() as parent:
-        tab = runs_tab.RunsTab(PageContext(host, PeftEngine(), Session()))
+        tab = runs_tab.RunsTab(PageContext(host, PeftEngine(), Session()), Form())
         tab.draw(parent)
     for value in filter(
         lambda value: value.strip() not in ("", "story", hostile.LINK), hostile.hostile_values(user_data / "..")
     ):
-        inputs = {tab._chosen: "story", tab._other: runs_tab.NO_OTHER_RUN, tab._name: value, tab._note: ""}
+        inputs = {tab._chosen: "story", tab._other: "", tab._name: value, tab._note: ""}
         for action in (tab._on_copy, tab._on_gguf):
             with pytest.raises(TrainingProError):
                 action(inputs, host.folders)

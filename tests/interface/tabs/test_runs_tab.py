@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from html import unescape
 
 import gradio as gr
 import pytest
+from training_pro.core.errors import SavingError
 from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
+from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.records.folder import inventory, trash
 from training_pro.records.report.verdict import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
-from training_pro.tests.records.on_disk import FINISHED, LOG, write_files
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
 
 GRAPH = [{"current_steps": s, "loss": 3 - s / 4, "smoothed_loss": 3 - s / 4, "epoch": s / 8} for s in range(1, 9)]
 
@@ -32,12 +35,12 @@ def tab(folders):
 
 def draw_tab(folders, engine=None, models=None):
     with gr.Blocks(), gr.Tab() as parent:
-        tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), engine, Session(), models))
+        tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), engine, Session(), models), Form())
         tab.draw(parent)
     return tab
 
 
-def tab_inputs(tab, name, other=runs_tab.NO_OTHER_RUN, **more):
+def tab_inputs(tab, name, other="", **more):
     return {tab._chosen: name, tab._other: other, tab._name: "", **more}
 
 
@@ -52,7 +55,7 @@ async def all_of(stream):
 def card_of(folders, **more):
     """The card of a run whose folder has these additional files."""
     folder = write_files(folders.loras, "story", {**FINISHED, **more})
-    return runs_tab.run_card(inventory.read_entry(folder, folders))
+    return runs_tab.run_card(inventory.read_entry(folder, folders), "story")
 
 
 def test_the_verdict_is_a_sentence(folders):
@@ -65,10 +68,10 @@ def test_the_verdict_is_a_sentence(folders):
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
 def test_nothing_is_shown_of_a_missing_run(folders, name):
     write_files(folders.loras, "story", FINISHED)
-    tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()))
-    assert tab._show_run(name) == ("", "")
-    shown, note = tab._show_run("story/checkpoint-4-epoch-1")
-    assert "<h4>story</h4>" in shown and note == "the good one"
+    tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()), Form())
+    assert tab._show_run(name)[:2] == (runs_tab.CHOOSE_HINT, "")
+    shown, note, _ = tab._show_run("story/checkpoint-4-epoch-1")
+    assert "<h4>story/checkpoint-4-epoch-1</h4>" in shown and note == "the good one"
 
 
 @pytest.mark.parametrize(
@@ -76,8 +79,8 @@ def test_nothing_is_shown_of_a_missing_run(folders, name):
 )
 def test_without_a_verdict_there_is_no_text_in_its_place(folders, log):
     shown = card_of(folders, **{"training_log.json": log, "training_graph.json": GRAPH})
-    assert "<p>" not in shown
-    assert "<svg" in shown and "checkpoint-4-epoch-1: checkpoint" in shown
+    assert shown.count("<p>") == 1 and "<p>4 checkpoints and backups:</p>" in shown
+    assert "<svg" in shown and ">checkpoint-4-epoch-1</button> checkpoint, " in shown
 
 
 def test_the_report_is_shown_as_a_page_of_its_own(folders):
@@ -88,26 +91,24 @@ def test_the_report_is_shown_as_a_page_of_its_own(folders):
     assert unescape(framed) == page
 
 
-def test_a_deleted_run_disappears_from_the_menus_and_its_card_too(folders, tab):
+def test_a_deleted_run_disappears_from_the_list_and_its_card_too(folders, tab):
     """Otherwise the next action would apply to a missing run."""
     write_files(folders.loras, "story", FINISHED)
     write_files(folders.loras, "night", FINISHED)
     delete = tab._handler(tab._on_delete)
-    message, table, menu, others, card = delete(tab_inputs(tab, "story", other="story"))
+    message, table, _, chosen, other, card = delete(tab_inputs(tab, "story", other="story"))
     assert "story is in the trash" in message and "tp-good" in message
     assert "story" not in table and "night" in table
-    assert menu["value"] is None and "story" not in menu["choices"]
-    assert others["value"] == runs_tab.NO_OTHER_RUN and "story" not in others["choices"]
-    assert card == ""
-    _, _, menu, others, _ = delete(tab_inputs(tab, "night/checkpoint-6-user", other="night"))
-    assert menu["value"] is None and others["value"] == "night"
-    assert tab._list_runs(tab_inputs(tab, "night"))[1]["value"] == "night"
+    assert chosen == other == "" and card == runs_tab.CHOOSE_HINT
+    _, _, _, chosen, other, _ = delete(tab_inputs(tab, "night/checkpoint-6-user", other="night"))
+    assert chosen == "" and other == "night"
+    assert tab._list_runs(tab_inputs(tab, "night"))[2] == "night"
 
 
 def test_the_card_shows_a_checkpoint_as_slim_afterwards(folders, tab):
     write_files(folders.loras, "story", FINISHED)
     *_, card = tab._handler(tab._on_slim)(tab_inputs(tab, "story/checkpoint-4-epoch-1"))
-    assert "checkpoint-4-epoch-1: LoRA only" in card
+    assert ">checkpoint-4-epoch-1</button> LoRA only" in card
 
 
 def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, tab, monkeypatch):
@@ -167,3 +168,78 @@ def test_an_existing_gguf_file_is_reported_as_written_again(folders):
     first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))
     assert "is written. Use it in llama.cpp" in first and "is written again. Use it in llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second
+
+
+def test_a_second_run_is_picked_for_the_comparison(folders, tab):
+    write_files(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "night", FINISHED)
+    inputs = tab_inputs(tab, "story/checkpoint-6-user") | {tab._picking: False}
+    inputs[tab._runs] = tab._list_runs(inputs)[1]
+    message, picking, table = tab._on_compare(inputs)
+    assert "compare with story." in message and picking
+    assert 'data-tp-box="tp-runs-other" data-tp-text="night"' in table
+    assert 'data-tp-text="story"' not in table, "a run is not compared with itself"
+    assert tab._on_compare(inputs | {tab._picking: True})[:2] == ("", False), "a second press cancels"
+    assert tab._on_picked(inputs | {tab._picking: True})[2] == tab._list_html(inputs)
+
+
+class TrainEngine:
+    """Remembers which run was started, and from which checkpoint."""
+
+    def __init__(self):
+        self.started = []
+
+    def train(self, settings, host, job, *, resume=""):
+        self.started.append((settings.what.name, settings.what.if_exists, resume))
+        return JobEnded(outcome="finished", text="done")
+
+    def attach_lora(self, name, strength, host, job):
+        self.started.append((name, strength))
+        return JobEnded(outcome="finished", text=f"{name} is attached.")
+
+
+PARAMETERS = {"name": "other", "data": ["story.txt"], "rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "resume"), [("night", "newest"), ("night/checkpoint-4", "checkpoint-4")], ids=["run", "checkpoint"]
+)
+def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(folders, chosen, resume):
+    write_files(folders.loras, "night", {**CUT_OFF, "training_parameters.json": PARAMETERS})
+    engine = TrainEngine()
+    tab = draw_tab(folders, engine)
+    assert tab._show_run(chosen)[2]["interactive"]
+    assert "night resumes." in tab._use_panel._on_resume(tab._chosen, {tab._chosen: chosen})
+    tab._context.session.latest("training").log.wait_closed()
+    assert engine.started == [("night", "continue", resume)]
+
+
+@pytest.mark.parametrize("name", ["story", "nowhere", "", "../night"])
+def test_a_finished_or_missing_run_is_not_resumed(folders, tab, name):
+    write_files(folders.loras, "story", {**FINISHED, "training_parameters.json": PARAMETERS})
+    assert not tab._show_run(name)[2]["interactive"]
+    with pytest.raises(SavingError):
+        tab._use_panel._on_resume(tab._chosen, {tab._chosen: name})
+    assert tab._context.session.current is None
+
+
+def test_the_lora_is_attached_at_full_strength(folders):
+    write_files(folders.loras, "story", FINISHED)
+    engine = TrainEngine()
+    tab = draw_tab(folders, engine)
+    attach = partial(tab._use_panel._on_attach, tab._chosen)
+    assert "is attached" in asyncio.run(all_of(attach({tab._chosen: "story/checkpoint-6-user"})))[-1]
+    assert "There is no LoRA" in asyncio.run(first_of(attach({tab._chosen: "nowhere"})))
+    assert engine.started == [("story/checkpoint-6-user", 1.0)]
+
+
+def test_the_settings_of_a_run_are_copied_to_the_form(folders):
+    write_files(folders.loras, "story", {**FINISHED, "training_parameters.json": PARAMETERS})
+    form = Form()
+    with gr.Blocks(), gr.Tab() as parent:
+        form.draw("name", "rank")
+        tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()), form)
+        tab.draw(parent)
+    updates = tab._use_panel._on_copy(tab._chosen, tab._status, {tab._chosen: "story/checkpoint-6-user"})
+    assert updates[form.components["rank"]]["value"] == 4
+    assert "settings of story" in updates[tab._status]

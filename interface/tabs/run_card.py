@@ -1,0 +1,66 @@
+"""The card of the chosen run: its figures, verdict and loss curve, its checkpoints to click, and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ...core.files import read_json
+from ...core.html import html
+from ...records.folder import GRAPH, LOG, REPORT, LoraEntry
+from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
+from ...train_utils import plural, size
+from ..base import markup
+from .run_list import CHOSEN_BOX, ListedRun
+
+DETAILS = Markup("<details><summary>{}</summary>{}</details>")
+PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in parts %}<li>
+<button type="button" class="tp-use" data-tp-box="{{ box }}" data-tp-text="{{ name }}"
+ data-tp-focus="part {{ name }}" aria-pressed="{{ 'true' if name == chosen else 'false' }}">
+{{- label }}</button> {{ text }}</li>{% endfor %}</ul>"""
+
+
+def run_card(entry: LoraEntry, chosen: str) -> str:
+    """The card of a run; `chosen` is its name or that of one of its checkpoints."""
+    verdict = read_verdict(read_json(entry.folder / LOG, {}))
+    listed = ListedRun(entry)
+    steps = f"{listed.steps} {plural(entry.steps or entry.step, 'step')}" if entry.step else ""
+    facts = " \u00b7 ".join(filter(None, (entry.status, entry.model, steps, listed.date, size(entry.size))))
+    return markup.card(
+        chosen,
+        markup.paragraph(facts, quiet=True),
+        markup.paragraph(verdict) if verdict else "",
+        _curve(entry.folder),
+        _parts(entry, chosen),
+        _report(entry.folder),
+    )
+
+
+def _parts(entry: LoraEntry, chosen: str) -> str:
+    """Buttons that choose the whole run, or one of its checkpoints and backups."""
+    if not entry.parts:
+        return ""
+    whole, *names = entry.names
+    parts = [
+        (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
+    ]
+    title = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
+    return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
+
+
+def _curve(folder: Path) -> str:
+    graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
+    steps, evaluations = read_steps(graph), read_evaluations(graph)
+    rates = [step.learning_rate for step in steps]
+    return draw_curve(steps, rates, evaluations=evaluations) if steps else ""
+
+
+def _report(folder: Path) -> str:
+    """The report in an iframe, because it is a page with its own styles; it has no scripts."""
+    try:
+        page = (folder / REPORT).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    frame = Markup('<iframe class="tp-report" title="Report" sandbox="" srcdoc="{}"></iframe>').format(page)
+    return DETAILS.format("The whole report", frame)

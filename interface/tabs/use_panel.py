@@ -1,0 +1,95 @@
+"""Buttons that use the chosen run: resume it, attach its LoRA, and copy its settings to the form."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ...core.errors import SavingError
+from ...core.jobs import Job
+from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
+from ...settings import files
+from ...settings.parsing import training_settings
+from ..base import Form, PageContext, add_handler, follow_job, markup
+
+RESUMABLE = ("stopped", "failed", "cut off")
+
+
+class UsePanel:
+    """Resume, Attach, and Copy settings, for the run or checkpoint chosen in the list."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self, *, enabled: bool) -> None:
+        self.resume_button = gr.Button("Resume", interactive=False, elem_id="tp-runs-resume")
+        self._attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
+        self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
+
+    def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
+        add_handler(self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resume")
+        add_handler(
+            self._attach_button.click, partial(self._on_attach, chosen), {chosen}, status, what="Attaching"
+        )
+        outputs = [status, *self._form.components.values()]
+        add_handler(
+            self._copy_button.click,
+            partial(self._on_copy, chosen, status),
+            {chosen},
+            outputs,
+            what="Copying the settings",
+        )
+
+    def resume_update(self, run: LoraEntry | None) -> Any:
+        """Resume can be pressed for a run that is not finished."""
+        resumable = run is not None and run.status in RESUMABLE and (run.folder / PARAMETERS).is_file()
+        return gr.update(interactive=resumable and not self._context.read_only_reason())
+
+    def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
+        """Resume with the run's own settings, from the chosen checkpoint or else the newest one."""
+        context = self._context
+        context.check_writable()
+        folders = context.host.folders
+        folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
+        name, *part = folder.relative_to(folders.loras).parts
+        if inventory.read_entry(folders.loras / name, folders).status not in RESUMABLE:
+            raise SavingError(f"{name} can't be resumed, because it is not a run that was stopped or crashed.")
+        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
+        # The name comes from the folder, because the user may have renamed it.
+        settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
+        work = partial(context.engine.train, settings, context.host, resume=folder.name if part else "newest")
+        context.session.train(name, context.host, work)
+        return markup.card("", markup.paragraph(f"{name} resumes. The Train tab shows the run."), mood="good")
+
+    async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Attach the LoRA to the model in memory, at its full strength."""
+        async for status, _ in follow_job(self._context.session, partial(self._start_attach, inputs[chosen])):
+            yield status
+
+    def _start_attach(self, chosen: str | None) -> Job:
+        context, name = self._context, require_choice(chosen)
+        context.check_writable()
+        loras.find_lora(name, context.host.folders.loras)
+        work = partial(context.engine.attach_lora, name, 1.0, context.host)
+        return context.session.start("answer", f"Attaching {name}", context.host, work)
+
+    def _on_copy(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Put the settings that the run was started with into the form."""
+        folders = self._context.host.folders
+        folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
+        name = folder.relative_to(folders.loras).parts[0]
+        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
+        message = " ".join((f"The form of the Train tab has the settings of {name}.", *loaded.notes))
+        return {
+            **self._form.updates(loaded.values),
+            status: markup.card("", markup.paragraph(message), mood="good"),
+        }
+
+
+def require_choice(chosen: str | None) -> str:
+    if not chosen:
+        raise SavingError("Choose a run first.")
+    return chosen

@@ -1,0 +1,116 @@
+"""The list of runs: sorted, filtered, bounded, and safe with any name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from training_pro.interface.tabs.run_list import (
+    COLUMNS,
+    PAGE,
+    ListedRun,
+    ListView,
+    list_html,
+    list_runs,
+    sort_runs,
+    validation_loss,
+)
+from training_pro.records.folder import LoraEntry
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import FINISHED, write_files
+
+
+def run(name, *, loss=None, when=0.0, validation=None, **more):
+    values = {"status": "finished", "model": "toy", "step": 8, "steps": 8, "size": 10, "note": "", **more}
+    return ListedRun(LoraEntry(name=name, folder=Path(name), loss=loss, when=when, parts=(), **values), validation)
+
+
+RUNS = [
+    run("story-10", loss=2.0, when=3.0, validation=1.5, size=30, step=4),
+    run("story-9", loss=1.0, when=1.0, size=20, note="the good one"),
+    run("night", when=2.0, validation=1.0, step=2, model="other-7B", status="cut off"),
+]
+
+
+def names(html):
+    return re.findall(r"<td><b>(.*?)</b>", html)
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("name", ["night", "story-9", "story-10"]),
+        ("-name", ["story-10", "story-9", "night"]),
+        ("-date", ["story-10", "night", "story-9"]),
+        ("steps", ["night", "story-10", "story-9"]),
+        ("loss", ["story-9", "story-10", "night"]),
+        ("-loss", ["story-10", "story-9", "night"]),
+        ("validation", ["night", "story-10", "story-9"]),
+        ("-size", ["story-10", "story-9", "night"]),
+        ("--date; drop", ["story-10", "night", "story-9"]),
+    ],
+)
+def test_it_is_sorted_by_any_column_and_missing_values_are_last(sort, expected):
+    assert [listed.entry.name for listed in sort_runs(RUNS, ListView(sort=sort))] == expected
+    assert names(list_html(RUNS, ListView(sort=sort))) == expected
+
+
+@pytest.mark.parametrize("key", COLUMNS)
+def test_a_second_click_turns_the_order_around(key):
+    for sort, order, following in ((key, "ascending", f"-{key}"), (f"-{key}", "descending", key)):
+        html = list_html(RUNS, ListView(sort=sort))
+        assert html.count(f'aria-sort="{order}"') == 1 and html.count('aria-sort="none"') == len(COLUMNS) - 1
+        assert f'data-tp-box="tp-runs-sort" data-tp-text="{following}"' in html
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ["story-10", "night", "story-9"]),
+        ("STORY", ["story-10", "story-9"]),
+        ("good toy", ["story-9"]),
+        ("cut", ["night"]),
+        ("story 7B", []),
+    ],
+)
+def test_the_filter_keeps_rows_with_all_words(words, expected):
+    html = list_html(RUNS, ListView(words))
+    assert names(html) == expected
+    assert ("No run matches the filter." in html) == (not expected)
+    assert "3 runs, 60 " in html
+
+
+def test_at_most_so_many_rows_are_drawn_at_once():
+    runs = [run(f"run-{number}") for number in range(2 * PAGE + 5)]
+    for limit in ("", "x", "-5", "7", "9" * 40, "²"):
+        html = list_html(runs, ListView(limit=limit))
+        assert len(names(html)) == PAGE and f'data-tp-text="{2 * PAGE}"' in html
+        assert f"{PAGE} of {len(runs)} runs" in html
+    assert len(names(list_html(runs, ListView(limit=str(2 * PAGE))))) == 2 * PAGE
+    assert "Show more" not in list_html(runs, ListView(limit=str(3 * PAGE)))
+
+
+def test_rows_are_reachable_by_keyboard_and_the_chosen_one_is_marked():
+    html = list_html(RUNS, ListView(chosen="night/checkpoint-4"))
+    rows = re.findall(r"<tr (aria-selected[^>]*)>", html)
+    assert len(rows) == 3 and all('tabindex="0"' in row for row in rows)
+    (chosen,) = [row for row in rows if 'aria-selected="true"' in row]
+    assert 'data-tp-text="night"' in chosen
+
+
+def test_names_and_notes_are_escaped():
+    html = list_html([run('a"<b>', note="<script>")], ListView())
+    assert "<script>" not in html and 'a"<b>' not in html and "a&#34;&lt;b&gt;" in html
+
+
+def test_the_best_validation_loss_is_read_again_when_the_graph_has_changed(tmp_path):
+    folders = make_folders(tmp_path)
+    folder = write_files(folders.loras, "story", FINISHED)
+    assert validation_loss(folder) is None
+    graph = [{"current_steps": 4, "eval_loss": 2.5}, {"current_steps": 8, "eval_loss": 2.75}]
+    write_files(folders.loras, "story", {"training_graph.json": graph})
+    (listed,) = list_runs(folders)
+    assert listed.validation_loss == 2.5
+    write_files(folders.loras, "story", {"training_graph.json": [*graph, {"current_steps": 9, "eval_loss": 1.25}]})
+    assert validation_loss(folder) == 1.25
