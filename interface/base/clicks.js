@@ -114,7 +114,7 @@
 
   // Details that the user has unfolded stay open when their HTML is replaced.
   const unfolded = new Set();
-  const summary = (fold) => fold.querySelector("summary")?.textContent;
+  const summary = (fold) => fold.dataset.tpFold ?? fold.querySelector("summary")?.textContent;
   document.addEventListener(
     "toggle",
     (event) => {

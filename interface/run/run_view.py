@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from markupsafe import Markup
+
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
@@ -31,7 +33,8 @@ from ...train_utils import duration, size
 from ..base import apply_button, markup, table_row
 from .charts import run_charts
 
-MAX_MESSAGES = 6
+MAX_ADVICE, MAX_NOTES = 6, 100
+NOTES = Markup('<details data-tp-fold="notes"><summary>Notes ({})</summary>{}</details>')
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "stopping after this step and discarding the run ...",
     Request.STOP: "stopping after this step ...",
@@ -63,7 +66,8 @@ class RunView:
         self._stage = "..."
         self._steps: list[Step] = []
         self._marks: list[Mark] = []
-        self._messages: list[str] = []
+        self._notes: list[str] = []
+        self._advice: list[str] = []
         self._last: Step | None = None
         self._last_checkpoint: CheckpointSaved | None = None
         self._end: JobEnded | None = None
@@ -136,7 +140,7 @@ class RunView:
             case MachineUse():
                 self._machine = event
             case LiveSettingsChanged():
-                self._messages += _live_changes(event)
+                self._notes += _live_changes(event)
             case CheckpointSaved():
                 self._last_checkpoint = event
                 self._add_marked_message(event, f"checkpoint {event.folder.name}")
@@ -144,13 +148,15 @@ class RunView:
                 if self._planned is not None:
                     self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
                 self._add_marked_message(event, event.why)
-            case Note() | Advice():
-                self._messages.append(event_text(event))
+            case Note():
+                self._notes.append(event_text(event))
+            case Advice():
+                self._advice.append(event_text(event))
             case JobEnded():
                 self._end = event
 
     def _add_marked_message(self, event: CheckpointSaved | PlanChanged, mark: str) -> None:
-        self._messages.append(event_text(event))
+        self._notes.append(event_text(event))
         self._marks.append(Mark(event.step, mark))
 
     def _add_step(self, event: Step) -> None:
@@ -230,7 +236,12 @@ class RunView:
         return f'{curve}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
 
     def _messages_html(self) -> str:
-        return markup.html_list(map(markup.fold_long_list, self._messages[-MAX_MESSAGES:]), quiet=True)
+        """Advice and the newest note; earlier notes are folded behind one line."""
+        *earlier, newest = self._notes[-MAX_NOTES:] or [""]
+        visible = [*self._advice[-MAX_ADVICE:], *([newest] if newest else [])]
+        html = markup.html_list(map(markup.fold_long_list, visible), quiet=True)
+        folded = markup.html_list(map(markup.fold_long_list, reversed(earlier)), quiet=True)
+        return html + NOTES.format(len(self._notes), folded) if folded else html
 
     def _ended_html(self, end: JobEnded) -> str:
         title = f"{self.job.title}: {end.outcome}"

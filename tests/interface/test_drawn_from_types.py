@@ -29,7 +29,7 @@ from training_pro.interface.page.download_panel import DownloadView
 from training_pro.interface.page.quick_demo import Demo, DemoView
 from training_pro.interface.run import report_view
 from training_pro.interface.run.run_view import RunView
-from training_pro.interface.tabs import perplexity_tab, runs_tab, try_tab
+from training_pro.interface.tabs import perplexity_tab, run_list, try_tab
 from training_pro.interface.train import probe_panel
 from training_pro.records.folder.inventory import LoraEntry
 from training_pro.records.report.graph_file import graph_entry
@@ -154,4 +154,4 @@ def test_an_example_is_drawn(shown):
 @FEW
 @given(kept=st.lists(instances_of(LoraEntry), max_size=3))
 def test_the_runs_are_listed(kept):
-    assert_escaped(runs_tab.runs_table(kept))
+    assert_escaped(run_list.list_html([run_list.ListedRun(entry) for entry in kept], run_list.ListView()))

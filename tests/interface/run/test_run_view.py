@@ -10,6 +10,7 @@ import pytest
 from training_pro.core.errors import Remedy
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import (
+    Advice,
     CheckpointSaved,
     EvaluationDone,
     JobEnded,
@@ -180,3 +181,13 @@ def test_each_remedy_after_a_failure_is_a_button():
     remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
     html = view_of(planned(9), JobEnded(outcome="failed", text="Out of memory.", remedies=remedies)).html()
     assert 'data-tp-set="{&#34;rank&#34;: 16}">rank 16 (about 1 GB less)</button>' in html
+
+
+def test_earlier_notes_are_folded_and_advice_stays_visible():
+    notes = [Note(text=f"Note number {number}.") for number in range(1, 4)]
+    html = view_of(planned(9), step(1, 9), notes[0], Advice(text="Lower the rate."), *notes[1:]).html()
+    visible, _, folded = html.partition('<details data-tp-fold="notes">')
+    assert "Lower the rate." in visible and "Note number 3." in visible
+    assert folded.startswith("<summary>Notes (3)</summary>")
+    assert folded.index("Note number 2.") < folded.index("Note number 1.") and "Note number 3." not in folded
+    assert "Notes (" not in view_of(planned(9), step(1, 9), notes[0]).html(), "a single note needs no fold"
