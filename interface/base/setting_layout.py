@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+# The order of a beginner's questions: what the run reads, how long, how strong, and how it is saved.
 VISIBLE_ROWS: tuple[tuple[str, ...], ...] = (
     ("chunking", "hard_cut"),
     ("format", "train_on"),
-    ("cutoff", "epochs", "learning_rate"),
+    ("cutoff", "epochs"),
+    ("learning_rate", "rank"),
     ("schedule",),
-    ("rank", "batch_size", "accumulation"),
+    ("batch_size", "accumulation"),
 )
 LORA_PART, LIVE_PART, MEMORY_PART = "LoRA", "Saving and stopping", "Memory and speed"
 FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    LORA_PART: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
         ("block_ends",),
@@ -23,6 +24,18 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("bad_rows", "columns"),
         ("split_exchanges",),
+    ),
+    LORA_PART: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
+    "Learning rate and optimizer": (
+        ("warmup_steps", "max_steps"),
+        ("optimizer", "weight_decay"),
+        ("max_grad_norm", "label_smoothing", "neftune_noise"),
+        ("adam_beta1", "adam_beta2", "adam_epsilon"),
+    ),
+    "Batch order": (
+        ("batching",),
+        ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
+        ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
     "Validation and samples": (
         ("eval_share", "eval_every"),
@@ -36,22 +49,11 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("stop_at_loss", "stop_at_epoch"),
         ("early_stopping", "stop_how"),
     ),
-    "Learning rate and optimizer": (
-        ("warmup_steps", "max_steps"),
-        ("optimizer", "weight_decay"),
-        ("max_grad_norm", "label_smoothing", "neftune_noise"),
-        ("adam_beta1", "adam_beta2", "adam_epsilon"),
-    ),
     MEMORY_PART: (
         ("packing", "gradient_checkpointing"),
         ("attention", "workers"),
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
-    ),
-    "Batch order": (
-        ("batching",),
-        ("switch_after", "switch_at", "switch_loss_low", "switch_loss_high"),
-        ("switch_pairs", "second_switch_at", "second_switch_loss_low", "second_switch_loss_high"),
     ),
     "Logging and sleep": (("seed", "report_to"), ("keep_awake",)),
 }
