@@ -123,7 +123,10 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
 
     place.train(host, job=watched_job(watch), **training)
     existing = ", ".join(before)
-    message = f"Target modules: this model has no layer called default. It has {existing}. Choose all linear layers, or enter some of "
+    message = (
+        f"Target modules: this model has no layer called default. It has {existing}. "
+        "Choose all linear layers, or enter some of "
+    )
     assert during == [before, (), (), (message + "these.",)]
 
 

@@ -155,7 +155,7 @@ def test_a_stop_reaches_all_processes(place):
         started = time.monotonic()
         stderr += run.communicate(timeout=120)[1]
     assert time.monotonic() - started < 60
-    assert "Stopping after this step, with a checkpoint" in stderr
+    assert "Stopping after this step and saving a checkpoint" in stderr
     assert "stopped at step" in stderr
     assert list(place.lora("two").glob("checkpoint-*"))
 
