@@ -184,18 +184,7 @@ def test_rows_with_nothing_left_are_counted(place):
     ("read", "more", "error", "sentence"),
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
-<<<<<<< HEAD
-        (
-            {"train_only_after": "###"},
-            {},
-            DataError,
-            "No row contains '###' with text after it ('Train only after')",
-        ),
-||||||| parent of 990159c (Follow rewritten sentences in tests of the engine)
-        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' with text after it ('Train only after')"),
-=======
         ({"train_only_after": "###"}, {}, DataError, "No row contains '###' with text after it ('Train only"),
->>>>>>> 990159c (Follow rewritten sentences in tests of the engine)
         ({}, {"max_length": 2}, DataError, "Choose another part of them ('Train on'), or a longer window."),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
