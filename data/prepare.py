@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
 from .examples import Examples
-from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
+from .load import PrepareContext, ProgressFn, load_datasets
 from .report import (
     DatasetReport,
     DiskEstimate,
@@ -38,7 +38,7 @@ from .report import (
     suggest_windows,
     uses_checkpointing,
 )
-from .resolve import ResolvedSettings, auto_cutoff, check_rules, longest_row, slicing_rules
+from .resolve import ResolvedSettings, check_rules, longest_row, slicing_rules, suggest_cutoff
 from .rows import Tokenizer
 
 
@@ -87,7 +87,8 @@ def prepare(
         findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
         suggestions=merge_suggestions(
-            *suggest_settings(_run_facts(context, rules, loaded, examples, plan, memory)),
+            suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
+            *suggest_settings(RunFacts(settings, plan, memory, sum(examples.learned()))),
             *suggest_windows(data.training.sources),
             *suggest_hard_cuts(data.training.sources),
         ),
@@ -146,20 +147,6 @@ def _plan_findings(
     yield from check_stops(learned.sources, context.tokenizer.stops)
     yield from check_windows(learned.sources)
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
-
-
-def _run_facts(
-    context: PrepareContext,
-    rules: SlicingRules,
-    loaded: Sequence[LoadedDataset],
-    examples: Examples,
-    plan: StepPlan,
-    memory: MemoryModel | None,
-) -> RunFacts:
-    longest = longest_row(loaded)
-    fitting_cutoff = auto_cutoff(longest, context.card.context)
-    trained_tokens = sum(examples.learned())
-    return RunFacts(context.settings, plan, memory, rules.cutoff, fitting_cutoff, longest, trained_tokens)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:

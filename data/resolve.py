@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
-from ..core.findings import Finding, advice, note, problem
+from ..core.findings import Finding, Suggestion, advice, note, problem
 from ..core.host import ModelCard
 from ..settings.definitions import TextSettings, TrainingSettings
 from .load import LoadedDataset
@@ -82,3 +82,15 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
         yield note("cutoff", f"Maximum context length (Cutoff): auto = {rules.cutoff}.")
+
+
+def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:
+    """Suggest a cutoff that fits the longest row, or keep the present one."""
+    fitting = auto_cutoff(longest, card.context)
+    if not longest:
+        why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
+        return Suggestion("cutoff", text.cutoff, why, keep=True)
+    why = f"The longest row has {longest} tokens, the cutoff is {rules.cutoff}."
+    if longest > rules.cutoff and fitting > rules.cutoff:
+        return Suggestion("cutoff", fitting, why)
+    return Suggestion("cutoff", text.cutoff, why, keep=True)

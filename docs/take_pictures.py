@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 THEMES = ("light", "dark")
-SIZE = {"width": 1280, "height": 860}
+SIZE: Any = {"width": 1280, "height": 860}
 MAX_BYTES = 300_000
 FORM = {
     "name": "my-story",

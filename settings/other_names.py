@@ -96,11 +96,11 @@ def _words(text: str) -> list[str]:
 
 
 def our_value(key: str, value: object) -> str:
-    """Our value for one that another program has for a setting; empty if there is none or it is ours as well."""
+    """Our value for one that another program has for a key of OUR_VALUES; empty if there is none or it is ours."""
     if not isinstance(value, str) or value in SETTINGS[key].choices:
         return ""
     name = VOID_OPTIMIZER.sub("", value.strip()).casefold() if key == "optimizer" else value.strip().casefold()
-    return OUR_VALUES.get(key, {}).get(name, "")
+    return OUR_VALUES[key].get(name, "")
 
 
 def our_key(key: str) -> str:

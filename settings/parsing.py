@@ -42,7 +42,7 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
         if problem := _unknown_key_problem(key):
             problems.append(problem)
             continue
-        if ours := other_names.our_value(key, value):
+        if key in other_names.OUR_VALUES and (ours := other_names.our_value(key, value)):
             problems.append(f"{SETTINGS[key].label}: {value!r} is called {ours!r} here.")
             continue
         try:

@@ -22,35 +22,22 @@ LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN = 500, 5, 4
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run before its first step. `fitting_cutoff` is the cutoff of "auto"."""
+    """What is known of a run before its first step."""
 
     settings: TrainingSettings
     plan: StepPlan
     memory: MemoryModel | None
-    cutoff: int
-    fitting_cutoff: int
-    longest_row: int  # before truncation; 0 without rows
     trained_tokens: int
 
 
 def suggest_settings(facts: RunFacts) -> Iterator[Suggestion]:
     """Yield one suggestion for each setting that a beginner asks about."""
-    yield _cutoff(facts)
     yield _batch(facts)
     yield _epochs(facts)
     yield _rank(facts)
     yield _learning_rate(facts)
     yield _warmup(facts)
     yield _save_frequency(facts)
-
-
-def _cutoff(facts: RunFacts) -> Suggestion:
-    longest, cutoff, fitting = facts.longest_row, facts.cutoff, facts.fitting_cutoff
-    if cutoff < fitting and cutoff < longest:
-        return Suggestion("cutoff", fitting, f"The longest row has {longest} tokens, the cutoff is {cutoff}.")
-    if longest:
-        return _keep(facts, "cutoff", f"The longest row has {longest} tokens, the cutoff is {cutoff}.")
-    return _keep(facts, "cutoff", f"Raw text is sliced into blocks of at most {cutoff} tokens.")
 
 
 def _batch(facts: RunFacts) -> Suggestion:
@@ -73,7 +60,9 @@ def _batch(facts: RunFacts) -> Suggestion:
         why = f"LoRAs learn less from each example if a step has more than {MAX_STEP_EXAMPLES}."
         return Suggestion("accumulation", smaller, why)
     per_step = format_count(plan.examples_per_step, "example")
-    return _keep(facts, "batch_size", f"With {per_step} per step, an epoch has {_steps(plan.steps_per_epoch)}.")
+    return _keep(
+        "batch_size", steps.batch_size, f"With {per_step} per step, an epoch has {_steps(plan.steps_per_epoch)}."
+    )
 
 
 def _fitting_batch(facts: RunFacts) -> int:
@@ -86,7 +75,7 @@ def _fitting_batch(facts: RunFacts) -> int:
 def _epochs(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     if steps.max_steps:
-        return _keep(facts, "epochs", f"Max steps ends the run after {_steps(plan.steps)}.")
+        return _keep("epochs", steps.epochs, f"Max steps ends the run after {_steps(plan.steps)}.")
     if plan.steps < MIN_STEPS:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
@@ -94,22 +83,22 @@ def _epochs(facts: RunFacts) -> Suggestion:
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
         why = f"With {plan.examples:,} examples, more epochs mostly memorize."
         return Suggestion("epochs", float(USUAL_EPOCHS), why)
-    return _keep(facts, "epochs", f"The run has {_steps(plan.steps)}.")
+    return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
 
 
 def _rank(facts: RunFacts) -> Suggestion:
     lora, tokens = facts.settings.lora, facts.trained_tokens
     if lora.whole_model:
-        return _keep(facts, "rank", "Full fine-tuning trains all weights instead of a LoRA.")
+        return _keep("rank", lora.rank, "Full fine-tuning trains all weights instead of a LoRA.")
     if facts.memory is None:
-        return _keep(facts, "rank", "The size of this model is unknown.")
+        return _keep("rank", lora.rank, "The size of this model is unknown.")
     shape, layers = facts.memory.shape, target_layers(lora.targets)
     weights, rank = shape.lora_weights(lora.rank, layers), MIN_RANK
     while rank < MAX_RANK and shape.lora_weights(rank, layers) < tokens:
         rank *= 2
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:
-        return _keep(facts, "rank", f"{why}.")
+        return _keep("rank", lora.rank, f"{why}.")
     return Suggestion("rank", rank, f"{why}, less than one each.", also={"alpha": lora.alpha * rank / lora.rank})
 
 
@@ -120,35 +109,38 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
     highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
     kind = "full fine-tuning" if lora.whole_model else "a LoRA"
     if lowest <= rate <= highest:
-        return _keep(facts, "learning_rate", f"Common values for {kind} are {lowest:g} to {highest:g}.")
+        return _keep("learning_rate", rate, f"Common values for {kind} are {lowest:g} to {highest:g}.")
     trend = "too low to learn much" if rate < lowest else "so high that training may diverge"
     return Suggestion("learning_rate", usual, f"{rate:g} is {trend}.")
 
 
 def _warmup(facts: RunFacts) -> Suggestion:
-    plan, warmup = facts.plan, facts.plan.warmup(facts.settings.learning.warmup_steps)
+    plan, warmup_steps = facts.plan, facts.settings.learning.warmup_steps
+    warmup = plan.warmup(warmup_steps)
     if warmup > plan.steps / 2:
         why = f"The warmup takes more than half of the {_steps(plan.steps)}."
         return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
-    return _keep(facts, "warmup_steps", f"{_steps(warmup)} of {plan.steps:,}.")
+    return _keep("warmup_steps", warmup_steps, f"{_steps(warmup)} of {plan.steps:,}.")
 
 
 def _save_frequency(facts: RunFacts) -> Suggestion:
     plan, saving = facts.plan, facts.settings.saving
     if saving.save_every:
         count = plan.steps // saving.save_every
-        return _keep(facts, "save_every", f"The run saves {format_count(count, 'checkpoint')} this way.")
+        return _keep(
+            "save_every", saving.save_every, f"The run saves {format_count(count, 'checkpoint')} this way."
+        )
     if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
         return Suggestion("save_every", every, f"An epoch is {_steps(plan.steps_per_epoch)} long.")
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before its end.")
     where = "the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
-    return _keep(facts, "save_every", f"A full checkpoint is saved at {where}.")
+    return _keep("save_every", saving.save_every, f"A full checkpoint is saved at {where}.")
 
 
-def _keep(facts: RunFacts, key: str, why: str) -> Suggestion:
-    return Suggestion(key, facts.settings.values()[key], why, keep=True)
+def _keep(key: str, value: float, why: str) -> Suggestion:
+    return Suggestion(key, value, why, keep=True)
 
 
 def _steps(count: int) -> str:

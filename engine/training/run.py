@@ -164,7 +164,7 @@ def _announce(
 ) -> None:
     """Log the run plan, unless this is a later segment of the run."""
     run_plan, rates = segment.run_plan, callback.controller.rates
-    plan, settings, report = run_plan.plan, run_plan.settings, run_plan.data.report
+    plan, settings, data = run_plan.plan, run_plan.settings, run_plan.data
     if segment.first:
         job.log.append(
             RunPlanned(
@@ -176,13 +176,13 @@ def _announce(
                 rates=rates.all(callback.step_log.rates_used()),
                 settings=settings.values(),
                 earlier=(*read_steps(segment.state.graph), *read_evaluations(segment.state.graph)),
-                disk=report.disk.words() if report.disk else "",
+                disk=data.report.disk.words() if data.report.disk else "",
                 evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=plan_checks.sample_interval(settings, plan),
             )
         )
         schedule = f"{settings.learning.schedule}: {describe_phases(run_plan.phases)}. {dtype}."
-        notes_on_processes = report.notes if plan.processes > 1 else ()
+        notes_on_processes = data.report.notes if plan.processes > 1 else ()
         for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)
     _log_stage(job, "Training")

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from training_pro.chunking import SlicingRules
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
+from training_pro.data.resolve import suggest_cutoff
+from training_pro.settings.definitions import TextSettings
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.data.test_check_says import SMOL
 from training_pro.train_utils import StepPlan
 
-KEYS = ["cutoff", "batch_size", "epochs", "rank", "learning_rate", "warmup_steps", "save_every"]
+KEYS = ["batch_size", "epochs", "rank", "learning_rate", "warmup_steps", "save_every"]
 
 
 class Lengths:
@@ -32,7 +35,7 @@ def facts(examples: int = 200, length: int = 100, *, free: int = 0, **values: ob
     plan = StepPlan(examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     machine = DeviceMemory("cuda", 0, free) if free else None
     memory = MemoryModel.of(ModelCard("toy", SMOL, None, "bfloat16"), Lengths(examples, length), machine)
-    return RunFacts(settings, plan, memory, 256, 0, 0, examples * length)
+    return RunFacts(settings, plan, memory, examples * length)
 
 
 def changes(run: RunFacts) -> dict[str, object]:
@@ -43,7 +46,7 @@ def test_what_fits_is_kept_with_its_reason():
     suggestions = list(suggest_settings(facts()))
     assert [s.key for s in suggestions] == KEYS
     assert all(s.keep and s.why.endswith(".") for s in suggestions)
-    assert [s.value for s in suggestions] == ["auto", 4, 2.0, 32, 2e-4, 0.05, 0]
+    assert [s.value for s in suggestions] == [4, 2.0, 32, 2e-4, 0.05, 0]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,9 @@ def test_a_batch_that_does_not_fit_is_divided_at_the_same_effective_batch():
     assert changed["batch_size"] * changed["accumulation"] == 64
 
 
-def test_the_longest_row_decides_about_the_cutoff():
-    run = replace(facts(cutoff=64), cutoff=64, fitting_cutoff=320, longest_row=300)
-    assert changes(run) == {"cutoff": 320}
-    assert changes(replace(run, cutoff=320)) == {}
+@pytest.mark.parametrize(("cutoff", "expected"), [(64, 320), (320, None), (512, None)])
+def test_the_longest_row_decides_about_the_cutoff(cutoff, expected):
+    text = TextSettings(cutoff=cutoff)
+    suggestion = suggest_cutoff(text, SlicingRules(cutoff=cutoff), ModelCard("toy", SMOL, None, "bfloat16"), 300)
+    assert (suggestion.key, suggestion.keep) == ("cutoff", expected is None)
+    assert suggestion.value == (expected or cutoff)
