@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from ..chunking import SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, TrainingProError
-from ..core.findings import Finding, merge_suggestions, texts
+from ..core.findings import Finding, Suggestion, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings
@@ -18,7 +18,7 @@ from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
 from .examples import Examples
-from .load import PrepareContext, ProgressFn, load_datasets
+from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
 from .report import (
     DatasetReport,
     DiskEstimate,
@@ -86,12 +86,7 @@ def prepare(
         sources=data.reports,
         findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
-        suggestions=merge_suggestions(
-            suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
-            *suggest_settings(RunFacts(settings, plan, memory, sum(examples.learned()))),
-            *suggest_windows(data.training.sources),
-            *suggest_hard_cuts(data.training.sources),
-        ),
+        suggestions=_suggestions(context, rules, loaded, data, plan, memory),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
         disk=disk,
         stops=count_learned_stops(data.training.sources, tokenizer.stops),
@@ -147,6 +142,23 @@ def _plan_findings(
     yield from check_stops(learned.sources, context.tokenizer.stops)
     yield from check_windows(learned.sources)
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
+
+
+def _suggestions(
+    context: PrepareContext,
+    rules: SlicingRules,
+    loaded: Sequence[LoadedDataset],
+    data: PreparedDataset,
+    plan: StepPlan,
+    memory: MemoryModel | None,
+) -> tuple[Suggestion, ...]:
+    trained_tokens = sum(data.training.examples.learned())
+    return merge_suggestions(
+        suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
+        *suggest_settings(RunFacts(context.settings, plan, memory, trained_tokens)),
+        *suggest_windows(data.training.sources),
+        *suggest_hard_cuts(data.training.sources),
+    )
 
 
 def _nothing_left(settings: TrainingSettings) -> str:
