@@ -153,7 +153,7 @@ def _slice_texts(
     tokenizer, contents = context.tokenizer, [text.text for text in texts]
     sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
     if stored:
-        context.say(f"{dataset.name} was prepared before and is reused", None)
+        context.say(f"{dataset.name} was already prepared and is reused", None)
     return [
         TextSource(dataset.name + text.name if dataset.name.endswith("/") else dataset.name, sliced, text.open_end)
         for text, sliced in zip(texts, sliced_texts, strict=True)

@@ -74,7 +74,7 @@ def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> Ro
         context.store,
     )
     if stored:
-        context.say(f"{name} was prepared before and is reused", None)
+        context.say(f"{name} was already prepared and is reused", None)
     return rows
 
 

@@ -243,7 +243,7 @@ class StepSettings:
     max_steps: int = integer(
         0,
         "Max steps",
-        "Train this many steps instead of a number of epochs. 0 uses epochs.",
+        "Train this many steps instead of a number of epochs. Set it to 0 to train by epochs.",
         bounds=(0, 10**8),
     )
     batching: str = choice(

@@ -149,7 +149,7 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
     content = message.get("content")
     if not isinstance(content, dict):
         raise ConversationError(
-            f"'{node_id}' has {describe_value(content)} for its content. It must be an object with parts."
+            f"The content of '{node_id}' is {describe_value(content)}. It must be an object with 'parts'."
         )
     if message.get("recipient", "all") not in ("all", None):
         left_out[TOOL_MESSAGES] += 1

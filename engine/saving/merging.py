@@ -112,8 +112,8 @@ def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
     if names:
         raise ModelError(
             f"The LoRA {lora_name!r} changes weights that this model does not have: "
-            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. Nothing was "
-            "written. Use it as a LoRA instead."
+            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. So it can't be "
+            "merged, and nothing was written. Attach it as a LoRA instead."
         )
 
 

@@ -60,7 +60,7 @@ class AddedFile:
         if not self.existed:
             return f"Added: {self.name}."
         note = "" if self.uploaded == self.name else f" as {self.name}"
-        return f"{self.uploaded} already exists{note}. It is selected, not added again."
+        return f"{self.uploaded} already exists{note}, so it was selected instead of being added again."
 
 
 def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:

@@ -77,7 +77,12 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
     beat = read_heartbeat(run.folder) or HeartbeatState(0, 0, 0, 0)
     checkpoints = [c for c in loras.resumable_checkpoints(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not checkpoints:
-        raise SavingError(f"{run.name!r}: the checkpoint that it resumed from is gone. Delete the LoRA instead.")
+        raise SavingError(
+            (
+                f"{run.name!r} can't be kept: the checkpoint that it was resumed from no "
+                "longer exists. You can delete the LoRA instead."
+            )
+        )
     start = checkpoints[0] if checkpoints else None
     RunFolder(run.folder, folders.logs, start=start).discard()
 
@@ -100,6 +105,6 @@ def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, A
         **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
         "current_steps": checkpoint.step,
         "ended": "stopped",
-        "ended_because": f"it crashed, and was kept as it was at {checkpoint.folder.name}",
+        "ended_because": f"it crashed; its state at {checkpoint.folder.name} was kept",
         "steps": run.steps or checkpoint.step,
     }

@@ -131,7 +131,9 @@ class _Judge:
                 " It was never lower than before the first step, so the model is better on such "
                 "texts without this LoRA."
             )
-        return f" No checkpoint near step {self._best.step} is left. End the next run there."
+        return (
+            f" No checkpoint near step {self._best.step} is left. To get one, train again and stop at that step."
+        )
 
     def _better_checkpoint(self) -> str:
         """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""

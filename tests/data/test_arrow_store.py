@@ -39,7 +39,7 @@ RESULTS_IN_THE_KEY = (
     "schedulers.py",
     "train_utils.py",
 )
-CACHED_MESSAGE = "was prepared before"
+CACHED_MESSAGE = "was already prepared"
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_sheet_with_this_suffix_is_refused(tmp_path):
         archive.writestr(
             "content.xml", f"<office:document-content {SPACES}><office:body/></office:document-content>"
         )
-    with pytest.raises(DataError, match="is an OpenDocument table or drawing, not a text"):
+    with pytest.raises(DataError, match=("is an OpenDocument spreadsheet or drawing, not a text document")):
         load.read_texts(tmp_path / "a.odt")
 
 

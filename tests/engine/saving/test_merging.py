@@ -136,7 +136,9 @@ def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monke
     monkeypatch.setattr(merging, "_merge_layer", lambda layer: {"odd": torch.ones(1)})
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
     assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
-    assert "odd, " in message and message.endswith("Nothing was written. Use it as a LoRA instead.")
+    assert "odd, " in message and message.endswith(
+        ("So it can't be merged, and nothing was written. Attach it as a LoRA instead.")
+    )
     assert list(tmp_path.glob("new*")) == []
 
 

@@ -65,7 +65,9 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
     )
     assert [file.name for file in again] == ["story.txt", "story.txt", "story.md", "new.txt"]
     assert [file.existed for file in again] == [True, True, False, False]
-    assert again[1].message == "copy of it.txt already exists as story.txt. It is selected, not added again."
+    assert again[1].message == (
+        "copy of it.txt already exists as story.txt, so it was selected instead of being added again."
+    )
     assert sorted(p.name for p in context.host.folders.datasets.iterdir()) == ["new.txt", "story.md", "story.txt"]
     assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 

@@ -56,7 +56,7 @@ def test_the_better_checkpoint_is_one_that_still_exists():
     assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
-    assert gone.text.endswith("No checkpoint near step 8 is left. End the next run there.")
+    assert gone.text.endswith("No checkpoint near step 8 is left. To get one, train again and stop at that step.")
     kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
     assert kept.text.endswith("The saved LoRA is from step 8, before that.")
 
