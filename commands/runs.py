@@ -56,7 +56,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     args.action = next((flag for flag in _ACTIONS if vars(args)[flag] is not None), "")
     if not args.name and args.action and _ACTIONS[args.action].needs_name:
-        parser.error(f"{args.action} wants the name of a LoRA.")
+        parser.error(f"{args.action} needs the name of a LoRA.")
     return args
 
 

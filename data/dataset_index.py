@@ -83,7 +83,7 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
 
 def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"Dataset: {name!r} is listed twice. List it once; {name}:200 uses it twice."
+        yield f"Dataset: {name!r} is listed twice. List it once; to use it twice, write {name}:200 (200%)."
 
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:

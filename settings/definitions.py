@@ -121,8 +121,9 @@ class RowSettings:
 
     format: str = choice(
         "Data format",
-        "How a row becomes text. auto uses the model's chat template for chats and for question-answer columns. "
-        "A format file writes the prompt as you like; your own files go into training/formats.",
+        "How a row becomes text. auto uses the model's chat template for chats and for "
+        "question-answer columns. A format file lets you lay out the prompt as you like; put your "
+        "own in training/formats.",
         {
             "auto": "Auto, by columns",
             "chat": "Chat template",

@@ -220,7 +220,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
         explanation = 'put names and texts in straight double quotes (")'
     elif error.msg == "Extra data":
-        explanation = "there is something after the end"
+        explanation = "there is extra text after the end"
     else:
         explanation = f"{error.msg[0].lower()}{error.msg[1:]}"
     return f"at column {error.colno} ({rest!r}): {explanation}"

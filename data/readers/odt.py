@@ -34,7 +34,7 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
         ) from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
-        raise DataError((f"{name} is an OpenDocument spreadsheet or drawing, not a text document. {REPAIR_HINT}"))
+        raise DataError(f"{name} is an OpenDocument spreadsheet or drawing, not a text document. {REPAIR_HINT}")
     return list(_read_body(body, _break_styles(root)))
 
 

@@ -28,7 +28,7 @@ BYTE_ORDER_MARKS = (
 )
 BINARY_SIGNATURES = (
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive, like Excel tables, Word documents and e-books"),
+    (b"PK\x03\x04", "a ZIP archive, like Excel spreadsheets, Word documents and e-books"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Word document"),
     (b"SQLite format", "a database"),

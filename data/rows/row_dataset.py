@@ -239,8 +239,8 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
             )
     if count := counts.merged_systems:
         notes.append(
-            f"The template has no system message: in {count} {plural(count, 'row')} it is put before "
-            "the first user message."
+            f"The template does not support system messages: in {count} {plural(count, 'row')} the "
+            "system message is put before the first user message."
         )
     if isinstance(schema, TextSchema) and settings.rows.system:
         notes.append("The system message is not used because the rows are plain texts.")

@@ -180,8 +180,8 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12]) or "of ids only"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
-        f"{name}: the rows have the columns {existing}, and none of them is known. Rename them to instruction "
-        "and output, to messages or to text, or enter them under Column names (instruction=QUESTIONS "
+        f"{name}: the rows have the columns {existing}, and none of them is recognized. Rename them to "
+        "instruction and output, to messages or to text, or enter them under Column names (instruction=QUESTIONS "
         "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
         '"quotes"), or choose a format file that names them.'
     )

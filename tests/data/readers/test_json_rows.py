@@ -102,7 +102,7 @@ def test_utf_16(tmp_path):
         (b"\x00" * 5000, "a.json is not text"),
         (b"%PDF-1.7", "a.json is a PDF document"),
         (b"\x89PNG\r\n", "a.json is a picture"),
-        ('[{"a": "b"}] [{"a": "c"}]', "there is something after the end"),
+        ('[{"a": "b"}] [{"a": "c"}]', "there is extra text after the end"),
         ("hello", "a.json, line 1: at column 1 ('hello'): expecting value."),
     ],
 )
@@ -124,7 +124,7 @@ def test_files_that_cannot_be_read(tmp_path, content, message):
         ),
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put names and texts in straight double quotes (\")."),
         ("{“a”: “b”}", "put names and texts in straight double quotes"),
-        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is something after the end.'),
+        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is extra text after the end.'),
         ('{"a": "b\x00c"}', "a text contains a line break or control character"),
         ('{"a": "\\x"}', "a single backslash; write it twice"),
         ("5", "is a number (5). A row is an object of columns."),

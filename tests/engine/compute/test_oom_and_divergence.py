@@ -211,7 +211,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, left):
     assert end.text.startswith("Training diverged: after step 3 the weights are NaN or infinite")
     assert [c.step for c in loras.checkpoints(place.lora())] == left
     if not left:
-        assert "nothing of this run is kept" in end.text
+        assert "nothing from this run is kept" in end.text
         assert not place.lora().exists()
         return
     assert "that of step 2, the last checkpoint with valid weights" in end.text

@@ -137,7 +137,7 @@ def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monke
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
     assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
     assert "odd, " in message and message.endswith(
-        ("So it can't be merged, and nothing was written. Attach it as a LoRA instead.")
+        "So it can't be merged, and nothing was written. Attach it as a LoRA instead."
     )
     assert list(tmp_path.glob("new*")) == []
 
