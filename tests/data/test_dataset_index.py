@@ -159,7 +159,7 @@ def test_a_run_takes_a_path_into_the_datasets_by_its_name_and_refuses_one_elsewh
     with pytest.raises(
         DataError,
         match=(
-            r"mine\.txt' is .*, but a run only reads datasets in .*Put it "
+            r"mine\.txt' is .*, but a run only reads datasets in .*Copy it "
             r"there"
         ),
     ):
