@@ -133,7 +133,7 @@ class DownloadPanel:
             if not name_or_url:
                 raise SettingsError(["Enter OWNER/NAME of a model, or paste the address of its page."])
             name, work = self._prepare(name_or_url)
-            self._context.session.start_without_model("download", f"Getting {name}", work)
+            self._context.session.start_without_model("download", f"Downloading {name}", work)
         except TrainingProError as error:
             return markup.problem(str(error))
         self._last_request = name_or_url

@@ -396,7 +396,10 @@ class TrainingPage:
         self._button(button).evaluate("button => { button.disabled = false; button.click(); }")
 
     def words(self, part: str) -> str:
-        return self._page.locator(f"#{PARTS[part]}").inner_text()
+        """The visible words of a part, and its folded notes."""
+        element = self._page.locator(f"#{PARTS[part]}")
+        folded = element.locator("details[data-tp-fold='notes']:not([open])").all_text_contents()
+        return "\n".join([element.inner_text(), *folded])
 
     def everything(self) -> str:
         return self._page.locator("body").inner_text()
