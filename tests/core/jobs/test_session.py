@@ -159,14 +159,14 @@ def test_a_host_that_does_not_lend_is_an_end_too():
 def test_what_needs_no_model_goes_on_beside_what_has_it_one_of_a_kind():
     session, go_on, host = Session(), threading.Event(), FakeHost()
     training = started(session, lambda job: (go_on.wait(10), DONE)[1], host)
-    first = session.start_without_model("download", "Getting a/b", lambda job: (go_on.wait(10), DONE)[1])
+    first = session.start_without_model("download", "Downloading a/b", lambda job: (go_on.wait(10), DONE)[1])
     assert (session.current, session.latest("download"), first.running) == (training, first, True)
     with pytest.raises(BusyError) as refusal:
-        session.start_without_model("download", "Getting c/d", lambda job: DONE)
-    assert str(refusal.value) == "Getting a/b is running. Wait until it is done, or stop it first."
+        session.start_without_model("download", "Downloading c/d", lambda job: DONE)
+    assert str(refusal.value) == "Downloading a/b is running. Wait until it is done, or stop it first."
     go_on.set()
     assert (ended(training), ended(first), host.uses) == (DONE, DONE, 1)
-    second = session.start_without_model("download", "Getting c/d", lambda job: DONE)
+    second = session.start_without_model("download", "Downloading c/d", lambda job: DONE)
     assert ended(second) is DONE and session.latest("download") is second
 
 

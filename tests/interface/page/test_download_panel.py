@@ -109,7 +109,7 @@ def test_a_page_shows_the_progress_and_selects_the_new_model_in_its_menu(panel, 
     monkeypatch.setattr(FakeHost, "models", lambda self: ["a_b", "toy"])
     assert panel._start_download(" a/b ") == ""
     during = updates_until(panel, lambda updates: "20%" in str(last(updates, "status")))
-    assert "Getting a/b" in last(during, "status")
+    assert "Downloading a/b" in last(during, "status")
     assert "20%: 300 MB of 1.5 GB, 10 MB/s, 2 min 00 s left" in last(during, "status")
     assert last(during, "part") == gr.update(label="Download a model: 20%", open=True)
     assert not last(during, "get")["interactive"] and last(during, "stop")["interactive"]
@@ -152,7 +152,7 @@ def test_a_download_that_cannot_start_says_why(panel):
     assert "Enter OWNER/NAME" in panel._start_download("  ")
     assert "is no model of the hub" in panel._start_download("gpt2")
     panel._start_download("a/b")
-    assert "Getting a/b is running. Wait until it is done, or stop it first." in panel._start_download("c/d")
+    assert "Downloading a/b is running. Wait until it is done, or stop it first." in panel._start_download("c/d")
 
 
 def test_a_read_only_page_starts_and_stops_nothing(panel):
@@ -164,7 +164,7 @@ def test_a_read_only_page_starts_and_stops_nothing(panel):
 
 
 def test_messages_stand_below_the_progress_until_the_next_bytes_arrive():
-    job = Job("download", "Getting a/b")
+    job = Job("download", "Downloading a/b")
     view = DownloadView(job, seen=False)
     for text, event in (
         ("Asking the hub", Stage(text="Asking the hub")),
