@@ -173,7 +173,10 @@ def checkpoints_with_weights(folder: Path) -> list[Path]:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a kill in between leaves nothing that looks complete."""
+    """Remove a checkpoint or a folder of them.
+
+    It is renamed first, so that a kill in between leaves nothing that looks complete.
+    """
     remove_folder(move_atomically(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART_SUFFIX}")))
 
 
@@ -194,7 +197,10 @@ def slim_checkpoint(checkpoint: Path) -> int:
 def finish_interrupted(folder: Path) -> None:
     """Finish what a kill interrupted: removing or slimming a checkpoint."""
     for parent in (folder, folder / BACKUP_FOLDER):
-        for leftover in parent.glob(f".checkpoint-*{PART_SUFFIX}"):
+        for leftover in (
+            *parent.glob(f".checkpoint-*{PART_SUFFIX}"),
+            *parent.glob(f".{BACKUP_FOLDER}{PART_SUFFIX}"),
+        ):
             remove_folder(leftover)
         for marker in parent.glob(f"checkpoint-*/{STATE}{PART_SUFFIX}"):
             slim_checkpoint(marker.parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,7 +161,8 @@ class RunFolder:
 
     def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
-        shutil.rmtree(self.path / BACKUP_FOLDER, ignore_errors=True)
+        with suppress(OSError, SavingError):  # none was made, or one is held open: the run is saved all the same
+            loras.remove_checkpoint(self.path / BACKUP_FOLDER)
 
     def discard(self) -> None:
         """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""

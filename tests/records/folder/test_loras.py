@@ -6,6 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
+from training_pro.records.folder import loras
 from training_pro.records.folder.loras import (
     Checkpoint,
     FinishedSteps,
@@ -16,6 +17,7 @@ from training_pro.records.folder.loras import (
     has_lora,
     list_loadable,
     list_loras,
+    resumable_checkpoints,
     run_status,
     size_on_disk,
     slim_checkpoint,
@@ -172,6 +174,24 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
         "checkpoint-6-user/adapter_model.safetensors",
     ]
     assert {path: read_tree(run)[path] for path in before} == before
+
+
+def test_backups_that_a_kill_left_half_removed_are_not_listed(tmp_path, monkeypatch):
+    run = on_disk.write_files(tmp_path, "a", on_disk.checkpoint("backup/checkpoint-3", 3))
+    folder = RunFolder(run, tmp_path)
+
+    def killed(path):
+        (path / "checkpoint-3" / "adapter_model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loras, "remove_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.remove_backups()
+    assert resumable_checkpoints(run) == []
+    folder.clean_up()
+    assert read_tree(run) == {}
+    folder.remove_backups()  # there are none
 
 
 def test_a_checkpoint_without_a_lora_is_not_slimmed(tmp_path):
