@@ -143,7 +143,7 @@ class SlicedText:
 
     units: Units
     spans: Spans
-    dropped: Spans  # what min_chars left out
+    dropped: Spans  # dropped by min_chars
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -213,7 +213,7 @@ class SlicedText:
 
     @property
     def left_out(self) -> int:
-        """The number of blocks that `min_chars` left out."""
+        """The number of blocks dropped by `min_chars`."""
         return len(self.dropped)
 
     @cached_property
@@ -223,7 +223,7 @@ class SlicedText:
 
     @cached_property
     def lost(self) -> int:
-        """Characters, without spaces, that are in no block, in no hard cut, and not left out by `min_chars`."""
+        """Characters, without spaces, that are in no block, in no hard cut, and not dropped by `min_chars`."""
         return self._characters(self.lost_places())
 
     def lost_places(self) -> Iterator[tuple[int, int]]:
@@ -345,7 +345,7 @@ class Units:
 
     @cached_property
     def breaks(self) -> Flags:
-        """Where no block may continue from the unit before: a section begins, or ids were left out."""
+        """Where no block may continue from the unit before: a section begins, or ids were dropped."""
         return np.append(True, (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1]))[
             : len(self)
         ]
@@ -583,7 +583,7 @@ def _divide_long(
 def _split_sentence(
     text: str, tokens: Tokens, room: int, sentence: tuple[int, int, int]
 ) -> Iterator[tuple[int, int]]:
-    """A long sentence in pieces that fit; a character with more ids than a block holds is left out."""
+    """A long sentence in pieces that fit; a character with more ids than a block holds is dropped."""
     first, last, closing = sentence
     while last + closing - first > room:
         limit = min(first + room, last - 1)

@@ -29,8 +29,8 @@ from .text import slice_texts
 
 MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
-    "drop": "left out",
-    "drop_any": "left out",
+    "drop": "dropped",
+    "drop_any": "dropped",
     "cut_end": "their ends truncated",
     "cut_start": "their starts truncated",
     "split": "split",

@@ -138,7 +138,7 @@ def absolute_path(name: str) -> Path:
 
 
 def dataset_name_at(name_with_share: str, folders: Folders) -> str:
-    """The name of the dataset at this path, with its per cent: a run learns only from the datasets' folders."""
+    """The name of the dataset at this path, with its share: a run learns only from the datasets' folders."""
     try:
         name = parse_share(name_with_share).name
     except ValueError as error:
@@ -149,7 +149,7 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
             if path.is_relative_to(root):
                 return name_with_share.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
-        f"Dataset: {name!r} is {located_path}, but a run only reads datasets in {folders.datasets}. "
+        f"Dataset: {name!r} is at {located_path}, but a run only reads datasets in {folders.datasets}. "
         "Copy it there, or put a link to it there."
     )
 

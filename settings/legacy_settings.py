@@ -145,7 +145,7 @@ def _data(old: _OldFile) -> Pairs:
 
 
 def _with_share(dataset: str, per_cent: float | None) -> str:
-    """Return the dataset with its share in per cent, or an empty string for a share of 0."""
+    """Return the dataset with its share in percent, or an empty string for a share of 0."""
     if per_cent is None or per_cent >= 100:
         return dataset
     return f"{dataset}:{max(1, round(per_cent))}" if per_cent > 0 else ""

@@ -77,7 +77,7 @@ class EventFormatter:
     def _library_line(self, event: LibraryMessage) -> str:
         """First line of a message; the further lines of a warning quote the library's source.
 
-        Warnings for developers and repeated messages are left out.
+        Warnings for developers and repeated messages are dropped.
         """
         first = event.text.partition("\n")[0]
         if first in self._messages or any(sign in first for sign in DEVELOPER_WARNINGS):

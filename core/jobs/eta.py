@@ -92,6 +92,6 @@ class EtaEstimator:
         self._started_at = step.at if self._started_at is None else self._started_at
 
     def _add_planned(self, recurring: _Recurring, step: int, seconds: float) -> None:
-        """Note an evaluation or sample; its time is planned, so it is left out of the time between steps."""
+        """Note an evaluation or sample; its time is planned, so it does not count as time between steps."""
         recurring.note_duration(step, seconds)
         self._planned_since_step += seconds

@@ -45,7 +45,7 @@ class TextSource:
     def _surplus_eos(self) -> Ints:
         """1 for each block that ends with an EOS that the text does not have, otherwise 0.
 
-        Where the last block was left out, no block has that EOS.
+        Where the last block was dropped, no block has that EOS.
         """
         units = self.sliced.units
         closed = self.sliced.rules.closing and len(units) and units.ends_section[-1]
@@ -152,7 +152,7 @@ class RowSource:
     def successors(self) -> Ints:
         """The next row of the file, blank lines ignored, or the next piece of the same row.
 
-        -1 where a row between the two was left out.
+        -1 where a row between the two was dropped.
         """
         continues = np.append(self.follows[1:], [False])[: len(self)]
         return np.where(continues, np.arange(1, len(self) + 1), -1)

@@ -1,4 +1,4 @@
-"""Truncation: rows longer than the cutoff are left out, cut or split; rows without learned tokens are left out."""
+"""Truncation: rows longer than the cutoff are dropped, cut or split; rows without learned tokens are dropped."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RowPiece = tuple[int, int, int, bool]  # row, first id, one past the last id, wh
 
 @dataclass(frozen=True)
 class TruncatedRows:
-    """The rows after truncation, and how many were too long or left out."""
+    """The rows after truncation, and how many were too long or dropped."""
 
     source: RowSource
     too_long: int  # rows longer than the cutoff
-    nothing_learned: int  # examples left out because no token of them would be learned
+    nothing_learned: int  # examples dropped because no token of them would be learned
 
 
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:

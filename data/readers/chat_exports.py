@@ -4,7 +4,7 @@
     Claude    chat_messages: [{sender, content: [{type, text}]}]
 
 The messages of user and assistant are used. Everything else (system messages, tool calls, thoughts, pictures) is
-left out and counted.
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_ROWS = 20
 CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】]*†[^【】]*】")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
 CHAT_ROLES = ("user", "assistant")
-MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is left out
+MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is dropped
 
 SYSTEM_MESSAGES, TOOL_MESSAGES, EMPTY_MESSAGES, NON_TEXT_PARTS = (
     "system messages",

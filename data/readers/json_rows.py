@@ -55,7 +55,7 @@ NOT_SPACE = re.compile(r"\S")
 class Row(NamedTuple):
     """One row and its number in the file; `problem` says why it has no columns.
 
-    For a conversation of an export: the counts of what was left out, and whether it has no reply.
+    For a conversation of an export: the counts of what was dropped, and whether it has no reply.
     """
 
     number: int

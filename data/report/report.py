@@ -48,7 +48,7 @@ class TextReport:
 
 @dataclass(frozen=True)
 class RowReport:
-    """How many rows were read, left out or truncated."""
+    """How many rows were read, dropped or truncated."""
 
     rows: int = 0
     unreadable: int = 0
@@ -61,7 +61,7 @@ class RowReport:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One dataset: what it is, its examples, what was left out and why."""
+    """One dataset: what it is, its examples, what was dropped and why."""
 
     name: str
     what: str
@@ -277,7 +277,7 @@ def _describe_rows(source: SourceReport, rows: RowReport) -> str:
 
 
 def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
-    """Return the number of rows that are left out or truncated, for each reason."""
+    """Return the number of rows that are dropped or truncated, for each reason."""
     return [
         (rows.unreadable, "can't be read"),
         (rows.without_marker, "without the text under Train only after"),

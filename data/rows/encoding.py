@@ -72,7 +72,7 @@ class RowText(NamedTuple):
     """A row as text, with the spans that are learned.
 
     `spans` are learned (None: everything), `ignored_spans` never; `needs_bos_eos`: the template did not write
-    them; `follows`: no row was left out between this one and the one before it.
+    them; `follows`: no row was dropped between this one and the one before it.
     """
 
     number: int
@@ -85,7 +85,7 @@ class RowText(NamedTuple):
 
 @dataclass
 class RowCounts:
-    """Counts of the rows of a file that were read, left out or changed."""
+    """Counts of the rows of a file that were read, dropped or changed."""
 
     rows: int = 0
     bad: list[tuple[int, str]] = field(default_factory=list)

@@ -103,7 +103,7 @@ def _rate_line(rates: Sequence[float], x: Scale) -> Iterator[str]:
 
 
 def _mark_lines(marks: Sequence[Mark], x: Scale) -> Iterator[str]:
-    """Draw the marks; one that is too close to the next one is left out."""
+    """Draw the marks; one that is too close to the next one is omitted."""
     next_x = math.inf
     for mark in sorted(marks, key=lambda m: -m.step):
         if next_x - x(mark.step) >= MIN_MARK_DISTANCE:

@@ -39,7 +39,7 @@ NAME_BOXES = ("tp-name", "tp-data", "tp-eval_data", "tp-format")
 MAX_SINGLE = 8
 STREAM_SECONDS = 0.005
 ENDPOINTS, CALLS = 90, 7000
-"""Lower bounds, so that no endpoint is left out unnoticed."""
+"""Lower bounds, so that no endpoint is omitted unnoticed."""
 
 
 @pytest.fixture

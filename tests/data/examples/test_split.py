@@ -232,7 +232,7 @@ def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
     [(" Five six seven.", [5, 3]), (" Hi.", [5]), ("\n\n\nHi.", [6]), ("\n\n\nOne two three. Hi.", [6, 4])],
 )
 def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
-    """The last block may be left out as too short: then no example has that EOS."""
+    """The last block may be dropped as too short: then no example has that EOS."""
     rules = SlicingRules(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
     cut = slice_blocks("One two. Three four five." + end, encode_words, rules, find_stops)
     source = TextSource("a.txt", cut, open_end=True)

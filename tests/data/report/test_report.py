@@ -22,7 +22,7 @@ TEXT = TextReport(
     seen_most=2,
 )
 STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
-ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="left out")
+ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="dropped")
 CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=LengthHistogram(8, (4, 5), 16, 15), rows=ROWS)
 RESOLVED = ResolvedSettings(32, 1, False)
 FINDINGS = (note("", "By the way."), advice("", "Mind this."), note("", "By the way."))
@@ -59,7 +59,7 @@ def test_the_report_in_lines():
 def test_rows_in_lines_and_the_mixture():
     report = DatasetReport(16, 240, 220, 30, 4, 8, sources=(STORY, CHATS), resolved=RESOLVED)
     assert report.text().splitlines()[4:6] == [
-        "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (left out); 90 "
+        "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (dropped); 90 "
         "tokens, 77 trained on; longest 16, then 15",
         "Mixture, in trained tokens: story.txt 65 %, chats.jsonl 35 %",
     ]

@@ -65,7 +65,7 @@ def test_rows_too_long_are_left_out(tmp_path):
     data = long_rows(tmp_path, "drop")
     assert (len(data.examples), data.report.sources[0].rows.too_long) == (39, 1)
     assert data.report.problems == ()
-    assert "1 too long (left out)" in data.report.text()
+    assert "1 too long (dropped)" in data.report.text()
 
 
 @pytest.mark.parametrize(("way", "text"), [("cut_end", "<|im_start|>user"), ("cut_start", "word")])
