@@ -59,6 +59,7 @@ def test_no_model_is_loaded(webui, open_tab):
     assert not webui.loras.exists()
 
 
+@pytest.mark.long
 def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
     page = open_tab()
     webui.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
@@ -74,6 +75,7 @@ def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
         webui.tell("models.unload_model()")
 
 
+@pytest.mark.long
 def test_a_portable_webui_names_what_to_install(webui, open_tab):
     webui.tell("import importlib.util as u; find_spec = u.find_spec")
     webui.tell("u.find_spec = lambda name, *more: None if name == 'torch' else find_spec(name, *more)")
@@ -91,6 +93,7 @@ def test_without_data_it_says_where_to_put_them(webui, open_tab):
     page.wait_for_words("answer", "Dataset: choose at least one file", "story.txt")
 
 
+@pytest.mark.long
 def test_a_webui_without_the_required_names(webui, open_page):
     webui.tell("names = shared.lora_names; del shared.lora_names; restart()")
     try:

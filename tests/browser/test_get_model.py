@@ -20,6 +20,7 @@ def page_on_hub(browser, served_hub, tiny, tmp_path):
         yield server
 
 
+@pytest.mark.long
 def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hub, served_hub, open_page):
     page = open_page(page_on_hub)
     page.link("get", "Qwen3-0.6B").click()
@@ -55,6 +56,7 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
     assert open_page(page_on_hub).written("model") == NAME
 
 
+@pytest.mark.long
 def test_a_download_during_a_run_keeps_the_other_model_loaded(page_on_hub, served_hub, open_page):
     make_tiny(page_on_hub.user_data / "models" / "first")
     page = open_page(page_on_hub)

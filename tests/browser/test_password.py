@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 PASSWORD = "Grüße, Käpt'n"
 
 
+@pytest.mark.long
 def test_it_opens_with_the_password(browser, tmp_path, open_page):
     with servers.demo(tmp_path, "--password", PASSWORD) as server:
         with pytest.raises(urllib.error.HTTPError, match="401"):

@@ -87,6 +87,7 @@ def test_the_quick_demo_ends_with_both_answers(demo, open_page):
     late.wait_for(lambda: late.written("first with") == page.written("first with"), "the answers on a second page")
 
 
+@pytest.mark.long
 def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_page):
     one, two = open_page(demo), open_page(demo)
     one.start("watched", epochs=ENDLESS)
@@ -103,6 +104,7 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
     assert one.curve().last == training_log(demo, "watched")["current_steps"]
 
 
+@pytest.mark.long
 def test_with_all_pages_closed_the_run_finishes(demo, open_page):
     page = open_page(demo)
     page.start("alone", epochs=8)
@@ -117,6 +119,7 @@ def test_with_all_pages_closed_the_run_finishes(demo, open_page):
     assert (later.curve().first, later.curve().last) == (1, training_log(demo, "alone")["steps"])
 
 
+@pytest.mark.long
 def test_a_page_that_lost_its_stream_reconnects(demo, open_page):
     with proxy_to(demo.url) as proxy:
         page = open_page(demo, url=proxy.url)

@@ -96,6 +96,7 @@ def test_a_failing_run_is_shown_as_a_failure(demo, open_page):
     assert not (demo.loras / "fails").exists()
 
 
+@pytest.mark.long
 def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server)

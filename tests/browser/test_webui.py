@@ -89,6 +89,7 @@ def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
     page.wait_for(lambda: page.written("reply"), "a reply")
 
 
+@pytest.mark.long
 def test_out_of_memory_offers_remedies_as_buttons(webui, open_tab):
     page = open_tab()
     webui.tell("import torch")
@@ -108,6 +109,7 @@ def test_out_of_memory_offers_remedies_as_buttons(webui, open_tab):
     page.wait_until_ended("fits-again")
 
 
+@pytest.mark.long
 def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     first = open_tab()
     first_curve = first.start("outlives", epochs=ENDLESS)
@@ -128,6 +130,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     page.wait_for_words("queue", "after-it: finished", "no waiting runs")
 
 
+@pytest.mark.long
 def test_a_second_start_during_a_run_is_refused(webui, open_tab):
     page, other = open_tab(), open_tab()
     other.fill(name="second", data="story.txt", cutoff=64)
@@ -138,6 +141,7 @@ def test_a_second_start_during_a_run_is_refused(webui, open_tab):
     page.stop("first")
 
 
+@pytest.mark.long
 def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
     webui.tell("shared.args.multi_user = True; restart()")
     try:
