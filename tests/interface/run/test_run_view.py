@@ -185,7 +185,7 @@ def test_each_remedy_after_a_failure_is_a_button():
 
 def test_earlier_notes_are_folded_and_advice_stays_visible():
     notes = [Note(text=f"Note number {number}.") for number in range(1, 4)]
-    html = view_of(planned(9), step(1, 9), notes[0], Advice(text="Lower the rate."), *notes[1:]).html()
+    html = str(view_of(planned(9), step(1, 9), notes[0], Advice(text="Lower the rate."), *notes[1:]).html())
     visible, _, folded = html.partition('<details data-tp-fold="notes">')
     assert "Lower the rate." in visible and "Note number 3." in visible
     assert folded.startswith("<summary>Notes (3)</summary>")
