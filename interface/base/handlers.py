@@ -100,15 +100,16 @@ def refresh_choices(
     first and put back afterwards.
     """
     action = f"Refreshing the menu {menu.label}"
+    nothing: Any = [] if menu.multiselect else None
 
     def refill(selected: Any) -> Any:
         new_choices = choices()
+        selected = nothing if selected is None else selected  # Gradio 4.37 sends None for an empty list
         return gr.update(choices=new_choices, value=keep(selected, new_choices))
 
     if GRADIO_VERSION >= 6:
         return add_handler(event, refill, menu, menu, what=action)
     selection = gr.State()
-    nothing: Any = [] if menu.multiselect else None
     cleared = add_handler(
         event, lambda selected: (selected, gr.update(value=nothing)), menu, [selection, menu], what=action
     )

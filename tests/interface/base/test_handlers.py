@@ -14,7 +14,13 @@ from training_pro.core.errors import DataError, SettingsError, TrainingProError
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
-from training_pro.interface.base.handlers import FailureReply, add_handler, guard_handler, is_guarded
+from training_pro.interface.base.handlers import (
+    FailureReply,
+    add_handler,
+    guard_handler,
+    is_guarded,
+    refresh_choices,
+)
 from training_pro.interface.page.page import build_page
 from training_pro.tests.fakes import make_folders
 
@@ -186,3 +192,15 @@ def test_a_failing_handler_clears_old_outputs():
 
 async def postprocessed(blocks, block, predictions):
     return await blocks.postprocess_data(block, predictions, None)
+
+
+@pytest.mark.parametrize(("multiselect", "kept"), [(True, []), (False, None)])
+def test_a_menu_with_nothing_chosen_is_refreshed(multiselect, kept):
+    """Gradio 4.37 sends None for an empty list of choices."""
+    with gr.Blocks() as blocks:
+        menu = gr.Dropdown([], multiselect=multiselect)
+        keep = (lambda chosen, names: [name for name in chosen if name in names]) if multiselect else None
+        refresh_choices(gr.Button().click, menu, lambda: ["a"], **({"keep": keep} if keep else {}))
+    refill = list(blocks.fns.values())[-1].fn
+    updated = refill(None)
+    assert updated["choices"] in (["a"], [("a", "a")]) and updated["value"] == kept
