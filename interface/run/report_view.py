@@ -76,7 +76,7 @@ def _suggestions(report: DatasetReport) -> str:
     as_it_is = markup.html_list(f"{_reason(s)} <strong>{escape(s.words)}</strong>, as it is" for s in fitting)
     title = f"Suggested settings: {len(fitting)} of {len(report.suggestions)} are right as they are"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
-    return markup.html_list(buttons) + folded
+    return f"{markup.html_list(buttons)}{folded}"  # not added, since Markup escapes text that is added to it
 
 
 def _reason(suggestion: Suggestion) -> str:

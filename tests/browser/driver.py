@@ -194,6 +194,9 @@ class Curve:
     last: int
 
 
+OUR_TAGS = re.compile(r"</(?:a|button|details|div|li|p|span|strong|table|ul)>")
+
+
 class TrainingPage:
     """One open page; `errors` are its JavaScript errors."""
 
@@ -396,10 +399,12 @@ class TrainingPage:
         self._button(button).evaluate("button => { button.disabled = false; button.click(); }")
 
     def words(self, part: str) -> str:
-        """The visible words of a part, and its folded notes."""
+        """The visible words of a part, and its folded notes. A tag among them is HTML escaped by mistake."""
         element = self._page.locator(f"#{PARTS[part]}")
         folded = element.locator("details[data-tp-fold='notes']:not([open])").all_text_contents()
-        return "\n".join([element.inner_text(), *folded])
+        words = "\n".join([element.inner_text(), *folded])
+        assert not OUR_TAGS.search(words), words
+        return words
 
     def everything(self) -> str:
         return self._page.locator("body").inner_text()

@@ -47,6 +47,17 @@ def test_the_parts_of_a_report(tmp_path):
     assert re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">use \d+</button>', page)
 
 
+def test_suggestions_that_fit_are_folded_with_and_without_others(tmp_path):
+    for number, rows in enumerate([100, 20]):  # with 100 rows all settings fit, with 20 there are few steps
+        data = {"rows.jsonl": [chat("Hi", f"No{' no' * (n % 9)}.") for n in range(rows)]}
+        report = prepare_rows(tmp_path / str(number), family("ChatML"), data).report
+        changes = [suggestion for suggestion in report.suggestions if not suggestion.keep]
+        page = report_view.html(report)
+        assert bool(changes) == bool(number)
+        assert f"<details><summary>Suggested settings: {7 - len(changes)} of 7 are right" in page
+        assert "&lt;" not in page
+
+
 def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
     report = prepare_rows(tmp_path, family("ChatML"), text, chunking="dementor").report
