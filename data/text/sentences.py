@@ -45,15 +45,17 @@ SPEAKER_CHARS = 40
 MIN_SPEECHES, MAX_SPEAKERS = 8, 0.5  # in a stretch; names per speech
 STOP = re.compile(
     rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
-    rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|\[\d+\])*)"
+    rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|[\u2009\u200a\u202f][’”]|\[\d+\])*)"
     rf"(?=(\s*)((?:[{re.escape(OPENERS)}]\s?)*)(\S?))"
 )
 UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
+SENTENCES = re.compile(rf"[.!?…][{CLOSERS}]?\s")  # more than one sentence: a paragraph that a page break divides
 LETTER = re.compile(r"[^\W\d_]")
 ELISION = re.compile(r".*['’]")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
+NUMBERING = re.compile(r"\d{1,3}|[ivxlc]+")
 DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
 TWO_WORDS = re.compile(r"([^\W\d_]+)(?:\s+([^\W\d_]+))?")
@@ -144,7 +146,10 @@ def _line_ends(lines: Lines) -> Ints:
     """Line ends that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
     _, width, prose = find_wrapped(lines)
     full = lines.lengths > width - RAGGED_CHARS
-    continued = prose[:-1] & (full[:-1] | lines.small[1:]) & ~lines.item[1:] & ~lines.blank[1:]
+    follows = ~lines.item[1:] & ~lines.blank[1:]
+    continued = prose[:-1] & (full[:-1] | lines.small[1:]) & follows
+    broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & lines.small[1:] & follows)
+    continued[broken] = [SENTENCES.search(lines.texts[number]) is not None for number in broken]
     ends = np.cumsum(lines.lengths + 1)[:-1]
     return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
 
@@ -156,10 +161,11 @@ def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
     """
     lengths, blank, capital = lines.lengths, lines.blank, lines.capital
     line_number = np.arange(len(lengths))
-    group = np.cumsum(blank | (line_number % GROUP_LINES == 0)) - 1
-    first = np.flatnonzero(np.diff(group, prepend=-1))
+    line_of_paragraph = line_number - np.maximum.accumulate(np.where(blank, line_number, 0))
+    begins = line_of_paragraph % GROUP_LINES == 0
+    group, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
     width = np.maximum.reduceat(lengths, first)
-    is_inner = ~blank & ~np.isin(line_number, first)
+    is_inner = ~(blank | begins | np.append(False, blank[:-1]))  # the first line of prose has a capital too
     count, capitals = np.bincount(group, is_inner), np.bincount(group, is_inner & capital)
     verse = (capitals >= 0.8 * count) & ((count > 1) | (width < WIDE_LINE))
     prose = (width >= NARROW_LINE) & (width <= WIDEST_LINE) & ~verse
@@ -231,6 +237,8 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
         return False
     word = words[-1].lstrip(OPENERS)
     lowercase = word.lower()
+    if NUMBERING.fullmatch(lowercase) and _is_heading(text, place):
+        return True
     if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in languages.abbreviations:
         return lowercase.endswith(languages.suffixes)
     if lowercase.isdecimal():
@@ -273,10 +281,21 @@ def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
 
 
+def _is_heading(text: str, place: int) -> bool:
+    """`CHAPTER 26.` before its title in the same line."""
+    line = _line_before(text, place).split()
+    return len(line) == 2 and line[0].lower() in _languages().headings
+
+
 def _begins_line(text: str, place: int) -> bool:
     """Whether only spaces stand before a place in its line."""
+    return not _line_before(text, place).strip()
+
+
+def _line_before(text: str, place: int) -> str:
+    """The characters before a place in its line, at most as many as a word has."""
     start = max(0, place - WORD_CHARS)
-    return not text[text.rfind("\n", start, place) + 1 or start : place].strip()
+    return text[text.rfind("\n", start, place) + 1 or start : place]
 
 
 def _next_word(text: str, stop: re.Match[str]) -> str:
@@ -318,6 +337,7 @@ class Languages:
     number: frozenset[str]
     either: frozenset[str]
     ordinal: frozenset[str]
+    headings: frozenset[str]
     months: frozenset[str]
     letters: frozenset[str]
     starters: frozenset[str]
@@ -347,6 +367,7 @@ def _languages() -> Languages:
         number=frozenset(words("number")),
         either=frozenset(words("either")),
         ordinal=frozenset(words("ordinal")),
+        headings=frozenset(words("headings")),
         months=frozenset(words("months")),
         letters=frozenset(words("letters")),
         starters=frozenset(words("starters")),

@@ -152,3 +152,49 @@ def test_the_name_of_a_speaker_stays_with_the_speech():
     text = "\n\n".join(f"{name}\n\n{speech}" for name, speech in speeches)
     assert split_sentences(text)[:3] == ["LILY.\n\nVincent!\n\n", "MRS. UPJOHN.\n\n[_Rising._]", " Spread myself!"]
     assert split_sentences("CHAPTER I.\n\nA day.\n\nCHAPTER II.\n\nA night.")[0] == "CHAPTER I.\n\n"
+
+
+PRIDE = [
+    "“It shows an affection for her sister that is very pleasing,” said\nBingley.\n\n",
+    "“Because honour, decorum, prudence, nay, interest, forbid it.",
+    " Yes,\nMiss Bennet, interest; for do not expect to be noticed by his family or\nfriends, if you wilfully act "
+    "against the inclinations of all.",
+    " You will\nbe censured, slighted, and despised, by everyone connected with him.",
+]
+"""From 'Pride and Prejudice' by Jane Austen: wrapped lines, some of which begin with a name."""
+
+
+@pytest.mark.parametrize("lines_before", [0, 62, 63, 64])
+def test_a_paragraph_of_two_lines_that_begin_with_capitals_is_no_verse(lines_before: int):
+    """Lines are judged in groups; where a group ends must make no difference."""
+    text = "\n" * lines_before + "".join(PRIDE)
+    assert [part.lstrip("\n") for part in split_sentences(text) if part.strip()] == PRIDE
+
+
+def test_a_paragraph_continues_over_a_page_break_in_it():
+    """From 'Crime and Punishment' by Fyodor Dostoevsky: a line for each paragraph, but pages divide some."""
+    text = (
+        "Нервная дрожь его перешла в какую-то лихорадочную. Он чувствовал даже озноб; на такой жаре ему\n"
+        "становилось холодно. Как бы с усилием начал он, почти бессознательно, "
+        "всматриваться во все встречавшиеся предметы.\n"
+    )
+    assert [part.split()[-1] for part in split_sentences(text)] == ["лихорадочную.", "холодно.", "предметы."]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("CHAPTER 26. Knights and Squires.\n\nThe mate.", ["CHAPTER 26. Knights and Squires.\n\n", "The mate."]),
+        ("Глава IV. Сон\n\nОн спал.", ["Глава IV. Сон\n\n", "Он спал."]),
+        ("We read Chapter 5. Then we slept.", ["We read Chapter 5.", " Then we slept."]),
+    ],
+)
+def test_the_number_of_a_heading_stays_with_its_title(text: str, sentences: list[str]):
+    assert split_sentences(text) == sentences
+
+
+def test_nested_quotes_with_a_thin_space_between_them_close_one_sentence():
+    assert split_sentences("“He said, ‘Of the bride.’\u200a” “And that is all?”") == [
+        "“He said, ‘Of the bride.’\u200a”",
+        " “And that is all?”",
+    ]
