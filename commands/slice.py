@@ -54,7 +54,7 @@ def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: Tra
     card = host.card()
     tokenizer = make_working_tokenizer(card.tokenizer)
     rules = slicing_rules(settings.text, card, tokenizer)
-    for text in read_texts(path, rules.hard_cut):
+    for text in read_texts(path, rules.hard_cut, drop_boilerplate=settings.text.drop_boilerplate):
         for note in text.notes:
             say(note)
         sliced = slice_text(text.text, tokenizer.encode, rules)

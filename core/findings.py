@@ -62,8 +62,14 @@ class Suggestion:
         return {self.key: self.value, **self.also}
 
     @property
+    def verb(self) -> str:
+        return "turn" if isinstance(self.value, bool) else "use"
+
+    @property
     def words(self) -> str:
         """The value as the page and the console show it: unprintable characters escaped, a line break as \\n."""
+        if isinstance(self.value, bool):
+            return "on" if self.value else "off"
         if isinstance(self.value, str):
             return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.value) or "nothing"
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)

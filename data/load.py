@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..chunking import unescape_hard_cut
@@ -15,6 +15,7 @@ from .arrow_store import Store
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, documents, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
+from .text import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
 
 ProgressFn = Callable[[str, float | None], None]
 
@@ -63,7 +64,9 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=rows)
     hard_cut = unescape_hard_cut(context.settings.text.hard_cut)
-    return LoadedDataset(dataset, tuple(read_texts(dataset.path, hard_cut, context.store)), rows)
+    drop = context.settings.text.drop_boilerplate
+    texts = read_texts(dataset.path, hard_cut, context.store, drop_boilerplate=drop)
+    return LoadedDataset(dataset, tuple(texts), rows)
 
 
 def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> RowDataset:
@@ -78,21 +81,36 @@ def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> Ro
     return rows
 
 
-def read_texts(path: Path, hard_cut: str = "\n\n\n", store: Store | None = None) -> list[LoadedText]:
+def read_texts(
+    path: Path, hard_cut: str = "\n\n\n", store: Store | None = None, *, drop_boilerplate: bool = False
+) -> list[LoadedText]:
     """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
 
     `hard_cut` is put between the chapters of documents that have some.
     """
+    store = store or Store()
     texts, problems = [], []
     for file in _text_files(path):
         try:
             name = file.relative_to(path).as_posix() if file != path else path.name
-            texts.append(_read_text(file, name, hard_cut, store or Store()))
+            texts.append(_read_text(file, name, hard_cut, store))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    return texts
+    boilerplate = load_or_find([text.text for text in texts], store)
+    return [_mark_or_drop(text, found, drop_boilerplate) for text, found in zip(texts, boilerplate, strict=True)]
+
+
+def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> LoadedText:
+    """The text with a note of the boilerplate that it has, or had."""
+    words = describe_boilerplate(found)
+    if not found or not drop:
+        return replace(text, boilerplate=words)
+    rest = remove_boilerplate(text.text, found)
+    if not rest.strip():
+        raise DataError(f"{text.name}: everything in it looks like boilerplate. Turn off Drop boilerplate.")
+    return replace(text, text=rest, notes=(*text.notes, f"Dropped from {text.name}: {words}."))
 
 
 def _text_files(path: Path) -> list[Path]:

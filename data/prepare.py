@@ -33,6 +33,7 @@ from .report import (
     estimate_disk,
     preview_examples,
     report_examples,
+    suggest_boilerplate,
     suggest_hard_cuts,
     suggest_settings,
     suggest_windows,
@@ -158,6 +159,7 @@ def _suggestions(
         *suggest_settings(RunFacts(context.settings, plan, memory, trained_tokens)),
         *suggest_windows(data.training.sources),
         *suggest_hard_cuts(data.training.sources),
+        *suggest_boilerplate([text for dataset in loaded for text in dataset.texts]),
     )
 
 

@@ -78,6 +78,12 @@ class TextSettings:
         "sentences.",
         {"auto": "Auto", "sentences": "Sentences", "lines": "Lines"},
     )
+    drop_boilerplate: bool = boolean(
+        False,
+        "Drop boilerplate",
+        "Drop what is not the book: the publisher's notices of Project Gutenberg and Standard Ebooks, tables of "
+        "contents, page headings, page numbers, and marks of illustrations. Check shows what it found.",
+    )
     overlap: bool = boolean(
         True,
         "Overlap blocks",

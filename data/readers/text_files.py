@@ -65,7 +65,8 @@ class LoadedText:
     name: str
     text: str
     notes: tuple[str, ...] = ()
-    open_end: bool = False  # the text goes on in the other part of the split
+    open_end: bool = False  # the text continues in the other part of the split
+    boilerplate: str = ""  # what of it is not the book, where that is not dropped
 
 
 def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:

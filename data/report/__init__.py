@@ -9,6 +9,7 @@ from .data_checks import (
     check_stops,
     check_windows,
     count_learned_stops,
+    suggest_boilerplate,
     suggest_hard_cuts,
     suggest_windows,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "report_examples",
     "report_source",
     "report_texts",
+    "suggest_boilerplate",
     "suggest_hard_cuts",
     "suggest_settings",
     "suggest_windows",

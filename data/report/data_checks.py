@@ -14,6 +14,7 @@ from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import plural
 from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
+from ..readers import LoadedText
 from .report import StopTokenCount
 
 LONG_TEXT_BLOCKS = 20
@@ -26,6 +27,7 @@ HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|te
 HEADING = re.compile(rf"^({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b.{{0,60}}$", re.MULTILINE | re.IGNORECASE)
 ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
 MIN_MATCHES, MAX_CHARS = 2, 10**7
+MAX_TEXTS_NAMED = 3
 
 
 def check_model(card: ModelCard) -> Iterator[Finding]:
@@ -145,6 +147,14 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
 def _sliced_by_windows(sources: Sequence[Source]) -> list[Units]:
     texts = (source.sliced.units for source in sources if isinstance(source, TextSource))
     return [units for units in texts if units.rules.chunking == "dementor" and len(units)]
+
+
+def suggest_boilerplate(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
+    """Suggest dropping what is not the book, where some was found."""
+    found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
+    more = f"; so do {len(found) - MAX_TEXTS_NAMED} more texts" if len(found) > MAX_TEXTS_NAMED else ""
+    if found:
+        yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")
 
 
 def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from .boilerplate import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
 from .slice_map import Bar, SliceMap, build_slice_map, combine_coverage, describe_ends, describe_units, unit_name
 from .slicing import slice_text, slice_texts
 from .text_units import find_bounds
 
 __all__ = [
     "Bar",
+    "Boilerplate",
     "SliceMap",
     "build_slice_map",
     "combine_coverage",
+    "describe_boilerplate",
     "describe_ends",
     "describe_units",
     "find_bounds",
+    "load_or_find",
+    "remove_boilerplate",
     "slice_text",
     "slice_texts",
     "unit_name",

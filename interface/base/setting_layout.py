@@ -18,7 +18,7 @@ LORA_PART, LIVE_PART, MEMORY_PART = "LoRA", "Saving and stopping", "Memory and s
 FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
-        ("block_ends",),
+        ("block_ends", "drop_boilerplate"),
         ("add_bos", "add_eos"),
         ("system",),
         ("train_only_after", "too_long"),

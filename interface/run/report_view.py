@@ -69,7 +69,7 @@ def _suggestions(report: DatasetReport) -> str:
     """Suggested settings, each with its reason and a button that applies it; what fits already is folded away."""
     changes = [s for s in report.suggestions if not s.keep]
     fitting = [s for s in report.suggestions if s.keep]
-    buttons = [f"{_reason(s)} {apply_button(f'use {s.words}', s.values)}" for s in changes]
+    buttons = [f"{_reason(s)} {apply_button(f'{s.verb} {s.words}', s.values)}" for s in changes]
     if len(changes) > 1:
         values = {key: value for s in changes for key, value in s.values.items()}
         buttons.append(apply_button(f"use all {len(changes)} suggestions", values))

@@ -90,3 +90,13 @@ def test_what_cannot_be_cut_is_one_sentence(place, tmp_path, capsys, name, said)
     assert cut(place, tmp_path / name, "--json") == 1
     out, err = capsys.readouterr()
     assert (out, said.format(path=str(tmp_path / name)) in err, "Traceback" in err) == ("", True, False)
+
+
+def test_boilerplate_is_dropped_when_asked_for(place, tmp_path, capsys):
+    book = tmp_path / "book.txt"
+    book.write_text("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n\nOne two. Three.\n", encoding="utf-8")
+    assert cut(place, book, "--drop-boilerplate", "true") == 0
+    out, err = capsys.readouterr()
+    assert "One two. Three." in out
+    assert "GUTENBERG" not in out
+    assert "Dropped from book.txt: 1 publisher's notice (46 characters)." in err

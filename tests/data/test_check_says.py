@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.engine import PreviewQuery
+from training_pro.core.errors import DataError
 from training_pro.core.findings import Suggestion
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.prepare import check_datasets
@@ -194,6 +195,33 @@ def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
         assert not [s for s in report.suggestions if s.key == "hard_cut"]
 
 
+BOOK = "The ferry left at six. Nobody was on board."
+FRAMED = (
+    "The Project Gutenberg EBook of The Ferry\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE FERRY ***\n\n\n"
+    f"{BOOK}\n\n\nEnd of the Project Gutenberg EBook of The Ferry\n\nThe license.\n"
+)
+
+
+def test_boilerplate_is_named_and_dropped_when_asked_for(tmp_path):
+    found = prepare_rows(tmp_path, CHATML, {"ferry.txt": FRAMED}).report
+    suggestion = next(s for s in found.suggestions if s.key == "drop_boilerplate")
+    assert (suggestion.value, suggestion.words, suggestion.keep) == (True, "on", False)
+    assert suggestion.why == "ferry.txt has 2 publisher's notices (159 characters)."
+    dropped = prepare_rows(tmp_path / "b", CHATML, {"ferry.txt": FRAMED}, drop_boilerplate=True)
+    assert not [s for s in dropped.report.suggestions if s.key == "drop_boilerplate"]
+    assert "Dropped from ferry.txt: 2 publisher's notices (159 characters)." in dropped.report.text()
+    shown = preview_examples(dropped.examples, PreviewQuery(9), CHATML.decode, CHATML.stops)
+    assert (
+        "".join(piece.text for example in shown for piece in example.pieces if not piece.special).strip() == BOOK
+    )
+    assert dropped.report.sources[0].text.characters_lost == 0
+
+
+def test_a_text_of_boilerplate_alone_is_refused_with_the_setting(tmp_path):
+    with pytest.raises(DataError, match=r"ferry.txt: everything in it looks like boilerplate. Turn off Drop"):
+        prepare_rows(tmp_path, CHATML, {"ferry.txt": FRAMED.replace(BOOK, "")}, drop_boilerplate=True)
+
+
 def test_examples_are_shown_with_what_is_learned(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No.")], "a.txt": "One is here."})
     row, text = preview_examples(data.examples, PreviewQuery(5), CHATML.decode, CHATML.stops)
@@ -318,6 +346,8 @@ def test_a_hard_cut_is_suggested_on_one_line_of_the_console(tmp_path):
         ("\n\nChapter", r"\n\nChapter"),
         (r"\nChapter", r"\nChapter"),
         ("", "nothing"),
+        (True, "on"),
+        (False, "off"),
     ],
 )
 def test_a_suggested_value_is_shown_by_its_type(value, words):

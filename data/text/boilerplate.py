@@ -1,0 +1,176 @@
+"""Find what is not the book in a book file: publisher's notices, contents, page headings, illustration marks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import mean, pstdev
+from typing import NamedTuple
+
+from ...train_utils import format_count
+from .. import arrow_store
+from ..arrow_store import Store, StoreEntry
+
+GUTENBERG_START = re.compile(r"^\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG[^*]*\*{3}", re.MULTILINE)
+GUTENBERG_END = re.compile(
+    r"^(?:\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG|End of (?:the )?Project Gutenberg)", re.MULTILINE
+)
+CREDITS = re.compile(
+    r"\s*(?:(?:Produced|E-text prepared) by [^\n]+(?:\n[^\n]+)*"
+    r"|\[Transcriber[’']s Notes?:(?:[^\]\[]|\[[^\]]*\]){0,3000}\])"
+)
+IMPRINT = re.compile(
+    r"^Imprint\n\s*This ebook is the product of many hours of .{0,4000}?standardebooks\.org\W*$", re.M | re.S
+)
+COLOPHON = re.compile(r"^Colophon\n(?=.{0,4000}Standard Ebooks)", re.MULTILINE | re.DOTALL)
+ILLUSTRATION = re.compile(r"^[ \t]*\[(?:Illustration|Frontispiece)(?:: [^\]\[]{0,500})?\][ \t]*$", re.MULTILINE)
+CONTENTS = re.compile(
+    r"\W*(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|table des matières|índice|indice|содержание|оглавление"
+    r"|目录|目錄|目次)\W*",
+    re.IGNORECASE,
+)
+NUMBERED = re.compile(
+    r"(?:chapter|book|part|canto|letter|act|scene|kapitel|chapitre|capítulo|capitolo|глава|часть)\b|第.{1,6}[回章节節卷]",
+    re.IGNORECASE,
+)
+PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc]+)\s*$")
+HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
+PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
+LETTERS = re.compile(r"[\W\d_]+")
+ENTRY_CHARS = 160  # of a line of the contents
+MIN_ENTRIES = 5
+MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
+MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
+MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
+
+
+class Boilerplate(NamedTuple):
+    """A stretch of text that is not the book."""
+
+    kind: str
+    start: int
+    end: int
+
+
+class Line(NamedTuple):
+    """A line that is not empty: where it begins and ends, and its text."""
+
+    start: int
+    end: int
+    text: str
+
+
+def load_or_find(texts: Sequence[str], store: Store) -> list[list[Boilerplate]]:
+    """The boilerplate of each text of a dataset, stored or found now."""
+    key = arrow_store.cache_key("boilerplate", *map(arrow_store.text_digest, texts))
+    if entry := store.load(key):
+        return [[Boilerplate(*values) for values in parts] for parts in entry.metadata]
+    found = [find_boilerplate(text) for text in texts]
+    store.save(key, StoreEntry({}, found))
+    return found
+
+
+def find_boilerplate(text: str) -> list[Boilerplate]:
+    """Find everything that is not the book, in its order; a stretch inside another one is omitted."""
+    lines = [Line(m.start(), m.end(), m[0].strip()) for m in re.finditer(r"[^\n]*\S[^\n]*", text)]
+    found = [*_notices(text), *_contents(lines), *_headings(lines), *_page_numbers(lines)]
+    found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
+    parts: list[Boilerplate] = []
+    for part in sorted(found, key=lambda part: (part.start, -part.end)):
+        if not parts or part.start >= parts[-1].end:
+            parts.append(part)
+    return parts
+
+
+def remove_boilerplate(text: str, parts: Sequence[Boilerplate]) -> str:
+    """Return the text without these stretches."""
+    places = [0, *(place for part in parts for place in (part.start, part.end)), len(text)]
+    return "".join(text[start:end] for start, end in zip(places[::2], places[1::2], strict=True))
+
+
+def describe_boilerplate(parts: Iterable[Boilerplate]) -> str:
+    """Name what was found, with its size: '61 page headings (601 characters), ...'."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for part in parts:
+        sizes[part.kind].append(part.end - part.start)
+    return ", ".join(
+        f"{format_count(len(lengths), kind)} ({format_count(sum(lengths), 'character')})"
+        for kind, lengths in sizes.items()
+    )
+
+
+def _notices(text: str) -> Iterator[Boilerplate]:
+    """What Project Gutenberg and Standard Ebooks put before and after their books."""
+    if start := GUTENBERG_START.search(text):
+        end = start.end()
+        while credits := CREDITS.match(text, end):
+            end = credits.end()
+        yield Boilerplate("publisher's notice", 0, end)
+    if end_mark := GUTENBERG_END.search(text, start.end() if start else 0):
+        yield Boilerplate("publisher's notice", end_mark.start(), len(text))
+    if imprint := IMPRINT.search(text):
+        yield Boilerplate("publisher's notice", *imprint.span())
+        if colophon := COLOPHON.search(text, imprint.end()):
+            yield Boilerplate("publisher's notice", colophon.start(), len(text))
+
+
+def _contents(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+    """Tables of contents: a heading, then lines that are headings of the text, or end with page numbers."""
+    counts: Counter[str] = Counter()
+    for number, line in enumerate(lines):
+        if len(line.text) > ENTRY_CHARS or not CONTENTS.fullmatch(line.text):
+            continue
+        counts = counts or Counter(_entry_name(line.text) for line in lines if len(line.text) <= ENTRY_CHARS)
+        entries: dict[str, Line] = {}
+        for entry in lines[number + 1 :]:
+            name = _entry_name(entry.text)
+            if name in entries or not _is_entry(entry, name, counts):
+                break
+            entries[name] = entry
+        if len(entries) >= MIN_ENTRIES:
+            yield Boilerplate("table of contents", line.start, list(entries.values())[-1].end)
+
+
+def _is_entry(line: Line, name: str, counts: Counter[str]) -> bool:
+    if len(line.text) > ENTRY_CHARS:
+        return False
+    return counts[name] > 1 or NUMBERED.match(line.text) is not None or PAGE_AT_END.search(line.text) is not None
+
+
+def _entry_name(line: str) -> str:
+    """The letters and digits of a line, without the page number at its end."""
+    return re.sub(r"[\W_]+", "", PAGE_AT_END.sub("", line)).casefold()
+
+
+def _headings(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+    """Page headings: the same words with a growing page number before or after them."""
+    by_words: dict[str, list[tuple[int, Line]]] = defaultdict(list)
+    for line in lines:
+        if len(line.text) > MAX_HEADING_CHARS or not (heading := HEADING.match(line.text)):
+            continue
+        words = LETTERS.sub("", heading["after"] or heading["before"]).casefold()
+        if len(words) >= MIN_HEADING_LETTERS and not NUMBERED.match(line.text):
+            by_words[words].append((int(heading["first"] or heading["last"]), line))
+    for pages in by_words.values():
+        if len(pages) >= MIN_HEADINGS and _are_pages(pages):
+            yield from (Boilerplate("page heading", line.start, line.end) for _, line in pages)
+
+
+def _page_numbers(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+    """Lines with nothing but a page number: each one more than the last, and pages of about the same length."""
+    pages = [(int(page[1]), line) for line in lines if (page := PAGE_NUMBER.fullmatch(line.text))]
+    lengths = [b.start - a.start for (_, a), (_, b) in pairwise(pages)]
+    one_more = sum(b == a + 1 for (a, _), (b, _) in pairwise(pages))
+    if len(pages) < MIN_PAGES or one_more < 0.9 * len(lengths) or pstdev(lengths) > MAX_SPREAD * mean(lengths):
+        return
+    yield from (Boilerplate("page number", line.start, line.end) for _, line in pages)
+
+
+def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:
+    """Whether the numbers grow, each is there once, and they are no farther apart than pages are."""
+    numbers = [number for number, _ in pages]
+    chars = pages[-1][1].start - pages[0][1].start
+    grow = sum(b > a for a, b in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
+    return grow and len(set(numbers)) == len(numbers) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))

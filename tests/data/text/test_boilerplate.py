@@ -1,0 +1,98 @@
+"""What stands in a book file beside the book is found, and nothing of the book."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from training_pro.data.text.boilerplate import describe_boilerplate, find_boilerplate, remove_boilerplate
+
+BOOK = "\n\n".join(f"Chapter {n}\n\nIt was the {n}. day.\nNothing happened." for n in range(1, 40))
+# The words of the marks are those of Project Gutenberg, whose books are in the public domain.
+START = """The Project Gutenberg EBook of Pride and Prejudice, by Jane Austen
+
+Title: Pride and Prejudice
+
+*** START OF THIS PROJECT GUTENBERG EBOOK PRIDE AND PREJUDICE ***
+
+
+
+
+Produced by Anonymous Volunteers"""
+END = "End of the Project Gutenberg EBook of Pride and Prejudice, by Jane Austen\n\n***\nLicense."
+
+
+def without(text: str) -> str:
+    return remove_boilerplate(text, find_boilerplate(text)).strip()
+
+
+def kinds(text: str) -> list[str]:
+    return [part.kind for part in find_boilerplate(text)]
+
+
+def test_the_notices_of_project_gutenberg():
+    assert without(f"{START}\n\n\n{BOOK}\n\n\n{END}\n") == BOOK
+
+
+def test_a_book_without_boilerplate_stays_as_it_is():
+    assert kinds(BOOK) == []
+    assert kinds("") == kinds("\n\n") == kinds("CONTENTS") == []
+
+
+def test_a_table_of_contents():
+    contents = "CONTENTS\n\n" + "\n".join(f"Chapter {n}" for n in range(1, 40))
+    assert without(f"{contents}\n\n\n{BOOK}") == BOOK
+    pages = "Contents\n\n" + "\n".join(f"The part of {name} ..... {n}" for n, name in enumerate("abcdef", 5))
+    assert without(f"{pages}\n\nOnce there was a king.") == "Once there was a king."
+
+
+def test_a_chapter_named_contents_is_no_table():
+    assert kinds("Contents\n\nThe box held a ring.\nA letter lay under it.\nNobody spoke.\n" * 3) == []
+
+
+def test_page_headings_with_their_numbers():
+    pages = [f"{n} THE RED HOUSE" if n % 2 else f"THE RED HOUSE {n}" for n in range(12, 30)]
+    text = "\n\n".join(f"{page}\n\nA page of the book ends here and" for page in pages)
+    assert "RED HOUSE" not in without(text) and without(text).count("A page") == 18
+
+
+def test_page_numbers_but_no_numbers_of_verses():
+    page = "word " * 300
+    text = "\n\n".join(f"{page}\n\n[{n}]" for n in range(1, 60))
+    assert "[" not in without(text)
+    poems = "\n\n".join(f"{n}\n\nA short stanza." if n % 7 else f"{n}\n\n{page}" for n in [*range(1, 40)] * 2)
+    assert kinds(poems) == []
+
+
+def test_illustration_marks():
+    assert without("[Illustration: The house by the sea]\n\nWe came home. [Illustration]") == (
+        "We came home. [Illustration]"
+    )
+
+
+def test_the_description_names_numbers_and_sizes():
+    assert describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n")) == (
+        "1 publisher's notice (208 characters), 1 illustration mark (14 characters)"
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "[Illustration",
+        "*** START OF THIS PROJECT GUTENBERG ",
+        "[Transcriber's Note: [",
+        "Imprint\n",
+        "1 a 2\n",
+        "…" * 50,
+    ],
+)
+def test_time_grows_linearly(part: str):
+    def seconds(count: int) -> float:
+        text = part * count
+        started = time.process_time()
+        find_boilerplate(text)
+        return time.process_time() - started
+
+    small, large = max(seconds(2_000), 0.01), seconds(20_000)
+    assert large < 40 * small
