@@ -152,7 +152,16 @@ def _read_whole(setting: Setting, value: object) -> Any:
 def _read_yes_no(setting: Setting, value: object) -> bool:
     if isinstance(value, bool):
         return value
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
     parsed = words.get(str(value).strip().lower())
     if parsed is None:
         raise ValueError(f"{setting.label}: {value!r} is neither true nor false.")
