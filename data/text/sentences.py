@@ -51,7 +51,7 @@ STOP = re.compile(
 UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
-SENTENCES = re.compile(rf"[.!?…][{CLOSERS}]?\s")  # more than one sentence: a paragraph that a page break divides
+SENTENCES = re.compile(rf"[.!?…][{CLOSERS}]? ")  # inside a line: prose, which a page break divides
 LETTER = re.compile(r"[^\W\d_]")
 ELISION = re.compile(r".*['’]")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
@@ -149,7 +149,7 @@ def _line_ends(lines: Lines) -> Ints:
     follows = ~lines.item[1:] & ~lines.blank[1:]
     continued = prose[:-1] & (full[:-1] | lines.small[1:]) & follows
     broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & lines.small[1:] & follows)
-    continued[broken] = [SENTENCES.search(lines.texts[number]) is not None for number in broken]
+    continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
     ends = np.cumsum(lines.lengths + 1)[:-1]
     return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
 
