@@ -149,7 +149,7 @@ def _refuse_full_disk(partial: PartialDownload) -> None:
     if missing > free:
         raise ModelError(
             f"{partial.plan.model.words} needs {size(missing)} more on the disk of "
-            f"{partial.folder.parent}, and {size(free)} are free. Free some space, or choose a "
+            f"{partial.folder.parent}, and {size(free)} is free. Free some space, or choose a "
             "smaller model."
         )
 
@@ -161,7 +161,7 @@ def _start_message(partial: PartialDownload, folder: Path) -> str:
     return (
         f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
         f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, for {folder}; "
-        f"{size(free_bytes(folder))} are free there."
+        f"{size(free_bytes(folder))} is free there."
     )
 
 

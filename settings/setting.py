@@ -94,7 +94,7 @@ def _format_bound(bound: float) -> str:
 
 def _read_text(setting: Setting, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{setting.label}: {value!r} is not a text.")
+        raise ValueError(f"{setting.label}: {value!r} is not text.")
     return value
 
 

@@ -319,13 +319,13 @@ class DiskEstimate:
             yield problem(
                 "method" if self.whole else "rank",
                 f"Disk: the {model_or_lora} takes {size(self.made + RECORD_BYTES)}, and "
-                f"{size(self.free)} are free. Free some space, or {remedy}.",
+                f"{size(self.free)} is free. Free some space, or {remedy}.",
             )
         if self.free < self.most and fits and not self.unwritable:
             yield advice(
                 "keep_checkpoints",
                 f"Disk: the run may need {size(self.most)} at the same time, and {size(self.free)} "
-                "are free. Free some space, keep fewer full checkpoints, or save less often.",
+                "is free. Free some space, keep fewer full checkpoints, or save less often.",
             )
 
 

@@ -93,7 +93,7 @@ def _end_message(
     trained: TrainingResult, noun: str, outcome: Outcome, folder: RunFolder, best: _Checkpoint | None
 ) -> str:
     controller, planned = trained.controller, trained.run_plan.plan.steps
-    reason = f", since {controller.stopped_by}" if controller.stopped_by else ""
+    reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
     choice = f": that of step {best.step}, {best.words}" if best else ""
     return (
         f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}, smoothed loss "

@@ -346,7 +346,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monke
 
     monkeypatch.setattr(callback, "finalize_checkpoint", fails)
     end = place.train(job=at(4, lambda job: job.control.extend(2)), stop_at_epoch=1, **TWO)
-    assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done")
+    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done")
 
 
 def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):

@@ -494,10 +494,10 @@ def test_a_run_ends_at_a_given_loss_or_epoch(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, **LONG)
     assert end.outcome == "finished"
-    assert end.text.startswith("'a' finished at step 4 of 8, since epoch 1 is done, smoothed loss ")
+    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done, smoothed loss ")
     assert saved(job)[-1][0] == 4
     end = place.train(name="b", stop_at_loss=50, **LONG)
-    assert end.text.startswith("'b' finished at step 1 of 8, since the smoothed loss 6.")
+    assert end.text.startswith("'b' finished at step 1 of 8 because the smoothed loss 6.")
 
 
 def test_discarding_restores_the_replaced_run_even_if_the_clock_was_set_back(with_lora):

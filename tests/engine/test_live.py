@@ -113,7 +113,7 @@ def test_a_stop_rule_that_is_set_while_it_runs(place):
     job = at({5: changing(stop_at_epoch=2)})
     end = place.train(job=job, **FOUR)
     assert (end.outcome, events_of(job, Step)[-1].step) == ("finished", 8)
-    assert end.text.startswith("'a' finished at step 8 of 16, since epoch 2 is done")
+    assert end.text.startswith("'a' finished at step 8 of 16 because epoch 2 is done")
     again = place.train(resume="newest", **FOUR)
     assert again.text.startswith("'a' is finished: 8 of 16 steps are done.")
 
@@ -122,7 +122,7 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     job = at({9: lambda control: control.ask(Request.WIND_DOWN)})
     end = place.train(job=job, **FOUR)
     assert end.outcome == "finished"
-    assert end.text.startswith("'a' finished at step 11 of 16, since it has wound down (as requested)")
+    assert end.text.startswith("'a' finished at step 11 of 16 because it has wound down (as requested)")
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
     (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as requested")

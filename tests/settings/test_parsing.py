@@ -61,7 +61,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
             "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder.",
         ),
         ("a" * 300, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
-        (None, "Name: None is not a text."),
+        (None, "Name: None is not text."),
     ],
 )
 def test_a_bad_name(name, sentence):

@@ -84,7 +84,7 @@ def test_a_value_becomes_its_type(of, value, read):
         (TEXTS, 5, "Label: 5 is not a list of texts."),
         (NAMES, 5, "Label: 5 is not a list of names."),
         (NAMES, ["a", 5], "Label: ['a', 5] is not a list of names."),
-        (TEXT, 5, "Label: 5 is not a text."),
+        (TEXT, 5, "Label: 5 is not text."),
         (CHOICE, "none", "Label: 'none' is not one of all, few."),
         (CHOICE, ["few"], "Label: ['few'] is not one of all, few."),
         (FREE, 7, "Label: 7 is not a list of names."),
