@@ -126,6 +126,11 @@ def unescape_hard_cut(hard_cut: str) -> str:
     return hard_cut.replace("\\n", "\n").replace("\\t", "\t")
 
 
+def escape_hard_cut(hard_cut: str) -> str:
+    """A hard-cut string as one types it, in one line."""
+    return hard_cut.replace("\n", "\\n").replace("\t", "\\t")
+
+
 def slice_blocks(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
     """Blocks of whole sentences or lines and, if the rules ask for it, overlap blocks between neighbors."""
     units = build_units(text, encoder, rules, find)

@@ -26,7 +26,7 @@ MOJIBAKE = re.compile(
     "Ã[\u0080-\u00bf\u2018-\u203a]|â€[\u0080-\u009f™œ˜¦“”\u009d]|Â[\u00a0-\u00bf]|ï¿½|ðŸ[\u0080-\u00bf]|\ufffd"
 )
 HTML = re.compile(
-    r"</?(?:p|br|div|span|a|td|tr|table|ul|ol|li|script|style|font|img|h[1-6])\b[^<>]*/?>|&(?:nbsp|amp|lt|gt|quot|#\d+);"
+    r"</?(?:p|br|div|span|a|td|tr|table|ul|ol|li|script|style|font|img|h[1-6])\b[^<>\n]*/?>|&(?:nbsp|amp|lt|gt|quot|#\d+);"
 )
 TEMPLATE_WORDS = re.compile(
     r"<\|(?:im_start|im_end|eot_id|endoftext|start_header_id|begin_of_text|user|assistant)\|>|\[/?INST\]|<</?SYS>>"

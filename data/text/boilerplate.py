@@ -39,6 +39,9 @@ PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc
 HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
 PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
 LETTERS = re.compile(r"[\W\d_]+")
+SPACES = re.compile(r"\s*")
+SENTENCE_ENDS = tuple(".!?…:;\"'”’»)")
+INSIDE_THE_TEXT = ("page heading", "page number", "illustration mark")
 ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES = 5
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
@@ -85,9 +88,16 @@ def find_boilerplate(text: str) -> list[Boilerplate]:
 
 
 def remove_boilerplate(text: str, parts: Sequence[Boilerplate]) -> str:
-    """Return the text without these stretches."""
-    places = [0, *(place for part in parts for place in (part.start, part.end)), len(text)]
-    return "".join(text[start:end] for start, end in zip(places[::2], places[1::2], strict=True))
+    """Return the text without these stretches. What a page heading divided is joined again."""
+    kept, place = [], 0
+    for part in parts:
+        before, place = text[place : part.start], part.end
+        if part.kind in INSIDE_THE_TEXT:
+            place = SPACES.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing too
+            if text[place : place + 1].islower() and before.rstrip()[-1:] not in SENTENCE_ENDS:
+                before = before.rstrip() + "\n"
+        kept.append(before)
+    return "".join([*kept, text[place:]])
 
 
 def describe_boilerplate(parts: Iterable[Boilerplate]) -> str:

@@ -195,6 +195,28 @@ def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
         assert not [s for s in report.suggestions if s.key == "hard_cut"]
 
 
+def test_headings_that_stand_alone_get_a_wider_hard_cut(tmp_path):
+    """As Project Gutenberg sets its books: three empty lines before a heading, two after it."""
+    text = {
+        "a.txt": "".join(f"Chapter {n}\n\n\n{'It rained. The cat slept on. ' * 5}\n\n\n\n" for n in range(1, 5))
+    }
+    report = prepare_rows(tmp_path, CHATML, text).report
+    suggestion = next(s for s in report.suggestions if s.key == "hard_cut")
+    assert suggestion.value == r"\n\n\n\n"
+    assert suggestion.why.startswith("a.txt: 4 sections are only a heading, after which the model would learn to")
+    wider = prepare_rows(tmp_path / "b", CHATML, text, hard_cut=suggestion.value).report
+    assert not [s for s in wider.suggestions if s.key == "hard_cut"]
+    assert wider.stops.of == 4
+
+
+def test_empty_lines_with_spaces_in_them_are_suggested_as_the_hard_cut(tmp_path):
+    text = {"a.txt": "".join(f"It rained on day {n}.\n\n \n" for n in range(1, 5))}
+    report = prepare_rows(tmp_path, CHATML, text).report
+    suggestion = next(s for s in report.suggestions if s.key == "hard_cut")
+    assert suggestion.value == r"\n\n \n"
+    assert prepare_rows(tmp_path / "b", CHATML, text, hard_cut=suggestion.value).report.stops.of == 4
+
+
 BOOK = "The ferry left at six. Nobody was on board."
 FRAMED = (
     "The Project Gutenberg EBook of The Ferry\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE FERRY ***\n\n\n"

@@ -56,6 +56,14 @@ def test_page_headings_with_their_numbers():
     assert "RED HOUSE" not in without(text) and without(text).count("A page") == 18
 
 
+def test_a_page_heading_divides_neither_a_sentence_nor_sections():
+    pages = [f"{n} THE RED HOUSE" for n in range(12, 30)]
+    divided = "".join(f"The road to the sea was\n\n{page}\n\nlong and dusty.\n\n" for page in pages)
+    assert without(divided) == ("The road to the sea was\nlong and dusty.\n\n" * 18).strip()
+    whole = "".join(f"They came home.\n\n{page}\n\nThe next day it rained.\n\n" for page in pages)
+    assert without(whole) == ("They came home.\n\nThe next day it rained.\n\n" * 18).strip()
+
+
 def test_page_numbers_but_no_numbers_of_verses():
     page = "word " * 300
     text = "\n\n".join(f"{page}\n\n[{n}]" for n in range(1, 60))
