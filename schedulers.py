@@ -126,7 +126,12 @@ def raise_hold_fall(plan: ScheduleSteps) -> list[Phase]:
     phases = [
         Phase(0, rise_end, "rise along a sine", lambda x: math.sin(math.pi / 2 * x), rising=True),
         Phase(rise_end, hold_end, "hold", hold),
-        Phase(hold_end, plan.steps, "fall along a quarter of a cosine to 0", lambda x: math.cos(math.pi / 2 * x)),
+        Phase(
+            hold_end,
+            plan.steps,
+            "decay to 0 along a quarter of a cosine wave",
+            lambda x: math.cos(math.pi / 2 * x),
+        ),
     ]
     return [p for p in phases if p.end > p.start]
 
@@ -274,7 +279,7 @@ def _parse_point(part: str) -> Point:
         point = Point(-1, -1)
     if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
         raise ValueError(
-            f"{part!r} is neither a schedule nor a point. A point is a position and a share of the "
+            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a share of the "
             "learning rate: 0.5:1 is the full rate in the middle of the run, 2e:0 is 0 at the end of "
             "epoch 2."
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
 
 COMMANDS: Mapping[str, str] = {
     "demo": "try Training PRO with a model and example data",
-    "page": "open the page with your own models",
+    "page": "open the page, to train on your own models",
     "get": "download a model from the Hugging Face Hub",
     "train": "train without a page: one run, or one per settings file",
     "check": "check a dataset and settings before training",

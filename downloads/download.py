@@ -239,6 +239,6 @@ def _rest_message(partial: PartialDownload) -> str:
         shutil.rmtree(partial.folder, ignore_errors=True)
         return "Nothing was kept."
     return (
-        f"{size(partial.size)} of {size(partial.plan.size)} are downloaded. Download it again to "
+        f"{size(partial.size)} of {size(partial.plan.size)} downloaded so far. Download it again to "
         f"continue. To cancel, delete {partial.folder}."
     )

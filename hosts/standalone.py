@@ -301,7 +301,7 @@ def _require(package: str, purpose: str) -> None:
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
     no_models = f" {models} has no models yet. Download one with the command get."
     listed = f" Available: {', '.join(models_there)}." if models_there else no_models
-    return f"There is no model {str(name)!r} in {models}, and no such folder with a config.json.{listed}"
+    return f"There is no model {str(name)!r} in {models}, and no folder with that path has a config.json.{listed}"
 
 
 def _first_line(error: Exception) -> str:

@@ -256,8 +256,8 @@ class StepSettings:
     batching: str = choice(
         "Batch order",
         "Which examples share a batch. By length: examples of similar length, which need little padding, with "
-        "the longest batches first. Sequential: the order of the dataset. Hybrid: by length first, sequential "
-        "later.",
+        "the longest batches first. Sequential: the order of the dataset. Hybrid: batches by length until the "
+        "switch, sequential after it.",
         {
             "shuffled": "Shuffled",
             "by_length": "By length",

@@ -51,7 +51,9 @@ def _read_table(path: Path) -> dict[str, Preset]:
     rows = _read_json_object(path)
     if rows is None:
         raise SettingsError(
-            [f"{path} is not a preset table. It must be JSON with a name and values for each row."]
+            [
+                f"{path} is not a preset table. It must be a JSON object: for each preset its name, and an object with its settings."
+            ]
         )
     return {name: _parse_row(path, name, row) for name, row in rows.items()}
 

@@ -45,7 +45,7 @@ class DeviceInfo:
     owns_process: bool
     offloaded: bool = False
     card: int = 0
-    """Index of the GPU, if the model lies on a single one."""
+    """Index of the GPU, if the whole model is on one."""
 
     @staticmethod
     def of(host: Host) -> DeviceInfo:

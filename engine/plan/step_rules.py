@@ -104,7 +104,7 @@ class SavingRules:
     falls: LossDrop = field(default_factory=LossDrop)
     best: BestStep = field(default_factory=BestStep)
     evaluates: bool = False
-    """Whether there is a validation split: then it alone decides which step is best."""
+    """Whether there is a validation split. If there is, it alone decides which step is best."""
     backed_up: float | None = None
     before: BestStep = field(default_factory=BestStep)
     """Best step before the current one."""

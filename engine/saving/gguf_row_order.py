@@ -144,7 +144,7 @@ ROW_ORDERS: Mapping[str, RowOrders] = {
     "qwen35": LINEAR_ATTENTION_ORDERS,
     "qwen35moe": LINEAR_ATTENTION_ORDERS,
 }
-"""Layers, by architecture, whose rows have another order than in transformers."""
+"""Layers, by architecture, whose rows are ordered differently than in transformers."""
 COLUMN_ORDERS: Mapping[str, RowOrders] = {
     "qwen35": LINEAR_ATTENTION_OUT_ORDERS,
     "qwen35moe": LINEAR_ATTENTION_OUT_ORDERS,

@@ -287,7 +287,7 @@ def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, m
         while_held.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.001,))
         while_held.setattr(Path, "replace", held)
         said = get(models)[0].text if ends is KeyboardInterrupt else refusal(models)
-    size = re.search(r"(\S+ \S+) of (\S+ \S+) are downloaded. Download it again to continue", said)
+    size = re.search(r"(\S+ \S+) of (\S+ \S+) downloaded so far. Download it again to continue", said)
     assert size[1] == size[2]
     offered.asked.clear()
     assert get(models)[0].outcome == "finished"
