@@ -72,8 +72,8 @@ def test_known_names_are_schedules():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("wiggle", "'wiggle' is neither a schedule nor a point."),
-        ("0:0 half:1", "'half:1' is neither a schedule nor a point."),
+        ("wiggle", "'wiggle' is neither the name of a schedule nor a point."),
+        ("0:0 half:1", "'half:1' is neither the name of a schedule nor a point."),
         ("0:0 1.5:1", "'1.5:1' is neither"),
         ("0:0 0.5:-1", "'0.5:-1' is neither"),
         ("0.5:1 0.2:0", "the point at 0.2 is after the one at 0.5. Swap them."),

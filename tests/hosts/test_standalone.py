@@ -48,7 +48,10 @@ def test_no_models_yet(tmp_path):
 
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
-    text = f"There is no model 'other' in {copy.parent}, and no folder with that path has a config.json. Available: mine."
+    text = (
+        f"There is no model 'other' in {copy.parent}, and no folder with that path has a config.json. "
+        "Available: mine."
+    )
     assert refusal(host(tmp_path, "other")) == text
 
 
