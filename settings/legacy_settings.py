@@ -315,7 +315,10 @@ def _different_schedule(old: _OldFile) -> Iterator[str]:
     elif name == "cosine_with_restarts":
         yield "LR Scheduler: 'cosine_with_restarts' was 'cosine' in the older program, so it is 'cosine' here."
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
-        yield "LR Scheduler: 'inverse_sqrt' without warmup hardly fell in the older program; try 'constant'."
+        yield (
+            "LR Scheduler: with 'inverse_sqrt' and no warmup, the learning rate hardly fell in the older program. "
+            "For the same effect, use 'constant'."
+        )
 
 
 def _unknown_keys(old: _OldFile) -> Iterator[str]:

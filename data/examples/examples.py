@@ -171,7 +171,7 @@ class RowSource:
 
 
 Source: TypeAlias = TextSource | RowSource
-"""The examples of one file, by number."""
+"""The examples of one file, indexed by number."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,5 +59,5 @@ def _parts_note(count: int, hard_cut: str) -> str:
     if count == 1:
         return ", in one section"
     return f" of {count} sections, " + (
-        "separated by hard cuts" if hard_cut else "not separated because the hard cut is empty"
+        "separated by hard cuts" if hard_cut else "not separated because Hard cut is empty"
     )

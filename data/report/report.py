@@ -262,7 +262,7 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     yield (
         f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {unit} is seen "
         f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
-        f"average; {source.growth:.2f} times the tokens of the text are trained on"
+        f"average; an epoch trains on {source.growth:.2f} times the tokens of the text"
     )
 
 

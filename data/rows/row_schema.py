@@ -181,9 +181,9 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
         f"{name}: the rows have the columns {existing}, and none of them is recognized. Rename them to "
-        "instruction and output, to messages or to text, or enter them under Column names (instruction=QUESTIONS "
-        "output=ANSWERS or text=TEXTS, with your names for QUESTIONS, ANSWERS or TEXTS; one with spaces in "
-        '"quotes"), or choose a format file that names them.'
+        "instruction and output, to messages, or to text. Or enter your names under Column names: "
+        "instruction=QUESTIONS output=ANSWERS, or text=TEXTS. Put a name with spaces in double quotes. Or choose "
+        "a format file that uses your names."
     )
 
 

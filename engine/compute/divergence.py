@@ -24,8 +24,8 @@ class DivergenceError(TrainingProError):
         half_advice = " Compute in bfloat16 or float32: float16 overflows." if fp16 else ""
         super().__init__(
             f"{text} To fix this: use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
-            "of it), a longer warmup, gradients clipped at 1 or less, alpha no larger than "
-            f"rank.{half_advice}"
+            "of it), a longer warmup, gradients clipped at 1 or less, or an alpha no larger "
+            f"than the rank.{half_advice}"
         )
 
 

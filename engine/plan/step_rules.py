@@ -93,7 +93,7 @@ class SaveRequest:
 
     asked: bool = False
     ends: bool = False
-    """Whether the run ends, or only HF's loop, which then continues from this checkpoint."""
+    """Whether the run ends here. If not, only the loop of the HF Trainer is restarted, from this checkpoint."""
     found: Evaluation | None = None
 
 

@@ -32,7 +32,7 @@ CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
 BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
-"""The base model's own head, which PEFT saves unchanged next to a LoRA on it."""
+"""The base model's own head. If a LoRA targets the head, PEFT saves this copy, too."""
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
 MERGE_HINT = "Merge it into the model instead, and convert the merged model with llama.cpp."
@@ -206,8 +206,8 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
         return np.ascontiguousarray(order(rows, base))
     except ValueError as error:
         raise SavingError(
-            f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which {base.heads} "
-            f"heads and {base.key_heads} for keys cannot share. Enter its base model (--model)."
+            f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which can't be divided evenly "
+            f"among {base.heads} heads and {base.key_heads} key-value heads. Enter its base model (--model)."
         ) from error
 
 

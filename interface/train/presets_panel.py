@@ -52,7 +52,7 @@ class PresetsPanel:
         self._order = gr.Radio(
             [("newest first", NEWEST_FIRST), ("by name", BY_NAME)],
             value=NEWEST_FIRST,
-            label="LoRAs in the menu Copy settings from",
+            label="Order of the LoRAs in 'Copy settings from'",
             elem_id="tp-lora-order",
         )
         with gr.Row():

@@ -58,7 +58,7 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     assert read_text(path) == f"First\n\na{CUT}second"
     (document,) = load.read_texts(path, "")
     assert document.notes == (
-        "a.epub was read as an e-book of 2 sections, not separated because the hard cut is empty.",
+        "a.epub was read as an e-book of 2 sections, not separated because Hard cut is empty.",
     )
 
 

@@ -50,7 +50,7 @@ def test_the_report_in_lines():
         "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too "
         "small; characters lost: 0",
         "  blocks end at sentences; each sentence is seen 1 to 2 times per epoch, 1.5 on average; "
-        "1.50 times the tokens of the text are trained on",
+        "an epoch trains on 1.50 times the tokens of the text",
         "  read as cp1252",
         "7 examples, 150 tokens (143 trained on), longest 30 of 32; 2 steps per epoch, 4 in total",
     ]
