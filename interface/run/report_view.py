@@ -207,6 +207,6 @@ def _map_html(name: str, sliced: SliceMap) -> str:
     caption = (
         f"{name}: blocks end at {sliced.ends}; each {unit} is seen "
         f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average; "
-        f"{sliced.growth:.2f} times the tokens of the text are trained on; {sliced.proof}"
+        f"an epoch trains on {sliced.growth:.2f} times the tokens of the text; {sliced.proof}"
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"
