@@ -51,8 +51,7 @@ class Store:
 
     def load(self, key: str) -> StoreEntry | None:
         """The entry of a key, or None where there is no intact one."""
-        arrow = _import_pyarrow()
-        if self.folder is None or not key or arrow is None:
+        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
             return None
         path = self.folder / (key + ARROW_SUFFIX)
         try:
@@ -65,8 +64,7 @@ class Store:
 
     def save(self, key: str, entry: StoreEntry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
-        arrow = _import_pyarrow()
-        if self.folder is None or not key or arrow is None:
+        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return

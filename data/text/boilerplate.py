@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
 from statistics import mean, pstdev
 from typing import NamedTuple
 
@@ -27,10 +27,12 @@ IMPRINT = re.compile(
 COLOPHON = re.compile(r"^Colophon\n(?=.{0,4000}Standard Ebooks)", re.MULTILINE | re.DOTALL)
 ILLUSTRATION = re.compile(r"^[ \t]*\[(?:Illustration|Frontispiece)(?:: [^\]\[]{0,500})?\][ \t]*$", re.MULTILINE)
 CONTENTS = re.compile(
-    r"\W*(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|table des matières|índice|indice|содержание|оглавление"
-    r"|目录|目錄|目次)\W*",
-    re.IGNORECASE,
+    r"^[^\w\n]*(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|table des matières|índice|indice|содержание"
+    r"|оглавление|目录|目錄|目次)[^\w\n]*$",
+    re.IGNORECASE | re.MULTILINE,
 )
+LINE = re.compile(r"[^\n]*\S[^\n]*")
+NUMBERED_LINE = re.compile(r"^[^\n]{0,80}\d[^\n]{0,80}$", re.MULTILINE)
 NUMBERED = re.compile(
     r"(?:chapter|book|part|canto|letter|act|scene|kapitel|chapitre|capítulo|capitolo|глава|часть)\b|第.{1,6}[回章节節卷]",
     re.IGNORECASE,
@@ -43,7 +45,7 @@ SPACES = re.compile(r"\s*")
 SENTENCE_ENDS = tuple(".!?…:;\"'”’»)")
 INSIDE_THE_TEXT = ("page heading", "page number", "illustration mark")
 ENTRY_CHARS = 160  # of a line of the contents
-MIN_ENTRIES = 5
+MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
 MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
@@ -77,8 +79,8 @@ def load_or_find(texts: Sequence[str], store: Store) -> list[list[Boilerplate]]:
 
 def find_boilerplate(text: str) -> list[Boilerplate]:
     """Find everything that is not the book, in its order; a stretch inside another one is omitted."""
-    lines = [Line(m.start(), m.end(), m[0].strip()) for m in re.finditer(r"[^\n]*\S[^\n]*", text)]
-    found = [*_notices(text), *_contents(lines), *_headings(lines), *_page_numbers(lines)]
+    numbered = list(_lines(text, NUMBERED_LINE))
+    found = [*_notices(text), *_contents(text), *_headings(numbered), *_page_numbers(numbered)]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     parts: list[Boilerplate] = []
     for part in sorted(found, key=lambda part: (part.start, -part.end)):
@@ -126,27 +128,36 @@ def _notices(text: str) -> Iterator[Boilerplate]:
             yield Boilerplate("publisher's notice", colophon.start(), len(text))
 
 
-def _contents(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+def _lines(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[Line]:
+    return (Line(match.start(), match.end(), match[0].strip()) for match in pattern.finditer(text, start))
+
+
+def _contents(text: str) -> Iterator[Boilerplate]:
     """Tables of contents: a heading, then lines that are headings of the text, or end with page numbers."""
-    counts: Counter[str] = Counter()
-    for number, line in enumerate(lines):
-        if len(line.text) > ENTRY_CHARS or not CONTENTS.fullmatch(line.text):
-            continue
-        counts = counts or Counter(_entry_name(line.text) for line in lines if len(line.text) <= ENTRY_CHARS)
+    tables = {match.start(): _entries(text, match.end()) for match in CONTENTS.finditer(text)}
+    names = {_entry_name(entry.text) for entries in tables.values() for entry in entries}
+    counts = (
+        Counter(name for line in _lines(text, LINE) if (name := _entry_name(line.text)) in names) if names else {}
+    )
+    for heading, candidates in tables.items():
         entries: dict[str, Line] = {}
-        for entry in lines[number + 1 :]:
+        for entry in candidates:
             name = _entry_name(entry.text)
-            if name in entries or not _is_entry(entry, name, counts):
+            if name in entries or not (counts[name] > 1 or _is_numbered(entry.text)):
                 break
             entries[name] = entry
         if len(entries) >= MIN_ENTRIES:
-            yield Boilerplate("table of contents", line.start, list(entries.values())[-1].end)
+            yield Boilerplate("table of contents", heading, list(entries.values())[-1].end)
 
 
-def _is_entry(line: Line, name: str, counts: Counter[str]) -> bool:
-    if len(line.text) > ENTRY_CHARS:
-        return False
-    return counts[name] > 1 or NUMBERED.match(line.text) is not None or PAGE_AT_END.search(line.text) is not None
+def _entries(text: str, start: int) -> list[Line]:
+    """The short lines from here on, which may be entries of a table of contents."""
+    lines = islice(_lines(text, LINE, start), MAX_ENTRIES)
+    return list(takewhile(lambda line: len(line.text) <= ENTRY_CHARS, lines))
+
+
+def _is_numbered(line: str) -> bool:
+    return NUMBERED.match(line) is not None or PAGE_AT_END.search(line) is not None
 
 
 def _entry_name(line: str) -> str:
