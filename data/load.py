@@ -118,7 +118,7 @@ def _text_files(path: Path) -> list[Path]:
     if not files:
         raise DataError(
             f"{path.name}: the folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
-            f"Put your texts into it. {unsupported.describe_unsupported(path)}".rstrip()
+            f"Put your texts into this folder. {unsupported.describe_unsupported(path)}".rstrip()
         )
     return files
 

@@ -74,7 +74,7 @@ class TextSettings:
     block_ends: str = choice(
         "Blocks end at",
         "auto ends blocks at sentences, or at lines if the lines of a section are entries of their own, as in "
-        "chat logs, scripts and verse. Check shows what it chose. A line longer than the cutoff is split at its "
+        "chat logs, scripts and verse. Check shows what it chose. A line longer than the cutoff is split between "
         "sentences.",
         {"auto": "Auto", "sentences": "Sentences", "lines": "Lines"},
     )

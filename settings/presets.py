@@ -52,8 +52,8 @@ def _read_table(path: Path) -> dict[str, Preset]:
     if rows is None:
         raise SettingsError(
             [
-                f"{path} is not a file of presets. It must be a JSON object: for each preset its name, and an "
-                "object with its settings."
+                f"{path} is not a file of presets. It must be a JSON object that maps the name of each "
+                "preset to an object with its settings."
             ]
         )
     return {name: _parse_row(path, name, row) for name, row in rows.items()}

@@ -98,7 +98,7 @@ class Environment:
         other_layout = self.folder / ("bin" if os.name == "nt" else "Scripts")
         if not self.is_ours and (self._succeeds(PASS_CODE) or other_layout.exists()):
             raise TrainingProError(
-                f"{self.folder} is not an environment of Training PRO (it has no pip, or comes from "
+                f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
                 "another system). Rename that folder, then start again."
             )
         say(f"Training PRO uses its own environment and does not change any other: {self.folder}")

@@ -30,7 +30,7 @@ wait as long on Windows."""
 MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
 DISK_FULL_PHRASES = ("space left", "(os error 112)", "(os error 39)")
-"""Phrases of a full disk in error messages of libraries; Windows translates its text, so its error numbers."""
+"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers."""
 
 Result = TypeVar("Result")
 

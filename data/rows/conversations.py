@@ -134,7 +134,8 @@ class Conversations:
     def words(self) -> str:
         """Describe the conversations for users."""
         names = ", ".join(repr(name) for name in self.columns.names)
-        return f"{format_count(self.count, 'conversation')} by {names}: pairs and context stay within one."
+        conversations = format_count(self.count, "conversation")
+        return f"{conversations} (by {names}). Pairs and context never cross from one to another."
 
 
 def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:

@@ -133,7 +133,8 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     existing = {str(column) for row in _first_rows(table) for column in row.columns}
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
-        unused = f"{table.name} has no column {', '.join(missing)}: Column names is not used for it."
+        absent = ", ".join(missing)
+        unused = f"{table.name} has no column {absent}, so what you entered under Column names is ignored for it."
         return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])

@@ -179,7 +179,7 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
         yield advice(
             "head_rate",
             f"Train Head: {cause} this happens to many weights of the embeddings and the head; the "
-            f"LoRA is not affected. Train them at {SAFE_LR:g} or more (Train Head, rate), load the "
+            f"LoRA is not affected. Raise the rate of Train Head to {SAFE_LR:g} or more, load the "
             "model in float32, or turn Train Head off.",
         )
 

@@ -18,7 +18,7 @@ from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, d
 from ..lora import autocast_model, model_device, preserve_rng
 
 Group = int | np.ndarray[Any, Any]
-"""Group of a whole example, or of each of its tokens."""
+"""The number of the group in which losses are added up: one for an example, or one for each of its tokens."""
 ExampleSequence = Sequence[Example] | Examples
 ProgressFn = Callable[[float], None]
 """Called with the share that is done."""

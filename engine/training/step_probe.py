@@ -44,7 +44,7 @@ from ..plan import RunPlan, build_run_plan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
 NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
-"""Run folder of a probe, which saves nothing: no folder can be created below a file."""
+"""Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created."""
 
 
 @dataclass(frozen=True)

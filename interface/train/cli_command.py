@@ -23,7 +23,7 @@ EXPLANATION = (
 )
 CMD_NOTE = 'Use it in the Command Prompt (cmd): PowerShell treats ", $ and ` in a text as special characters.'
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
-"""Words that both Windows consoles take literally: & ends a command in cmd, a comma ends a word in PowerShell."""
+"""Arguments that need no quotes in cmd, where & ends a command, and in PowerShell, where a comma ends an argument."""
 
 
 def cli_command_html(values: Mapping[str, Any], host: Host) -> str:

@@ -60,7 +60,7 @@ class Queue:
     begun: tuple[QueuedRun, ...] = ()
     done: tuple[EndedRun, ...] = ()
     numbered: int = 0
-    """The last number in use. Numbers are never reused, since a page may show an older list."""
+    """The highest number given to a run. Numbers are never reused, since a page may show an older list."""
 
     def with_run(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
         """Add a run at the end. If no run waits or is in progress, the ended ones are forgotten."""

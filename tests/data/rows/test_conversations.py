@@ -93,7 +93,10 @@ def test_every_reader_gives_the_same_conversations(tmp_path, name):
     data = prepare_rows(tmp_path, CHATML, {name: written(tmp_path, name, rows)}, **PAIRS)
     assert pairs_of(data) == [(reply("x", 1), reply("x", 2)), (reply("y", 1), reply("y", 2))]
     (source,) = data.report.sources
-    assert "2 conversations by 'conversation_id', 'turn': pairs and context stay within one." in source.notes
+    assert (
+        "2 conversations (by 'conversation_id', 'turn'). Pairs and context never cross from one to another."
+        in source.notes
+    )
     assert not any("not used" in note for note in source.notes)
     assert not any("Pair phase" in sentence for sentence in data.report.advice)
 
