@@ -23,7 +23,7 @@ EXPLANATION = (
 )
 CMD_NOTE = 'Use it in the Command Prompt (cmd): PowerShell treats ", $ and ` in a text as special characters.'
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
-"""Arguments that need no quotes in cmd, where & ends a command, and in PowerShell, where a comma ends an argument."""
+"""Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument."""
 
 
 def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
