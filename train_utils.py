@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,6 +38,11 @@ class StepPlan:
         """The examples of a step, over all processes."""
         return self.batch_size * self.effective_accumulation * self.processes
 
+    def examples_in_step(self, step: int) -> int:
+        """The examples of a step, counted from 1; the last step of an epoch may have fewer."""
+        earlier = (step - 1) % self.steps_per_epoch * self.examples_per_step
+        return min(self.examples_per_step, self.examples + self.repeated_examples - earlier)
+
     @property
     def repeated_examples(self) -> int:
         """Examples repeated at the end of an epoch so that every process has the same number of batches."""
@@ -68,6 +74,12 @@ class StepPlan:
 def _round_up(steps: float) -> int:
     """Round up to whole steps, but not because a product such as 0.07 * 100 is slightly above 7."""
     return math.ceil(steps - 1e-9)
+
+
+def known_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """A table of texts, its header first, without the columns that are empty below the header."""
+    columns = zip(*table, strict=True)
+    return list(zip(*(column for column in columns if set(column[1:]) - {"", "-"}), strict=True))
 
 
 def smooth_loss(previous: float | None, loss: float) -> float:

@@ -35,6 +35,7 @@ from .events import (
 )
 from .job import Job, JobFn
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
+from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
 from .session import SESSION, Session
 
 __all__ = [
@@ -58,6 +59,8 @@ __all__ = [
     "Note",
     "Outcome",
     "PerplexityMeasured",
+    "PhaseFigures",
+    "PhasesMeasured",
     "PlanChanged",
     "ProbeDone",
     "Request",
@@ -75,6 +78,8 @@ __all__ = [
     "Trigger",
     "console",
     "event_text",
+    "measure_phases",
     "peak_memory_of",
+    "phase_table",
     "probe_extra_times",
 ]

@@ -10,6 +10,7 @@ from ...train_utils import duration, format_count, plural, size
 from . import events
 from .events import Event
 from .perplexity_event import PerplexityMeasured
+from .phase_event import PhasesMeasured, phase_lines
 
 MAX_TEXT_CHARS = 100  # characters of a prompt, and of its answer
 
@@ -110,6 +111,11 @@ def _perplexity(event: PerplexityMeasured) -> str:
         f"{event.dataset} {lora}: perplexity {event.perplexity:.4f}, {event.right:.1%} of "
         f"{event.tokens:,} tokens correct ({duration(event.seconds)})"
     )
+
+
+@event_text.register
+def _phases(event: PhasesMeasured) -> str:
+    return f"By phase of hybrid batching:\n{phase_lines(event.phases)}"
 
 
 @event_text.register

@@ -93,6 +93,8 @@ class Step(Event):
     """Mean loss of each dataset in this step, if there are several."""
     phase: str = ""
     """Batching phase of the step, if the order of the examples has several."""
+    examples: int = 0
+    """0 for a step read from a file that does not say it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,19 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
 def count_evaluations(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
     """Count the evaluations of the validation split."""
     every = evaluation_interval(settings, plan, validation)
-    return plan.occurrences(every) if every else 0
+    if not every:
+        return 0
+    return plan.occurrences(every) + sum(step % every > 0 for step in planned_switches(settings, plan))
+
+
+def planned_switches(settings: TrainingSettings, plan: StepPlan) -> set[int]:
+    """Steps after which the phase of hybrid batching changes; none if it depends on the loss."""
+    switching = settings.switching
+    if settings.steps.batching != "length_then_order" or switching.switch_after == "loss":
+        return set()
+    length = plan.steps_per_epoch if switching.switch_after == "epochs" else 1
+    counts = (switching.switch_at, *(switching.second_switch_at,) * switching.switch_pairs)
+    return {count * length for count in counts if 0 < count * length < plan.steps}
 
 
 def evaluation_interval(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:

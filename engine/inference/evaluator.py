@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,17 @@ class EvalScheduler:
     """Decides when to evaluate the validation split, and records the results in the run's graph."""
 
     def __init__(
-        self, run_plan: RunPlan, evaluator: Evaluator | None, graph: list[dict[str, Any]], job: Job
+        self,
+        run_plan: RunPlan,
+        evaluator: Evaluator | None,
+        graph: list[dict[str, Any]],
+        job: Job,
+        *,
+        ends_phase: Callable[[int], bool],
     ) -> None:
-        """Without a validation split there is no evaluator."""
+        """Without a validation split there is no evaluator; `ends_phase` says whether a phase ends with a step."""
         self._run_plan, self._evaluator, self._graph = run_plan, evaluator, graph
+        self._ends_phase = ends_phase
         self._control, self._log = job.control, job.log
         self._reported_at = 0.0
 
@@ -68,7 +76,7 @@ class EvalScheduler:
 
     def _is_due(self, step: int) -> bool:
         every = self._run_plan.settings.aside.eval_every or self._run_plan.plan.steps_per_epoch
-        return step % every == 0
+        return step % every == 0 or self._ends_phase(step)
 
     def evaluate_at_end(self, step: int) -> Evaluation | None:
         """Evaluate where a stopping rule ends the run after this step."""

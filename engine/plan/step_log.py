@@ -45,6 +45,7 @@ class StepLog:
         by_source: Mapping[str, float],
         *,
         phase: str,
+        examples: int,
     ) -> Step:
         """Log a finished step."""
         self.smoothed = smooth_loss(self.smoothed, loss)
@@ -63,6 +64,7 @@ class StepLog:
             extra_time=extra_seconds,
             by_source=by_source,
             phase=phase,
+            examples=examples,
         )
         self._step_start = self._step_end = now
         self.graph.append(graph_entry(finished))

@@ -42,7 +42,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat = Heartbeat(run_plan.folder)
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
-        self._evaluations = EvalScheduler(run_plan, evaluator, self.step_log.graph, job)
+        self._evaluations = EvalScheduler(
+            run_plan, evaluator, self.step_log.graph, job, ends_phase=self.phases.ends_with
+        )
         self.controller = RunController(run_plan, state.steering, job)
         self.last_saved: Path | None = run_plan.folder.start.folder if run_plan.folder.start else None
         self.save_error = ""
@@ -91,6 +93,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.controller.rates,
             *self._sums.take(),
             phase=self._phase(step),
+            examples=self._run_plan.plan.examples_in_step(step),
         )
         self._log.append(progress)
         self._heartbeat.record_step(step, progress.steps)

@@ -19,7 +19,18 @@ from peft import PeftModel
 
 from ...core.files import write_json
 from ...core.host import Folders, unwrap_peft
-from ...core.jobs import Job, JobEnded, Note, Outcome, Stage, StartedFromQueue, peak_memory_of
+from ...core.jobs import (
+    Job,
+    JobEnded,
+    Note,
+    Outcome,
+    PhaseFigures,
+    PhasesMeasured,
+    Stage,
+    StartedFromQueue,
+    measure_phases,
+    peak_memory_of,
+)
 from ...core.version import VERSION
 from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, PARAMETERS, RunFolder, loras, retention, run_files
 from ...records.report import Mark, curve_png, judge_run, read_evaluations, read_steps
@@ -79,6 +90,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         with suppress(OSError):  # checkpoints from before a resume are kept until now
             keep = controller.live.saving.keep_checkpoints
             retention.thin_checkpoints(folder.path, keep, controller.best.step)
+    if phases := _phases(trained):
+        job.log.append(PhasesMeasured(phases=phases))
     messages = (
         str(trained.divergence or ""),
         _end_message(trained, noun, outcome, folder, best),
@@ -242,6 +255,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "seed": run_plan.settings.what.seed,
         "data_fingerprint": run_plan.data.examples.digest(),
         **_validation_entries(trained),
+        **_phase_entries(trained),
         "training_time": duration(sum(e.get("seconds", 0) for e in step_log.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
         | {"python": platform.python_version(), "training_pro": VERSION},
@@ -256,6 +270,17 @@ def _validation_entries(trained: TrainingResult) -> dict[str, Any]:
     gains = [evaluation.context_gain for evaluation in evaluations if evaluation.context_gain is not None]
     gain = {"before": gains[0], "after": gains[-1]} if gains else None
     return {"kept_aside_fingerprint": key, "context_gain": gain}
+
+
+def _phases(trained: TrainingResult) -> tuple[PhaseFigures, ...]:
+    graph = trained.step_log.graph
+    return measure_phases(read_steps(graph), read_evaluations(graph, trained.run_plan.validation_key))
+
+
+def _phase_entries(trained: TrainingResult) -> dict[str, Any]:
+    """Return a log entry on each phase of hybrid batching."""
+    phases = _phases(trained)
+    return {"phases": [phase.as_log() for phase in phases]} if phases else {}
 
 
 def _target_names(model: Any) -> list[str]:

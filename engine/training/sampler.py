@@ -53,6 +53,10 @@ class BatchingPhases:
         epoch, within = divmod(step - 1, self._run_plan.plan.steps_per_epoch)
         return self.at((epoch, within * self._run_plan.plan.examples_per_step))
 
+    def ends_with(self, step: int) -> bool:
+        """Whether the step after this one begins in another phase."""
+        return len(self.names) > 1 and self.phase_of_step(step + 1) != self.phase_of_step(step)
+
     def _is_past(self, after: int, position: EpochPosition) -> bool:
         (epoch, taken), plan = position, self._run_plan.plan
         if self._switching.switch_after == "epochs":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
 from ...core.html import html
-from ...core.jobs import JobEnded, Stage
+from ...core.jobs import JobEnded, PhaseFigures, Stage, phase_table
 from ...train_utils import time_of_day
 from .links import link_settings
 
@@ -56,6 +56,12 @@ def html_list(rows: Iterable[str], *, quiet: bool = False) -> Markup:
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     """A table with a header row; a wide one scrolls inside its own box."""
     return html(TABLE, rows=[table_row("th", header), *(table_row("td", row) for row in rows)])
+
+
+def phases(measured: Sequence[PhaseFigures]) -> Markup:
+    """The table of the phases of hybrid batching; empty if the run has none."""
+    rows = phase_table(measured)
+    return table(rows[0], rows[1:]) if rows else Markup()
 
 
 def table_row(tag: str, texts: Iterable[str]) -> Markup:

@@ -26,6 +26,7 @@ from ...core.jobs import (
     Stage,
     Step,
     event_text,
+    measure_phases,
 )
 from ...records.report import Mark, draw_curve
 from ...settings import presets
@@ -109,6 +110,7 @@ class RunView:
             markup.paragraph(describe_trend(self._steps, steps), quiet=True),
             markup.paragraph(self._machine_line(), quiet=True),
             self._loss_curve(),
+            markup.phases(measure_phases(self._steps, self._evaluations)),
             self._messages_html(),
         ]
         after = f" \u00b7 next: {following}" if following else ""
@@ -251,7 +253,8 @@ class RunView:
             markup.details("Details", end.details),
         ]
         if self._last is not None:
-            parts += [self._summary(self._last), self._loss_curve(), self._messages_html()]
+            phases = markup.phases(measure_phases(self._steps, self._evaluations))
+            parts += [self._summary(self._last), self._loss_curve(), phases, self._messages_html()]
         return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
     def _summary(self, last: Step) -> str:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ...core.files import read_json
 from ...core.html import html
+from ...core.jobs import measure_phases
 from ...records.folder import GRAPH, LOG, REPORT, LoraEntry
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
@@ -31,7 +32,7 @@ def run_card(entry: LoraEntry, chosen: str) -> str:
         chosen,
         markup.paragraph(facts, quiet=True),
         markup.paragraph(verdict) if verdict else "",
-        _curve(entry.folder),
+        *_curve_and_phases(entry.folder),
         _parts(entry, chosen),
         _report(entry.folder),
     )
@@ -49,11 +50,12 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 
-def _curve(folder: Path) -> str:
+def _curve_and_phases(folder: Path) -> tuple[str, str]:
     graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
-    return draw_curve(steps, rates, evaluations=evaluations) if steps else ""
+    curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""
+    return curve, markup.phases(measure_phases(steps, evaluations))
 
 
 def _report(folder: Path) -> str:

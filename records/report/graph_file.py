@@ -29,6 +29,7 @@ def _step_values(step: Step) -> dict[str, Any]:
         "seconds": round(step.seconds, 3),
         **({"loss_by_source": dict(step.by_source)} if step.by_source else {}),
         **({"phase": step.phase} if step.phase else {}),
+        **({"examples": step.examples} if step.phase and step.examples else {}),
     }
 
 
@@ -66,6 +67,7 @@ def _step(entry: GraphEntry) -> Step:
         seconds=float(entry.get("seconds") or 0),
         by_source=_numbers(entry.get("loss_by_source")),
         phase=entry.get("phase", ""),
+        examples=int(entry.get("examples") or 0),
     )
 
 

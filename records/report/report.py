@@ -23,11 +23,13 @@ from ...core.jobs import (
     SampleGenerated,
     Step,
     event_text,
+    measure_phases,
     peak_memory_of,
+    phase_table,
 )
 from ...settings import presets
 from ...settings.definitions import SETTINGS
-from ...train_utils import duration, size
+from ...train_utils import duration, known_columns, size
 from ..folder import LoraEntry
 from .curve_svg import Mark, draw_curve
 from .graph_file import read_evaluations, read_steps
@@ -45,6 +47,14 @@ LISTED_EVENTS = (
     JobEnded,
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
+EVALUATION_COLUMNS = (
+    "Step",
+    "Loss",
+    "Perplexity",
+    "Tokens predicted correctly",
+    "Context gain",
+    "Loss of each dataset",
+)
 TEMPLATE = Path(__file__).with_name("report.html")
 Row = tuple[str, ...]
 """The texts of a row of a table."""
@@ -92,6 +102,7 @@ def render_report(data: ReportData) -> str:
         samples=_samples_by_prompt(data.samples),
         printable=_printable,
         event_rows=_event_rows(data),
+        phases=phase_table(measure_phases(read_steps(data.graph), read_evaluations(data.graph))),
         evaluation_rows=_evaluation_rows(data.graph),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(data.plan.settings),
@@ -183,12 +194,14 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
 
 
 def _evaluation_rows(graph: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The evaluations, with the loss of each dataset if there are several."""
-    evaluations, rows = read_evaluations(graph), list[Row]()
-    for e in evaluations:
+    """The evaluations, their header first; with the loss of each dataset if there are several."""
+    rows: list[Row] = [EVALUATION_COLUMNS]
+    for e in read_evaluations(graph):
+        gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
         by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-        rows.append((str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", by_source))
-    return rows if any(e.by_source for e in evaluations) else [row[:4] for row in rows]
+        figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
+        rows.append((str(e.step), *figures))
+    return known_columns(rows)
 
 
 def _run_rows(data: ReportData) -> list[Row]:
