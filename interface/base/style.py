@@ -39,6 +39,9 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 .tp-grid {stroke: var(--border-color-primary); stroke-width: 1; opacity: 0.6;}
 .tp-smoothed-dot {fill: #2f74c0;} .tp-kept {stroke: #8a3fb0; stroke-width: 1.8;} .tp-kept-dot {fill: #8a3fb0;}
 .tp-mark {stroke: #2f9e5b; stroke-width: 3; opacity: 0.55;}
+.tp-phase {stroke: #cf3f3f; stroke-width: 1.4; stroke-dasharray: 2 3;}
+.tp-phase-name {fill: var(--body-text-color); font-size: 12px; paint-order: stroke; stroke-width: 4px;
+  stroke: var(--block-background-fill);}
 .tp-axis {fill: var(--tp-quiet); font-size: 12px;}
 .tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}
@@ -123,10 +126,11 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 .tp-curve {max-height: 340px; overflow: visible;}
 /* Clips as before, but lets sticky children work. */
 .gradio-container:has(.tp-first-buttons) {overflow: clip !important;}
-@media (max-width: 1100px) {.tp-axis {font-size: 15px;}}
+@media (max-width: 1100px) {.tp-axis, .tp-phase-name {font-size: 15px;}}
 /* On a phone the charts shrink but their numbers must not: they are drawn inside, above the grid lines. */
 @media (max-width: 600px) {
   .tp-axis {font-size: 24px; paint-order: stroke; stroke: var(--background-fill-primary); stroke-width: 5px;}
+  .tp-phase-name {font-size: 24px;}
   .tp-axis[text-anchor="end"] {text-anchor: start; transform: translate(-36px, -8px);}
   .tp-rate-axis {text-anchor: end; transform: translate(46px, -8px);}
   .tp-chart {overflow: visible; margin-top: 12px;}

@@ -162,8 +162,6 @@ class RunView:
         self._marks.append(Mark(event.step, mark))
 
     def _add_step(self, event: Step) -> None:
-        if event.phase and event.phase != (self._last.phase if self._last else ""):
-            self._marks.append(Mark(event.step, event.phase))
         self._last = event
         self._steps.append(event)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.files import atomic_write
 from ...core.jobs import EvaluationDone, Step
-from .curve_svg import Mark
+from .curve_svg import Mark, phase_marks
 from .graph_file import read_evaluations, read_steps
 
 Graph = Sequence[Mapping[str, Any]]
@@ -62,15 +62,6 @@ def _draw_figure(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) ->
     loss_axes.legend(lines, [line.get_label() for line in lines], loc="upper right")
     with atomic_write(path) as partial:
         figure.savefig(partial, format="png", dpi=110)
-
-
-def phase_marks(steps: Sequence[Step]) -> list[Mark]:
-    """Return the step at which each phase of the order begins, if there are phases."""
-    marks: list[Mark] = []
-    for step in steps:
-        if step.phase and (not marks or marks[-1].text != step.phase):
-            marks.append(Mark(step.step, step.phase))
-    return marks
 
 
 def _plot_losses(axes: Any, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from ...core.jobs import EvaluationDone, Step
 from ...train_utils import plural
-from .svg import Scale, axis_label, dot, picture, polyline, scale, step_axis, value_axis, vertical_line
+from .svg import Scale, axis_label, dot, element, picture, polyline, scale, step_axis, value_axis, vertical_line
 
 WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
@@ -39,9 +40,19 @@ def draw_curve(
         *step_axis(quarters, x, HEIGHT - 12),
         *_loss_lines(steps, [e for e in evaluations if math.isfinite(e.loss)], x),
         *_mark_lines(marks, x),
+        *_phase_lines(phase_marks(steps), x),
     ]
     label = describe_curve(steps, last)
     return picture(WIDTH, HEIGHT, "tp-curve", label, parts, preserveAspectRatio="xMidYMid meet")
+
+
+def phase_marks(steps: Sequence[Step]) -> list[Mark]:
+    """Return the step at which each phase of the order begins, if there are phases."""
+    marks: list[Mark] = []
+    for step in steps:
+        if step.phase and (not marks or marks[-1].text != step.phase):
+            marks.append(Mark(step.step, step.phase))
+    return marks
 
 
 def describe_curve(steps: Sequence[Step], last_step: int) -> str:
@@ -80,10 +91,18 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
     if evaluations:
         yield polyline(((x(e.step), y(e.loss)) for e in evaluations), class_="tp-kept")
     for e in evaluations:
-        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: validation loss {e.loss:.4f}")
+        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: {_evaluation_text(e)}")
     for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
         figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {s.learning_rate:.3g}"
         yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}")
+
+
+def _evaluation_text(evaluation: EvaluationDone) -> str:
+    perplexity, gain = evaluation.perplexity, evaluation.context_gain
+    figures = [f"validation loss {evaluation.loss:.4f}"]
+    figures += [f"perplexity {perplexity:.4g}"] if math.isfinite(perplexity) else []
+    figures += [] if gain is None else [f"context gain {gain:.4f}"]
+    return ", ".join(figures)
 
 
 def _value_range(losses: Sequence[float]) -> tuple[float, float]:
@@ -109,3 +128,13 @@ def _mark_lines(marks: Sequence[Mark], x: Scale) -> Iterator[str]:
         if next_x - x(mark.step) >= MIN_MARK_DISTANCE:
             next_x = x(mark.step)
             yield vertical_line(next_x, TOP, HEIGHT - BOTTOM, "tp-mark", f"step {mark.step}: {mark.text}")
+
+
+def _phase_lines(phases: Sequence[Mark], x: Scale) -> Iterator[str]:
+    """Draw where each phase begins, with its name; each name is a line lower, so that none covers another."""
+    for row, phase in enumerate(phases):
+        place = x(phase.step)
+        yield vertical_line(place, TOP, HEIGHT - BOTTOM, "tp-phase", f"from step {phase.step}: {phase.text}")
+        anchor, offset = ("end", -4) if place > WIDTH / 2 else ("start", 4)
+        attributes = {"class_": "tp-phase-name", "text_anchor": anchor, "dy": f"{1 + 1.2 * row:g}em"}
+        yield element("text", escape(phase.text), x=place + offset, y=TOP, **attributes)

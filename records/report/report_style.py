@@ -52,6 +52,8 @@ pre {white-space: pre-wrap; font-size: 0.86rem; margin: 8px 0 0;}
 .tp-rate {stroke: var(--rate); stroke-width: 1.4; stroke-dasharray: 5 4;}
 .tp-kept {stroke: var(--kept); stroke-width: 1.8;} .tp-kept-dot {fill: var(--kept);}
 .tp-grid {stroke: var(--line); stroke-width: 1;} .tp-mark {stroke: var(--mark); stroke-width: 3; opacity: 0.55;}
+.tp-phase {stroke: var(--bad); stroke-width: 1.4; stroke-dasharray: 2 3;}
+.tp-phase-name {fill: var(--text); font-size: 12px; paint-order: stroke; stroke: var(--sheet); stroke-width: 4px;}
 .tp-axis {fill: var(--quiet); font-size: 12px;} .tp-rate-axis {fill: var(--rate);}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: var(--smoothed);}
 .key {font-size: 0.9rem; color: var(--quiet); margin-top: 8px;}

@@ -191,3 +191,26 @@ def test_earlier_notes_are_folded_and_advice_stays_visible():
     assert folded.startswith("<summary>Notes (3)</summary>")
     assert folded.index("Note number 2.") < folded.index("Note number 1.") and "Note number 3." not in folded
     assert "Notes (" not in view_of(planned(9), step(1, 9), notes[0]).html(), "a single note needs no fold"
+
+
+def test_a_resumed_run_shows_the_phases_from_before():
+    plan = replace(planned(6), earlier=tuple(step(n, 6, phase="by length") for n in (1, 2)), first_step=2)
+    html = view_of(plan, step(3, 6, phase="by length"), step(4, 6, phase="sequential")).html()
+    assert re.findall(r"<title>(from step \d+: [a-z ]+)", html) == [
+        "from step 1: by length",
+        "from step 4: sequential",
+    ]
+
+
+def test_the_live_page_has_a_table_by_phase_with_the_context_gain():
+    figures = {"why": "planned", "loss": 2.0, "perplexity": 7.4, "accuracy": 0.5, "tokens": 9, "seconds": 1.0}
+    done = (EvaluationDone(step=n, epoch=0.0, context_gain=0.01 + n / 100, **figures) for n in (0, 2))
+    first, second = done
+    steps = [step(n, 6, phase="by length", examples=4) for n in (1, 2)]
+    html = view_of(planned(6), first, *steps, second, step(3, 6, phase="sequential", examples=4)).html()
+    rows = [re.findall(r"<td>([^<]*)", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
+    assert rows[1][:3] == ["by length", "2 (1 to 2)", "8"]
+    assert rows[1][-1] == "0.0100 to 0.0300"
+    assert rows[2][:2] == ["sequential", "1 (3 to 3)"]
+    assert "<span>context gain</span>" in html
+    assert "<th>Phase</th>" not in view_of(planned(6), first, step(1, 6)).html()

@@ -116,3 +116,36 @@ def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
     assert drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
     assert "step 4: validation loss 2.0000" in picture
     assert lines(draw_curve([], RATES, [], validation)).keys() == {"tp-rate", "tp-loss", "tp-smoothed", "tp-kept"}
+
+
+def with_phases(count=8, names=("by length", "pairs <of>", "sequential"), at=(1, 3, 6)):
+    graph = [{"current_steps": n, "loss": 3 / n, "epoch": n / 4} for n in range(1, count + 1)]
+    for entry in graph:
+        entry["phase"] = [name for name, begin in zip(names, at, strict=True) if begin <= entry["current_steps"]][
+            -1
+        ]
+    return read_steps(graph)
+
+
+def test_each_phase_begins_with_a_line_and_its_name():
+    picture = parsed(draw_curve(with_phases(), RATES))
+    lines_of_phases = [line for line in picture.iter("line") if line.get("class") == "tp-phase"]
+    names = [text for text in picture.iter("text") if text.get("class") == "tp-phase-name"]
+    assert [name.text for name in names] == ["by length", "pairs <of>", "sequential"]
+    assert [line.find("title").text for line in lines_of_phases] == [
+        "from step 1: by length", "from step 3: pairs <of>", "from step 6: sequential",
+    ]  # fmt: skip
+    places = [float(line.get("x1")) for line in lines_of_phases]
+    assert places == sorted(set(places))
+    assert [name.get("dy") for name in names] == ["1em", "2.2em", "3.4em"]
+    assert [name.get("text-anchor") for name in names] == ["start", "start", "end"]
+
+
+def test_a_run_with_one_order_has_no_marks_of_phases():
+    assert "tp-phase" not in draw_curve(points(8), RATES)
+
+
+def test_a_point_of_the_validation_loss_has_all_its_figures():
+    figures = {"eval_loss": 2.0, "eval_perplexity": 7.389, "context_gain": 0.0125}
+    picture = draw_curve(points(8), RATES, [], read_evaluations([{"current_steps": 4, **figures}]))
+    assert "step 4: validation loss 2.0000, perplexity 7.389, context gain 0.0125" in picture

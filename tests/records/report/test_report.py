@@ -218,3 +218,18 @@ def test_without_finite_losses_there_is_still_a_page():
         render_report(ReportData([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))
     ).text
     assert "no number" in text
+
+
+def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
+    gains = [{**evaluation(n, 3 - n / 8), "context_gain": n / 100} for n in (0, 4, 8)]
+    phases = [entry(n, phase="by length" if n <= 4 else "sequential", examples=4) for n in range(1, 9)]
+    text = CheckedPage(
+        html := render_report(ReportData(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]]))
+    ).text
+    table = text[text.index("Phases Phase") : text.index("Events")]
+    assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in table
+    assert "0.0000 to 0.0400" in table
+    assert "0.0400 to 0.0800" in table
+    assert "Context gain" in text[text.index("Validation Step") :]
+    assert html.count("tp-phase-name") > 2
+    assert "Phases" not in CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH))).text
