@@ -1,5 +1,6 @@
 // Clicks inside our HTML: data-tp-set puts values into the form (through a hidden text box), data-tp-go jumps to a
-// setting, also inside a folded part; data-tp-queue moves a waiting run; data-tp-box puts a text into a text box.
+// setting, also inside a folded part; data-tp-queue moves a waiting run; data-tp-box puts a text into a text box;
+// data-tp-axis switches the curves between steps and epochs.
 // Rows of a list with data-tp-box are chosen by click, Enter or Space; arrow keys go to the next row.
 // Changed settings get a reset button. Also fixes for Gradio's components: the Tab key leaves the chips of a menu,
 // help stays inside the window, and unfolded details stay open.
@@ -59,11 +60,32 @@
     document.querySelector(`[data-tp-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
 
+  // The axis of the curves counts steps or epochs: one choice for all curves, kept by the browser where it may be.
+  const stored = (read) => {
+    try {
+      return read();
+    } catch {
+      return null; // the browser keeps nothing
+    }
+  };
+  const showAxis = (unit) => {
+    for (const other of ["step", "epoch"])
+      document.documentElement.style.setProperty("--tp-by-" + other, other === unit ? "inline" : "none");
+  };
+  let axis = stored(() => localStorage.getItem("training-pro-axis")) === "epoch" ? "epoch" : "step";
+  showAxis(axis);
+  const switchAxis = () => {
+    axis = axis === "step" ? "epoch" : "step";
+    showAxis(axis);
+    stored(() => localStorage.setItem("training-pro-axis", axis));
+  };
+
   document.addEventListener("click", (event) => {
-    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box]");
+    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis]");
     if (!clicked) return;
     event.preventDefault();
-    if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
+    if ("tpAxis" in clicked.dataset) switchAxis();
+    else if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
     else if (clicked.dataset.tpBox) choose(clicked);
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);

@@ -17,6 +17,11 @@ FIGURES = (
     '<div class="tp-figures">{% for name, value in pairs %}<div><b>{{ value }}</b><span>{{ name }}</span></div>'
     "{% endfor %}</div>"
 )
+AXIS_SWITCH = (
+    '<p class="tp-quiet">Axis: <span class="tp-by-step">steps</span><span class="tp-by-epoch">epochs</span> '
+    '<button type="button" class="tp-use" data-tp-axis data-tp-focus="axis">Show '
+    '<span class="tp-by-step">epochs</span><span class="tp-by-epoch">steps</span></button></p>'
+)
 PROGRESS_BAR = (
     '<div class="tp-bar" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" '
     'aria-valuenow="{0:.0f}">'
@@ -62,6 +67,11 @@ def phases(measured: Sequence[PhaseFigures]) -> Markup:
     """The table of the phases of hybrid batching; empty if the run has none."""
     rows = phase_table(measured)
     return table(rows[0], rows[1:]) if rows else Markup()
+
+
+def curve(picture: str) -> Markup:
+    """A loss curve, with the switch between steps and epochs if its axis has both; clicks.js keeps the choice."""
+    return Markup(picture) + (Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup())
 
 
 def table_row(tag: str, texts: Iterable[str]) -> Markup:

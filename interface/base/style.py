@@ -42,6 +42,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 .tp-phase {stroke: #cf3f3f; stroke-width: 1.4; stroke-dasharray: 2 3;}
 .tp-phase-name {fill: var(--body-text-color); font-size: 12px; paint-order: stroke; stroke-width: 4px;
   stroke: var(--block-background-fill);}
+.tp-by-step {display: var(--tp-by-step, inline);} .tp-by-epoch {display: var(--tp-by-epoch, none);}
 .tp-axis {fill: var(--tp-quiet); font-size: 12px;}
 .tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: #2f74c0;}

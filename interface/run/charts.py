@@ -8,7 +8,7 @@ from html import escape
 from itertools import cycle
 
 from ...core.jobs import EvaluationDone, Step
-from ...records.report import svg
+from ...records.report import steps_per_epoch, svg
 from ..base import markup
 
 Series = list[tuple[int, float]]
@@ -24,17 +24,17 @@ def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> 
     accuracies = [(e.step, 100 * e.accuracy) for e in evaluations]
     gains = [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
     rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
-    return "".join(
-        [
-            line_chart("Loss of each dataset", _loss_by_dataset(intervals)),
-            line_chart("Validation loss of each dataset", _loss_by_dataset([[e] for e in evaluations])),
-            line_chart("Validation perplexity", {"perplexity": perplexities}),
-            line_chart("Validation: tokens predicted correctly, %", {"right": accuracies}),
-            line_chart("Context gain", {"context gain": gains}),
-            line_chart("Gradient norm", {"gradient norm": _gradient_norms(intervals)}),
-            line_chart("Learning rate used", {"learning rate": rates}),
-        ]
-    )
+    charts: dict[str, Mapping[str, Series]] = {
+        "Loss of each dataset": _loss_by_dataset(intervals),
+        "Validation loss of each dataset": _loss_by_dataset([[e] for e in evaluations]),
+        "Validation perplexity": {"perplexity": perplexities},
+        "Validation: tokens predicted correctly, %": {"right": accuracies},
+        "Context gain": {"context gain": gains},
+        "Gradient norm": {"gradient norm": _gradient_norms(intervals)},
+        "Learning rate used": {"learning rate": rates},
+    }
+    epoch = steps_per_epoch(steps)
+    return "".join(line_chart(title, series, epoch) for title, series in charts.items())
 
 
 def _intervals(steps: Sequence[Step]) -> list[Sequence[Step]]:
@@ -59,8 +59,8 @@ def _gradient_norms(intervals: Sequence[Sequence[Step]]) -> Series:
     return [(step, sum(values) / len(values)) for step, values in norms if values]
 
 
-def line_chart(title: str, series: Mapping[str, Series]) -> str:
-    """Draw lines over the steps, under one title; empty without finite values."""
+def line_chart(title: str, series: Mapping[str, Series], epoch: float = 0.0) -> str:
+    """Draw lines over the steps (`epoch` of them are an epoch), under one title; empty without finite values."""
     finite = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
     drawn = {name: points for name, points in finite.items() if points}
     if not drawn:
@@ -70,17 +70,17 @@ def line_chart(title: str, series: Mapping[str, Series]) -> str:
     colors = list(zip(cycle(COLORS), drawn, strict=False))
     legend = markup.legend(colors) if len(drawn) > 1 else ""
     ends = "; ".join(f"{name} from {p[0][1]:.4g} to {p[-1][1]:.4g}" for name, p in drawn.items())
-    chart = svg.picture(WIDTH, HEIGHT, "tp-chart", f"{title}: {ends}", _axes_and_lines(drawn, colors))
+    chart = svg.picture(WIDTH, HEIGHT, "tp-chart", f"{title}: {ends}", _axes_and_lines(drawn, colors, epoch))
     return f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {legend}</p>{chart}'
 
 
-def _axes_and_lines(drawn: Mapping[str, Series], colors: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _axes_and_lines(drawn: Mapping[str, Series], colors: Sequence[tuple[str, str]], epoch: float) -> Iterator[str]:
     steps, values = zip(*(point for points in drawn.values() for point in points), strict=True)
     first, last, low, high = min(steps), max(steps), min(values), max(values)
     x = svg.scale(first, max(last, first + 1), LEFT, WIDTH - 12)
     y = svg.scale(low, high, BASE, 10)
     yield from svg.value_axis(sorted({low, high}), y, LEFT, WIDTH - 8, ".3g")
-    yield from svg.step_axis(sorted({first, last}), x, HEIGHT - 6)
+    yield from svg.step_axis(sorted({first, last}), x, HEIGHT - 6, epoch)
     for color, name in colors:
         points = drawn[name]
         yield svg.polyline(((x(step), y(value)) for step, value in points), style=f"stroke:{color}")

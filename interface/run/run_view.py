@@ -233,7 +233,7 @@ class RunView:
             return ""
         curve = draw_curve(self._steps, self._planned.rates, self._marks, self._evaluations)
         legend = CURVE_LEGEND | ({"#8a3fb0": "validation loss"} if self._evaluations else {})
-        return f'{curve}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
+        return f'{markup.curve(curve)}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
 
     def _messages_html(self) -> str:
         """Advice and the newest note; earlier notes are folded behind one line."""

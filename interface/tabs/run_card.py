@@ -55,7 +55,7 @@ def _curve_and_phases(folder: Path) -> tuple[str, str]:
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
     curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""
-    return curve, markup.phases(measure_phases(steps, evaluations))
+    return markup.curve(curve), markup.phases(measure_phases(steps, evaluations))
 
 
 def _report(folder: Path) -> str:

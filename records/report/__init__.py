@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import curve_png, svg
-from .curve_svg import Mark, draw_curve
+from .curve_svg import Mark, draw_curve, steps_per_epoch
 from .graph_file import best_evaluation, graph_entry, read_evaluations, read_steps
 from .report import ReportData, render_report
 from .time_estimate import estimate_time
@@ -22,5 +22,6 @@ __all__ = [
     "read_steps",
     "read_verdict",
     "render_report",
+    "steps_per_epoch",
     "svg",
 ]

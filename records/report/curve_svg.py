@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 640, 270
 LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
 MAX_POINTS, MAX_TOOLTIPS = 600, 200
 MIN_MARK_DISTANCE = 14.0
+CHAR_WIDTH = 8.0
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,19 @@ def draw_curve(
     quarters = sorted({1, *(round(last * quarter / 4) for quarter in range(1, 5))} - {0})
     parts = [
         *_rate_line(rates, x),
-        *step_axis(quarters, x, HEIGHT - 12),
+        *step_axis(quarters, x, HEIGHT - 12, steps_per_epoch(steps)),
         *_loss_lines(steps, [e for e in evaluations if math.isfinite(e.loss)], x),
         *_mark_lines(marks, x),
         *_phase_lines(phase_marks(steps), x),
     ]
     label = describe_curve(steps, last)
     return picture(WIDTH, HEIGHT, "tp-curve", label, parts, preserveAspectRatio="xMidYMid meet")
+
+
+def steps_per_epoch(steps: Sequence[Step]) -> float:
+    """Return the steps of an epoch by the last step that names its epoch; 0 if that is not known."""
+    count = next((step.step / step.epoch for step in reversed(steps) if step.epoch), 0.0)
+    return count if 1 <= count < math.inf else 0.0
 
 
 def phase_marks(steps: Sequence[Step]) -> list[Mark]:
@@ -94,7 +101,8 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
         yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: {_evaluation_text(e)}")
     for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
         figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {s.learning_rate:.3g}"
-        yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}")
+        epoch = f", epoch {s.epoch:.4g}" if s.epoch else ""
+        yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}{epoch}")
 
 
 def _evaluation_text(evaluation: EvaluationDone) -> str:
@@ -135,6 +143,7 @@ def _phase_lines(phases: Sequence[Mark], x: Scale) -> Iterator[str]:
     for row, phase in enumerate(phases):
         place = x(phase.step)
         yield vertical_line(place, TOP, HEIGHT - BOTTOM, "tp-phase", f"from step {phase.step}: {phase.text}")
-        anchor, offset = ("end", -4) if place > WIDTH / 2 else ("start", 4)
+        fits = place + CHAR_WIDTH * len(phase.text) < WIDTH
+        anchor, offset = ("start", 4) if fits else ("end", -4)
         attributes = {"class_": "tp-phase-name", "text_anchor": anchor, "dy": f"{1 + 1.2 * row:g}em"}
         yield element("text", escape(phase.text), x=place + offset, y=TOP, **attributes)

@@ -29,7 +29,7 @@ dl.figures div {display: flex; flex-direction: column-reverse;}
 dl.figures dt {font-size: 0.86rem; color: var(--quiet);}
 dl.figures dd {margin: 0; white-space: nowrap; font-size: 1.14rem; font-weight: 600;
   font-variant-numeric: tabular-nums;}
-.wide {overflow-x: auto;}
+.wide {overflow-x: auto;} .wide th {overflow-wrap: normal;}
 table {width: 100%; border-collapse: collapse;}
 th, td {text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line);}
 tr:last-child td {border-bottom: none;}
@@ -54,6 +54,8 @@ pre {white-space: pre-wrap; font-size: 0.86rem; margin: 8px 0 0;}
 .tp-grid {stroke: var(--line); stroke-width: 1;} .tp-mark {stroke: var(--mark); stroke-width: 3; opacity: 0.55;}
 .tp-phase {stroke: var(--bad); stroke-width: 1.4; stroke-dasharray: 2 3;}
 .tp-phase-name {fill: var(--text); font-size: 12px; paint-order: stroke; stroke: var(--sheet); stroke-width: 4px;}
+.tp-by-step {display: var(--by-step, inline);} .tp-by-epoch {display: var(--by-epoch, none);}
+#by-epoch:checked ~ * {--by-step: none; --by-epoch: inline;}
 .tp-axis {fill: var(--quiet); font-size: 12px;} .tp-rate-axis {fill: var(--rate);}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: var(--smoothed);}
 .key {font-size: 0.9rem; color: var(--quiet); margin-top: 8px;}
@@ -62,6 +64,7 @@ pre {white-space: pre-wrap; font-size: 0.86rem; margin: 8px 0 0;}
 @media (max-width: 620px) {body {padding: 10px 8px 24px;} header, section {padding: 14px;}
   .answers {grid-template-columns: 1fr;} h1 {font-size: 1.35rem;}}
 @media print {:root {--ground: #fff; --sheet: #fff; --text: #000; --quiet: #444; --line: #bbb;}
+  #by-epoch, #by-epoch + label {display: none;}
   body {padding: 0; font-size: 11pt;} header, section {border-radius: 0; border-width: 0 0 1px; padding: 10px 0;}
   h2, h3, .tp-curve, .answers > div, tr {break-inside: avoid;} details:not([open]) {display: none;}}
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 
 Scale = Callable[[float], float]
 """Maps a value to a coordinate."""
+MAX_EPOCH_TICKS = 6
 
 
 def picture(width: int, height: int, css_class: str, label: str, parts: Iterable[str], **more: str) -> str:
@@ -57,9 +59,27 @@ def value_axis(values: Iterable[float], y: Scale, left: int, right: int, number_
         yield axis_label(left - 6, y(value) + 4, format(value, number_format), "end")
 
 
-def step_axis(steps: Iterable[int], x: Scale, baseline: int) -> Iterator[str]:
-    """The numbers of these steps in a row."""
-    return (axis_label(x(step), baseline, str(step), "middle") for step in steps)
+def step_axis(steps: Sequence[int], x: Scale, baseline: int, steps_per_epoch: float = 0.0) -> Iterator[str]:
+    """The numbers of these steps in a row, and the epochs of the same range; CSS shows one of both."""
+    by_step = [axis_label(x(step), baseline, str(step), "middle") for step in steps]
+    if not steps_per_epoch:
+        yield from by_step
+        return
+    epochs = epoch_ticks(steps[0] / steps_per_epoch, steps[-1] / steps_per_epoch)
+    by_epoch = [axis_label(x(epoch * steps_per_epoch), baseline, f"{epoch:.4g}", "middle") for epoch in epochs]
+    yield element("g", "".join(by_step), class_="tp-by-step")
+    yield element("g", "".join(by_epoch), class_="tp-by-epoch")
+
+
+def epoch_ticks(first: float, last: float) -> list[float]:
+    """At most `MAX_EPOCH_TICKS` round numbers of epochs in a range; its end if there are none."""
+    if last <= first:
+        return [last]
+    least = (last - first) / (MAX_EPOCH_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    size = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
+    numbers = range(math.ceil(first / size), math.floor(last / size + 1e-3) + 1)
+    return [float(f"{number * size:.6g}") for number in numbers] or [last]
 
 
 def scale(low: float, high: float, start: float, end: float) -> Scale:

@@ -21,6 +21,8 @@ from training_pro.core.jobs.events import (
     Step,
 )
 from training_pro.core.jobs.job import Job
+from training_pro.interface.base import load_script
+from training_pro.interface.base.style import CSS
 from training_pro.interface.run.charts import run_charts
 from training_pro.interface.run.run_view import RunView
 
@@ -214,3 +216,14 @@ def test_the_live_page_has_a_table_by_phase_with_the_context_gain():
     assert rows[2][:2] == ["sequential", "1 (3 to 3)"]
     assert "<span>context gain</span>" in html
     assert "<th>Phase</th>" not in view_of(planned(6), first, step(1, 6)).html()
+
+
+def test_one_switch_shows_all_curves_by_step_or_by_epoch():
+    view = view_of(planned(6), *(step(n, 6) for n in range(1, 7)))
+    assert view.html().count("data-tp-axis") == 1
+    charts = view.extra_charts()
+    assert charts.count("tp-by-step") == charts.count("tp-by-epoch") == charts.count("<svg") > 1
+    assert "data-tp-axis" not in view_of(planned(6)).html()
+    classes = {"tp-by-step", "tp-by-epoch"}
+    assert all(f".{name} {{display: var(--{name}" in CSS for name in classes)
+    assert "[data-tp-axis]" in load_script("clicks")

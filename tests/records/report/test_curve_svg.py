@@ -11,9 +11,11 @@ from training_pro.records.report.curve_svg import (
     Mark,
     describe_curve,
     draw_curve,
+    steps_per_epoch,
     thin_steps,
 )
 from training_pro.records.report.graph_file import read_evaluations, read_steps
+from training_pro.records.report.svg import MAX_EPOCH_TICKS, epoch_ticks
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 
@@ -138,7 +140,13 @@ def test_each_phase_begins_with_a_line_and_its_name():
     places = [float(line.get("x1")) for line in lines_of_phases]
     assert places == sorted(set(places))
     assert [name.get("dy") for name in names] == ["1em", "2.2em", "3.4em"]
-    assert [name.get("text-anchor") for name in names] == ["start", "start", "end"]
+    assert [name.get("text-anchor") for name in names] == ["start", "start", "start"]
+
+
+def test_the_name_of_a_phase_stays_in_the_picture():
+    late = with_phases(10, ("by length", "sequential"), (1, 10))
+    names = [text for text in parsed(draw_curve(late, RATES)).iter("text") if text.get("class") == "tp-phase-name"]
+    assert [name.get("text-anchor") for name in names] == ["start", "end"]
 
 
 def test_a_run_with_one_order_has_no_marks_of_phases():
@@ -149,3 +157,32 @@ def test_a_point_of_the_validation_loss_has_all_its_figures():
     figures = {"eval_loss": 2.0, "eval_perplexity": 7.389, "context_gain": 0.0125}
     picture = draw_curve(points(8), RATES, [], read_evaluations([{"current_steps": 4, **figures}]))
     assert "step 4: validation loss 2.0000, perplexity 7.389, context gain 0.0125" in picture
+
+
+def axis_labels(picture, css_class):
+    (group,) = [group for group in parsed(picture).iter("g") if group.get("class") == css_class]
+    return [(float(text.get("x")), text.text) for text in group.iter("text")]
+
+
+def test_the_axis_counts_steps_or_epochs_of_the_same_points():
+    picture = draw_curve(with_phases(), RATES)
+    by_step, by_epoch = axis_labels(picture, "tp-by-step"), axis_labels(picture, "tp-by-epoch")
+    assert [text for _, text in by_step] == ["1", "2", "5", "8", "10"]
+    assert [text for _, text in by_epoch] == ["0.5", "1", "1.5", "2", "2.5"]
+    places = {text: place for place, text in by_step}
+    assert {text: place for place, text in by_epoch}["2"] == places["8"]  # four steps an epoch
+    assert "learning rate 0, epoch 0.25" in picture
+
+
+def test_without_known_epochs_there_are_only_steps():
+    assert steps_per_epoch(points(4)) == 0
+    assert "tp-by-" not in draw_curve(points(4), RATES)
+
+
+@pytest.mark.parametrize("last", [0.001, 0.3, 1, 2, 7.5, 33, 1000])
+def test_epochs_on_the_axis_are_few_round_numbers(last):
+    ticks = epoch_ticks(0, last)
+    assert 2 <= len(ticks) <= MAX_EPOCH_TICKS
+    assert all(0 <= tick <= last and len(f"{tick:g}") <= 6 for tick in ticks)
+    assert ticks[-1] > last / 2
+    assert epoch_ticks(last, last) == [last]

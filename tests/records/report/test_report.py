@@ -232,4 +232,5 @@ def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
     assert "0.0400 to 0.0800" in table
     assert "Context gain" in text[text.index("Validation Step") :]
     assert html.count("tp-phase-name") > 2
+    assert 'id="by-epoch"' in html
     assert "Phases" not in CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH))).text
