@@ -240,8 +240,8 @@ class StepSettings:
     accumulation: int = integer(
         1,
         "Gradient Accumulation",
-        "Number of batches in one step. The weights change once per step, so this acts as a larger batch "
-        "without more VRAM, and each step takes longer.",
+        "Number of batches in one step: more time, not more VRAM. The loss is averaged over all tokens of the "
+        "step, so the gradients are those of one larger batch, up to rounding.",
         bounds=(1, 1024),
     )
     epochs: float = number(
