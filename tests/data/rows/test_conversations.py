@@ -6,6 +6,7 @@ import csv
 import io
 import random
 import sqlite3
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -61,6 +62,9 @@ def test_no_pair_crosses_two_conversations_of_three_turns():
         order, follows, found = arranged(rows, columns)
         assert sorted(order) == list(range(3 * count))
         assert found == count
+        learned = [tuple(rows[number].values()) for number in order]
+        assert all([turn for _, turn in learned[n : n + 3]] == [0, 1, 2] for n in range(0, 3 * count, 3))
+        assert all(len({name for name, _ in learned[n : n + 3]}) == 1 for n in range(0, 3 * count, 3))
         successors = [n + 1 if n + 1 < len(order) and follows[n + 1] else -1 for n in range(len(order))]
         couples, _ = find_pairs(np.arange(len(order)), successors, [1] * len(order), 0)
         assert len(couples) == count  # turns 0 and 1 of each; turn 2 has no partner
@@ -68,6 +72,31 @@ def test_no_pair_crosses_two_conversations_of_three_turns():
             first, second = (rows[order[number]] for number in couple)
             assert first["conversation_id"] == second["conversation_id"]
             assert (first["turn"], second["turn"]) == (0, 1)
+
+
+def test_all_orders_of_the_rows_give_each_conversation_from_its_first_to_its_last_turn():
+    columns = ConversationColumns("conversation_id", "turn")
+    turns = [{"conversation_id": name, "turn": turn} for name in "xy" for turn in (1, 2, 3)]
+    for rows in permutations(turns):
+        order, follows, _ = arranged(rows, columns)
+        names = dict.fromkeys(row["conversation_id"] for row in rows)  # as the file begins them
+        wanted = [{"conversation_id": name, "turn": turn} for name in names for turn in (1, 2, 3)]
+        assert [rows[number] for number in order] == wanted
+        assert follows == [False, True, True] * 2
+
+
+def test_what_is_left_of_an_epoch_keeps_the_order_within_each_conversation():
+    """The sequential phase may begin in the middle of an epoch, after any examples have been drawn."""
+    rng, columns = random.Random(3), ConversationColumns("conversation_id", "turn")
+    for _ in range(10_000):
+        rows = [{"conversation_id": n, "turn": turn} for n in range(rng.randint(1, 6)) for turn in range(3)]
+        rng.shuffle(rows)
+        order, _, _ = arranged(rows, columns)
+        left = sorted(rng.sample(range(len(rows)), rng.randint(0, len(rows))))  # numbers of examples
+        places = [tuple(rows[order[number]].values()) for number in left]
+        conversations = list(dict.fromkeys(name for name, _ in places))
+        wanted = [place for name in conversations for place in sorted(p for p in places if p[0] == name)]
+        assert places == wanted
 
 
 def test_no_pair_crosses_two_trees_of_messages():
