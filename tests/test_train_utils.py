@@ -12,6 +12,7 @@ from training_pro.train_utils import (
     format_count,
     format_times_range,
     head_rows,
+    known_columns,
     natural_key,
     plural,
     size,
@@ -193,3 +194,17 @@ def test_plurals():
 
 def test_a_time_beyond_the_calendar_is_given_in_years():
     assert time_of_day(1.8e9 + 1e12, 1.8e9) == "in 31,688 years"
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize(("examples", "batch", "accumulation"), [(10, 4, 1), (10, 2, 2), (16, 4, 2), (3, 4, 2)])
+def test_the_examples_of_the_steps_of_an_epoch_are_all_examples(examples, batch, accumulation, processes):
+    plan = StepPlan(examples, batch, accumulation, epochs=2, processes=processes)
+    counts = [plan.examples_in_step(step) for step in range(1, 2 * plan.steps_per_epoch + 1)]
+    assert sum(counts) == 2 * (examples + plan.repeated_examples)
+    assert all(0 < count <= plan.examples_per_step for count in counts)
+
+
+def test_columns_without_values_are_left_out_of_a_table():
+    assert known_columns([("a", "b", "c"), ("1", "", "-"), ("2", "x", "")]) == [("a", "b"), ("1", ""), ("2", "x")]
+    assert known_columns([("a", "b")]) == []
