@@ -166,7 +166,9 @@ def _prepare_rows(
     settings, seed, truncate = context.settings, context.settings.what.seed, _truncation(context, rules)
     source, validation, findings = rows.source, Split(), list(rows.findings)
     if settings.aside.eval_share:
-        source, held_out = split_rows(source, settings.aside.eval_share, seed=seed)
+        in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
+        share = settings.aside.eval_share
+        source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
         validation = Split.of([truncate(held_out).source], WHOLE_DATASET, seed)
         findings += [] if len(held_out) else [_empty_split_problem(source.name)]
     truncated = truncate(source)

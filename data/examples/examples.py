@@ -95,6 +95,7 @@ class RowSource:
     follows: Flags  # whether the row before it here is also the one before it in the file
     unit: str  # what a position counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
+    has_conversations: bool = False  # whether `follows` is true only within conversations that the rows name
 
     def __len__(self) -> int:
         return len(self.rows)

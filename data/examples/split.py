@@ -85,16 +85,28 @@ def split_texts(
     return learned, held_out
 
 
-def split_rows(source: RowSource, share: float, *, seed: int) -> tuple[RowSource, RowSource]:
-    """Split rows into a training part and a validation part; the examples of one row stay together."""
-    rows = defaultdict[int, list[int]](list)
-    for number, row in enumerate(source.rows.tolist()):
-        rows[row].append(number)
-    examples = list(rows.values())
+def split_rows(
+    source: RowSource, share: float, *, seed: int, whole_conversations: bool = False
+) -> tuple[RowSource, RowSource]:
+    """Split rows into a training part and a validation part; the examples of one row stay together.
+
+    With `whole_conversations` also the rows of a conversation, if there are several.
+    """
+    parts = defaultdict[int, list[int]](list)
+    for number, part in enumerate((_conversations(source) if whole_conversations else source.rows).tolist()):
+        parts[part].append(number)
+    examples = list(parts.values())
     contents = [b"".join(source.ids(number).tobytes() for number in numbers) for numbers in examples]
     validation = _choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
-    held_out = np.array(sorted(number for row in validation for number in examples[row]), np.int64)
+    held_out = np.array(sorted(number for part in validation for number in examples[part]), np.int64)
     return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
+
+
+def _conversations(source: RowSource) -> Ints:
+    """Number the conversation of each example; that is its row unless the rows name several conversations."""
+    begins = ~source.follows & (np.diff(source.rows, prepend=-1) != 0)
+    numbers: Ints = np.cumsum(begins) if source.has_conversations and begins.sum() > 1 else source.rows
+    return numbers
 
 
 def _choose_parts(

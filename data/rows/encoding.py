@@ -7,7 +7,7 @@ before it is not, even where the tokenizer merged characters across the border.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -136,7 +136,10 @@ class RowEncoder:
         all_flags = np.concatenate(flags) if flags else np.zeros(0, bool)
         positions = (np.array(numbers, np.int64), np.array(follows, bool))
         source = RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
-        return reorder_rows(source, *self.conversations.arrange(source.follows)) if self.conversations else source
+        if self.conversations is None:
+            return source
+        arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
+        return replace(arranged, has_conversations=True)
 
     def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
         previous = 0

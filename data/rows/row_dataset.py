@@ -59,14 +59,15 @@ def load_or_restore(
 
 
 def _store_entry(rows: RowDataset) -> StoreEntry:
+    source = rows.source
     metadata = {
-        "source": {"name": rows.source.name, "unit": rows.source.unit},
+        "source": {"name": source.name, "unit": source.unit, "has_conversations": source.has_conversations},
         "counts": asdict(rows.counts),
         "what": rows.what,
         "notes": rows.notes,
         "findings": list(map(astuple, rows.findings)),
     }
-    return StoreEntry({name: getattr(rows.source, name) for name in ROW_ARRAYS}, metadata)
+    return StoreEntry({name: getattr(source, name) for name in ROW_ARRAYS}, metadata)
 
 
 def _restore(entry: StoreEntry, tokenizer: Tokenizer) -> RowDataset:

@@ -309,6 +309,38 @@ def test_exchanges_of_one_chat_are_on_one_side_of_the_validation_split(tmp_path)
     assert (len(data.examples), len(data.validation)) == (48, 12)
 
 
+def test_a_conversation_is_on_one_side_of_the_validation_split_of_hybrid_batching(tmp_path):
+    rows = [exchange(conversation, turn) for turn in (2, 0, 1) for conversation in range(40)]
+    folders = make_folders(tmp_path)
+    (folders.datasets / "a.jsonl").write_text(as_json("a.jsonl", rows))
+    options = {"eval_share": 0.1, "batching": "length_then_order"}
+    settings = training_settings({"name": "a", "data": ["a.jsonl"], **options})
+    card = ModelCard("toy", {}, CHATML.tokenizer, "auto")
+    read, cached = (prepare(settings, folders, card, CHATML, lambda text, _: None) for _ in "ab")
+    assert read.validation.digest() == cached.validation.digest()
+    numbers = [{int(e.place.split()[1]) - 1 for e in side} for side in (cached.examples, cached.validation)]
+    learned, held_out = ({rows[number]["conversation_id"] for number in side} for side in numbers)
+    assert not learned & held_out
+    assert (len(learned), len(held_out)) == (36, 4)
+    follow = sum(number >= 0 for number in cached.validation.successors())
+    assert follow == 2 * 4  # what the context gain is measured on
+
+
+def test_other_orders_and_rows_without_conversations_are_split_by_rows(tmp_path):
+    rows = [exchange(conversation, turn) for conversation in range(40) for turn in range(3)]
+    plain = [question(row["conversation_id"], row["turn"]) for row in rows]
+    hybrid, share = {"batching": "length_then_order"}, {"eval_share": 0.1}
+    by_row = prepare_rows(tmp_path / "a", CHATML, {"a.jsonl": rows}, **share).validation.digest()
+    assert prepare_rows(tmp_path / "b", CHATML, {"a.jsonl": plain}, **share).validation.digest() == by_row
+    assert (
+        prepare_rows(tmp_path / "c", CHATML, {"a.jsonl": plain}, **share, **hybrid).validation.digest() == by_row
+    )
+    alone = prepare_rows(
+        tmp_path / "d", CHATML, {"a.jsonl": [exchange("x", n) for n in range(40)]}, **share, **hybrid
+    )
+    assert len(alone.validation) == 4  # one conversation can only be split by rows
+
+
 def test_check_names_the_setting_where_chats_make_no_pairs(tmp_path):
     rows = [chat("Who?", "I.", "Why?", "So.", conversation_id=n) for n in range(40)]
     sentences = prepare_rows(tmp_path / "a", CHATML, {"a.jsonl": rows}, epochs=3, **PAIRS).report.advice
