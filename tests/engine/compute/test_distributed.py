@@ -101,6 +101,25 @@ def assert_same_evaluations(place):
         assert len(shared["eval_by_source"]) == 2
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_two_processes_change_the_phase_by_loss_and_evaluate_it_together(place):
+    place.write("rows.jsonl", rows(40))
+    order = ["--batching", "length_then_order", "--switch-after", "loss"]
+    band = ["--switch-loss-low", "5", "--switch-loss-high", "6.1", "--learning-rate", "1e-2"]
+    more = ["--name", "a", "--batch-size", "2", "--epochs", "3", "--eval-share", "0.2", "--eval-every", "1000"]
+    with start(place, *order, *band, *more) as run:
+        _, stderr = run.communicate(timeout=280)
+    assert run.returncode == 0, stderr
+    graph = read_graph(place, "a")
+    steps = [entry for entry in graph if "loss" in entry]
+    switch = next(b["current_steps"] for b in steps if b["phase"] == "sequential") - 1
+    assert 1 < switch < len(steps)
+    assert [e["current_steps"] for e in graph if "eval_loss" in e] == [0, switch, len(steps)]
+    assert sum(step["examples"] for step in steps) == 3 * 32
+    assert "By phase of hybrid batching:" in stderr
+
+
 @pytest.fixture
 def evaluation():
     """Evaluation loop with batches of one, and seven examples of two groups."""
