@@ -83,7 +83,7 @@ def test_without_names_columns_have_numbers(tmp_path):
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
     content = {"a.csv": "Frage;Die Antwort;Jahr\nWer?;Ich war es.;1999\nWas?;Ein Hund war es.;2001\n"}
     with pytest.raises(
-        DataError, match=r'have the columns Frage, Die Antwort, Jahr.*output=ANSWERS.*spaces in double quotes'
+        DataError, match=r"have the columns Frage, Die Antwort, Jahr.*output=ANSWERS.*spaces in double quotes"
     ):
         prepare_rows(tmp_path / "a", family("ChatML"), content)
     data = prepare_rows(
