@@ -11,6 +11,8 @@ from typing import Any
 MLP_LAYERS = frozenset({"up", "down", "gate"})
 FUSED_LAYERS = frozenset({"up", "gate"})
 """Layers that share one tensor in the experts."""
+OUTER_LAYERS = EMBEDDINGS, HEAD = "embed_tokens", "lm_head"
+"""Words for the embeddings and the output layer of any model; they get a LoRA only where they are named."""
 MIN_PEFT_VERSION = (0, 20)
 LORA_EXPERT_TYPES = frozenset(
     {
@@ -175,7 +177,8 @@ class ModelShape:
             return rank * self.counted.lora
         targets = [side for side in self._linear_layers() if self._is_target(side[1], parts)]
         dense = sum(count * rank * (wide + narrow) for count, _, wide, narrow in targets)
-        return dense + rank * self._expert_lora_weights(parts)
+        outer = len(set(OUTER_LAYERS).intersection(parts or ())) * rank * (self.vocabulary + self.hidden)
+        return dense + outer + rank * self._expert_lora_weights(parts)
 
     def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
         is_asked = parts is None or name in parts

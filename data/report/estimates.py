@@ -13,7 +13,7 @@ from ...core.errors import Remedy
 from ...core.files import free_bytes, nearest_existing
 from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
-from ...core.model_shape import BITS_OF_WEIGHTS, ModelShape, model_bytes
+from ...core.model_shape import BITS_OF_WEIGHTS, HEAD, OUTER_LAYERS, ModelShape, model_bytes
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from ...train_utils import StepPlan, head_rows, plural, size
 from ..examples import Examples
@@ -112,7 +112,7 @@ class MemoryModel:
         all_layers = tokens * shape.layers * numbers
         activations = tokens * (shape.layers * shape.hidden + numbers) if checkpointing else all_layers
         overhead = 6e8 + 0.05 * weights if self.on_card else CPU_FRAGMENTATION * all_layers * compute_bytes
-        rows = min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
+        rows = learned if _trains_head(lora) else min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
         state_bytes = 0.0 if "paged" in settings.learning.optimizer else optimizer_state_bytes(settings)
         return MemoryEstimate(
             weights=round(weights),
@@ -143,6 +143,11 @@ def _layer_activations(shape: ModelShape, lora: LoraSettings, compute_bytes: int
     feed = product * shape.active_feed + parts.get("down", (0, 0))[0]
     copies = sum(wide for wide, _ in parts.values()) if lora.dropout else 0
     return norms + inputs + attention + feed + copies + lora.rank * len(parts)
+
+
+def _trains_head(lora: LoraSettings) -> bool:
+    """Whether the output layer is trained: its logits are then computed for all supervised rows at once."""
+    return lora.whole_model or lora.train_head or HEAD in lora.targets
 
 
 def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
@@ -266,7 +271,7 @@ def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:
     if isinstance(targets, str):
         return frozenset(TARGET_CHOICES[targets]) if targets in TARGET_CHOICES else None
     names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
-    return names if names <= LAYER_NAMES else None
+    return names if names <= LAYER_NAMES.union(OUTER_LAYERS) else None
 
 
 def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
@@ -280,7 +285,7 @@ def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
     """Whether all targets are modules that every decoder layer has; a full path means only one module."""
     if isinstance(targets, str):
         return targets == SETTINGS["targets"].default or targets in TARGET_CHOICES
-    return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES
+    return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES.union(OUTER_LAYERS)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .dtypes import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabl
 from .meta_model import build_meta_model, lora_problems
 from .param_count import add_param_count
 from .state_guards import pause_training_mode, preserve_rng, restore_methods
-from .targets import adapted_layers, count_layer_names, refuse_misplaced_targets, resolve_targets
+from .targets import adapted_layers, count_layer_names, refuse_misplaced_targets, resolve_targets, tied_layer_notes
 from .warm_start import load_initial_weights, refuse_shape_mismatch
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "restore_methods",
     "slow_dtype_advice",
     "snapshot_adapters",
+    "tied_layer_notes",
     "translate_safetensors_errors",
     "without_loras",
 ]

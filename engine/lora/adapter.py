@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -33,10 +34,17 @@ from .targets import (
 )
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+TIED_WARNING = "Model (has|with) `tie_word_embeddings=True`"
+_OVERLAP_HINT = "Remove them from Target modules, or turn Train Head off."
 
 
 def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
     """Build PEFT's LoraConfig from the settings."""
+    saved = _head_and_embeddings(model) if lora.train_head else []
+    if overlap := [name for name in saved if name in targets.names]:
+        raise SettingsError(
+            [f"Target modules: Train Head trains {' and '.join(overlap)} in full. {_OVERLAP_HINT}"]
+        )
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -48,7 +56,7 @@ def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
         if lora.targets == ALL_LINEAR and not is_multimodal(model)
         else list(targets.names),
         exclude_modules=list(targets.left_out) or None,
-        modules_to_save=_head_and_embeddings(model) if lora.train_head else None,
+        modules_to_save=saved or None,
         fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
         bias="none",
     )
@@ -70,7 +78,9 @@ def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel
 
 def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     try:
-        model = get_peft_model(base, config)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", TIED_WARNING)  # trained copies are tied below, LoRAs need not be
+            model = get_peft_model(base, config)
     except ValueError as error:
         if problems := list(_expert_problems(config)):
             raise SettingsError(problems) from error
@@ -109,7 +119,8 @@ def tie_weights(model: PeftModel) -> None:
 def save_adapter(model: PeftModel, folder: Path) -> None:
     """Save the LoRA in PEFT's two files; the same LoRA always gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in get_peft_model_state_dict(model).items()}
+    trained = get_peft_model_state_dict(model, save_embedding_layers=False)  # they stay as the base model has them
+    state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in trained.items()}
     with translate_safetensors_errors():
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[model.active_adapter])

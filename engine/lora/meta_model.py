@@ -29,7 +29,7 @@ def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
     if model is None:
         return
     try:
-        resolve_targets(lora.targets, model)
+        lora_config(lora, model, resolve_targets(lora.targets, model))
         if _has_experts(model):
             _try_injection(lora, host)
     except SettingsError as error:

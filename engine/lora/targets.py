@@ -19,6 +19,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch.nn import Module
 
 from ...core.errors import SettingsError
+from ...core.model_shape import OUTER_LAYERS
 from ...data.report import TARGET_CHOICES
 
 ALL_LINEAR = "all-linear"
@@ -54,23 +55,24 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
     if targets == ALL_LINEAR:
         description = "all linear layers of the text part" if is_multimodal(model) else "all linear layers"
         return Targets(tuple(name for name in layers if name not in unfit), description, unfit)
-    requested = _requested(targets)
+    outer = {} if isinstance(targets, str) else outer_layers(model)
+    requested, named = _requested(targets, outer), [*layers, *(name for names in outer.values() for name in names)]
     missing = [
-        label for label, suffixes in requested.items() if not any(_matches_any(name, suffixes) for name in layers)
+        label for label, suffixes in requested.items() if not any(_matches_any(name, suffixes) for name in named)
     ]
     if missing:
         raise SettingsError([_missing_message(missing, layers)])
-    names = tuple(name for name in layers if any(_matches_any(name, suffixes) for suffixes in requested.values()))
+    names = tuple(name for name in named if any(_matches_any(name, suffixes) for suffixes in requested.values()))
     if selected_unfit := [name for name in names if name in unfit]:
         raise SettingsError([_unfit_message(selected_unfit)])
     return Targets(names, targets if isinstance(targets, str) else CUSTOM_LIST)
 
 
-def _requested(targets: str | tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _requested(targets: str | tuple[str, ...], outer: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
     """Requested layers as words, each with the names that it may have."""
     if isinstance(targets, str):
         return {_WORDS[part]: _NAMES[part] for part in TARGET_CHOICES[targets]}
-    return {name: (name,) for name in targets}
+    return {name: (name, *outer.get(name, ())) for name in targets}
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -79,6 +81,14 @@ def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     for name, module in named_base_modules(model):
         if module is not head and module in text_modules and is_linear(module):
             yield name, module
+
+
+def outer_layers(model: Any) -> dict[str, dict[str, torch.nn.Module]]:
+    """Embeddings and output layer with their full names, under the words that mean them in any model."""
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    words = {word: unwrap_layer(layer) for word, layer in zip(OUTER_LAYERS, layers, strict=True)}
+    modules = list(named_base_modules(model))
+    return {word: {name: module for name, module in modules if module is layer} for word, layer in words.items()}
 
 
 def can_hold_lora(layer: torch.nn.Module, name: str, model: Any) -> bool:
@@ -141,7 +151,8 @@ def is_transposed(module: torch.nn.Module) -> bool:
 def count_layer_names(model: torch.nn.Module) -> dict[str, int]:
     """Count the layers per short name that a user can choose as targets."""
     names = [name for name, layer in linear_layers(model) if can_hold_lora(layer, name, model)]
-    return dict(sorted(Counter(name.rpartition(".")[2] for name in names).items()))
+    outer = {word: len(layers) for word, layers in outer_layers(model).items() if layers}
+    return dict(sorted(Counter(name.rpartition(".")[2] for name in names).items())) | outer
 
 
 def adapted_layers(model: torch.nn.Module) -> tuple[str, ...]:
@@ -164,6 +175,17 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
         )
 
 
+def tied_layer_notes(targets: Targets, model: Any) -> Iterator[str]:
+    """Explain a LoRA on the embeddings or the output layer where the two share their weights."""
+    layers = {name: layer for found in outer_layers(model).values() for name, layer in found.items()}
+    is_tied = len(layers) == 2 and len({id(layer.weight) for layer in layers.values()}) == 1
+    if is_tied and layers.keys() & set(targets.names):
+        yield (
+            "The embeddings and the output layer share their weights in this model. Each LoRA changes only its "
+            "own layer, and a merged model stores both."
+        )
+
+
 def _base_name(name: str, layer: Any) -> str:
     tensor = getattr(layer, "parameter_name", None)
     base_name = name.replace(".base_layer", "").removeprefix("base_model.model.")
@@ -175,7 +197,7 @@ def _matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) -> str:
-    existing = sorted({name.rpartition(".")[2] for name in layers})
+    existing = dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS])
     return (
         f"Target modules: this model has no layer called {', '.join(missing)}. It has "
         f"{', '.join(existing)}. Choose all linear layers, or enter some of these."

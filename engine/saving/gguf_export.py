@@ -30,13 +30,15 @@ from .gguf_row_order import (
 
 CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
-LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?P<half>[AB])\.weight$")
+LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?:embedding_)?(?P<half>[AB])(?:\.weight)?$")
 BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
 """The base model's own head. If a LoRA targets the head, PEFT saves this copy, too."""
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
 MERGE_HINT = "Merge it into the model instead, and convert the merged model with llama.cpp."
 ATTENTION_ONLY_HINT = " Or train one on q-k-v-o only."
+EMBEDDINGS = "token_embd"
+"""Its tensor, of whose LoRA llama.cpp looks up rows of A, so that A is transposed."""
 Tensors = Mapping[str, Matrix]
 
 
@@ -170,20 +172,21 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
             f"The LoRA {lora_name!r} can't be exported as GGUF: llama.cpp's {base.architecture} has "
-            f"no tensor for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
+            f"no tensor of its own for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)
     tensors: dict[str, Matrix] = {}
     for name, layer in layers.items():
-        tensors[f"{names[name]}.weight.lora_a"] = _reordered(name, layer.down.T, base, COLUMN_ORDERS).T
+        down = _reordered(name, layer.down.T, base, COLUMN_ORDERS)
+        tensors[f"{names[name]}.weight.lora_a"] = down if names[name] == EMBEDDINGS else down.T
         up = _reordered(name, layer.up, base, ROW_ORDERS)
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
 
 def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
-    """llama.cpp's names of the layers that it has; with tied embeddings it has no head."""
+    """llama.cpp's names of the layers that it has; it puts a LoRA on tied embeddings on the head too."""
     import gguf
 
     architectures = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -193,7 +196,7 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
             "install --upgrade gguf"
         )
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
-    absent = (*IGNORED_TENSORS.get(base.architecture, ()), *(["output"] if base.tied else []))
+    absent = (*IGNORED_TENSORS.get(base.architecture, ()), *([EMBEDDINGS, "output"] if base.tied else []))
     names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}
     return {layer: name for layer, name in names.items() if name and name not in absent}
 

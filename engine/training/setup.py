@@ -33,6 +33,7 @@ from ..lora import (
     refuse_misplaced_targets,
     resolve_targets,
     slow_dtype_advice,
+    tied_layer_notes,
     without_loras,
 )
 from ..plan import RunPlan
@@ -100,6 +101,8 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     with inject_lora(base, lora_config(settings.lora, base, targets)) as model:
         refuse_misplaced_targets(targets, model)
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
+        for note in tied_layer_notes(targets, base):
+            job.log.append(Note(text=note))
         _check_trainable_dtypes(model, settings, job)
         if run_plan.folder.initial_lora is not None and not run_plan.folder.is_open:
             load_initial_weights(model, run_plan.folder.initial_lora)

@@ -212,7 +212,8 @@ def test_layers_are_counted_without_loading_the_model(place):
     host = place.host()
     counts = PeftEngine().layers(host)
     assert host._loaded is None
-    assert counts == dict.fromkeys(sorted(counts), 2)
+    outer = {"embed_tokens": 1, "lm_head": 1}
+    assert counts == dict.fromkeys(sorted(counts), 2) | outer
     assert {"q_proj", "down_proj"} <= counts.keys()
     host.loaded_model()
     assert PeftEngine().layers(host) == counts
