@@ -72,6 +72,7 @@ class ParamCounts:
     linear: int
     other: int
     lora: int  # weights of a LoRA of rank 1 on the target layers
+    full: int = 0  # weights of the model itself that are trained beside it, without those of Train Head
 
 
 def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -179,6 +180,11 @@ class ModelShape:
         dense = sum(count * rank * (wide + narrow) for count, _, wide, narrow in targets)
         outer = len(set(OUTER_LAYERS).intersection(parts or ())) * rank * (self.vocabulary + self.hidden)
         return dense + outer + rank * self._expert_lora_weights(parts)
+
+    @property
+    def full_weights(self) -> int:
+        """Weights of the model itself that are trained beside the LoRA, without those of Train Head."""
+        return self.counted.full if self.counted else 0
 
     def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
         is_asked = parts is None or name in parts

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import columns_problem
-from .name_rules import name_problem, shard_size_problem
+from .name_rules import layer_numbers, layers_problem, name_problem, shard_size_problem
 from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
 FULL_FINETUNE = "full"
@@ -456,6 +456,28 @@ class LoraSettings:
         "much memory and disk space; an 8-bit optimizer helps.",
         fixed=True,
     )
+    modules_to_save: str | tuple[str, ...] = choice(
+        "Modules to save",
+        "Modules that are trained in full and saved with the LoRA, such as norm. Enter names of the model's own "
+        "modules.",
+        {"none": "None"},
+        free=True,
+        fixed=True,
+    )
+    bias: str = choice(
+        "Bias",
+        "Also train biases of the model, where it has any: all of them, or those of the layers with a LoRA. Most "
+        "newer models have none.",
+        {"none": "None", "all": "All biases", "lora_only": "Those of the layers with a LoRA"},
+        fixed=True,
+    )
+    layers_to_transform: str = text(
+        "",
+        "Layers to transform",
+        "Numbers of the decoder layers that get a LoRA, counted from 0, such as 0-7,12. Empty means all.",
+        check=layers_problem,
+        fixed=True,
+    )
     lora_plus: float = number(
         1.0,
         "LoRA+",
@@ -467,8 +489,8 @@ class LoraSettings:
     head_rate: float = number(
         1.0,
         "Train Head, rate",
-        "Learning rate of the embeddings and the output layer, as a share of the learning rate of the LoRA. A "
-        "small share such as 0.1 changes known words less.",
+        "Learning rate of the embeddings and the output layer, and of Modules to save, as a share of the learning "
+        "rate of the LoRA. A small share such as 0.1 changes known words less.",
         bounds=(0.001, 100),
         fixed=True,
     )
@@ -477,6 +499,16 @@ class LoraSettings:
     def strength(self) -> float:
         """The factor on the output of the LoRA: `scaling` in PEFT."""
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    @property
+    def saved_modules(self) -> tuple[str, ...]:
+        """The names in `modules_to_save`."""
+        return () if isinstance(self.modules_to_save, str) else self.modules_to_save
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """The numbers in `layers_to_transform`; empty for all layers."""
+        return layer_numbers(self.layers_to_transform)
 
     @property
     def whole_model(self) -> bool:

@@ -48,3 +48,18 @@ def shard_size_problem(text: str) -> str:
     if re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
         return ""
     return f"{text!r} is not a size. Write it like 500MB or 5GB."
+
+
+def layer_numbers(text: str) -> frozenset[int]:
+    """Return the numbers in a list of layers such as '0-7,12'."""
+    bounds = [part.split("-") for part in text.replace(" ", "").split(",") if part]
+    return frozenset(number for part in bounds for number in range(int(part[0]), int(part[-1]) + 1))
+
+
+def layers_problem(text: str) -> str:
+    """Return what is wrong with a list of layers, or an empty string."""
+    if not re.fullmatch(r"\s*|\s*\d{1,4}\s*(-\s*\d{1,4}\s*)?(,\s*\d{1,4}\s*(-\s*\d{1,4}\s*)?)*", text):
+        return f"{text!r} is not a list of layers. Write it like 0-7,12."
+    ranges = [part.split("-") for part in text.split(",") if "-" in part]
+    backward = [f"{first.strip()}-{last.strip()}" for first, last in ranges if int(first) > int(last)]
+    return f"{backward[0]} goes backward. Write the lower number first." if backward else ""

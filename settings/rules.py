@@ -25,7 +25,8 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
             "eval_every",
             "Evaluate every (steps): there is no validation split, so there is nothing to evaluate.",
         )
-    if settings.lora.head_rate != 1 and not settings.lora.train_head:
+    lora = settings.lora
+    if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
         yield note("head_rate", "Train Head, rate: this has no effect because Train Head is off.")
 
 

@@ -106,6 +106,7 @@ class MemoryModel:
             trained, weight_bytes = shape.linear_weights + shape.other_weights, compute_bytes
             new_experts = 0
         head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if lora.train_head else 0
+        head += shape.full_weights
         longest, learned = self.lengths[:batch], sum(self.learned[:batch])
         tokens = sum(longest) if settings.machine.packing != "off" else len(longest) * longest[0]
         numbers = _layer_activations(shape, lora, compute_bytes)
@@ -147,7 +148,7 @@ def _layer_activations(shape: ModelShape, lora: LoraSettings, compute_bytes: int
 
 def _trains_head(lora: LoraSettings) -> bool:
     """Whether the output layer is trained: its logits are then computed for all supervised rows at once."""
-    return lora.whole_model or lora.train_head or HEAD in lora.targets
+    return lora.whole_model or lora.train_head or HEAD in lora.targets or HEAD in lora.saved_modules
 
 
 def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
@@ -281,6 +282,12 @@ def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, .
     return model_type in KNOWN_MODEL_TYPES and _are_usual_layers(targets)
 
 
+def has_exact_size(config: Mapping[str, Any], lora: LoraSettings) -> bool:
+    """Whether all that a run trains can be computed from the config."""
+    own_weights = lora.saved_modules or lora.bias != "none"
+    return not own_weights and not lora.layers and is_known_architecture(config, lora.targets)
+
+
 def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
     """Whether all targets are modules that every decoder layer has; a full path means only one module."""
     if isinstance(targets, str):
@@ -346,7 +353,7 @@ def estimate_disk(
     estimate = _estimate(
         settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)
     )
-    exact = card.param_counts is not None or is_known_architecture(card.config, settings.lora.targets)
+    exact = card.param_counts is not None or has_exact_size(card.config, settings.lora)
     unwritable = "" if os.access(parent := nearest_existing(folder), os.W_OK) else str(parent)
     return replace(estimate, exact=exact, unwritable=unwritable)
 
@@ -359,8 +366,10 @@ def _result_and_state_bytes(settings: TrainingSettings, shape: ModelShape, weigh
         return weight_bytes * weights, round(optimizer_bytes(state, weight_bytes) * weights)
     lora = shape.lora_weights(settings.lora.rank, target_layers(settings.lora.targets))
     head = shape.vocabulary * shape.hidden if settings.lora.train_head else 0
-    trained = head * (1 if shape.tied else 2)  # tied weights are one tensor, but are written twice
-    result = 4 * lora + weight_bytes * 2 * head
+    trained = (
+        head * (1 if shape.tied else 2) + shape.full_weights
+    )  # tied weights are one tensor, but written twice
+    result = 4 * lora + weight_bytes * (2 * head + shape.full_weights)
     return result, round(state * lora + optimizer_bytes(state, weight_bytes) * trained)
 
 

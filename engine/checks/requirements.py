@@ -28,6 +28,9 @@ REPORTERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+LORA_ONLY_KEYS = (
+    *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
+)  # fmt: skip
 SAFE_LR = 1e-4
 """Smallest learning rate without notable loss in bfloat16; measured, see docs/engine.md."""
 
@@ -95,7 +98,9 @@ def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Ite
 
 def _needs_layer_check(lora: LoraSettings, host: Host) -> bool:
     """Whether the target layers need a check; a plain LoRA on all layers fits any model and loads no library."""
-    return lora.targets != SETTINGS["targets"].default or ((lora.dropout > 0 or lora.dora) and _has_experts(host))
+    others = lora.layers or lora.saved_modules or lora.bias != "none"
+    is_plain = lora.targets == SETTINGS["targets"].default and not others
+    return not is_plain or ((lora.dropout > 0 or lora.dora) and _has_experts(host))
 
 
 def _has_experts(host: Host) -> bool:
@@ -152,17 +157,31 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
             "Method full: the model is in float16, in which an optimizer step makes its weights NaN. "
             "Load it in bfloat16 or float32.",
         )
-    elif settings.lora.train_head:
+        return
+    for key, weights in _trained_base_weights(settings.lora).items():
+        label = SETTINGS[key].label
         yield problem(
-            "train_head",
-            "Train Head: the model is in float16, in which an optimizer step makes the embeddings "
-            "and the head NaN. Load it in bfloat16 or float32, or turn Train Head off.",
+            key,
+            f"{label}: the model is in float16, in which an optimizer step makes {weights} NaN. Load it in "
+            f"bfloat16 or float32, or turn {label} off.",
         )
+
+
+def _trained_base_weights(lora: LoraSettings) -> dict[str, str]:
+    """Settings that train weights of the model itself beside the LoRA, with these weights in words."""
+    words = {
+        "train_head": "the embeddings and the head",
+        "modules_to_save": "these modules",
+        "bias": "the biases",
+    }
+    return {key: weights for key, weights in words.items() if getattr(lora, key) != SETTINGS[key].default}
 
 
 def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
     """Advice for training weights of this dtype; a LoRA itself is always float32."""
-    rate = settings.learning.learning_rate * (settings.lora.head_rate if settings.lora.train_head else 1)
+    lora = settings.lora
+    with_head_rate = lora.train_head or lora.saved_modules
+    rate = settings.learning.learning_rate * (lora.head_rate if with_head_rate else 1)
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
     cause = (
@@ -181,6 +200,13 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
             f"Train Head: {cause} this happens to many weights of the embeddings and the head; the "
             f"LoRA is not affected. Raise the rate of Train Head to {SAFE_LR:g} or more, load the "
             "model in float32, or turn Train Head off.",
+        )
+    elif trained := _trained_base_weights(lora):
+        label = " and ".join(SETTINGS[key].label for key in trained)
+        yield advice(
+            next(iter(trained)),
+            f"{label}: {cause} this happens to many of these weights; the LoRA is not affected. Load the model "
+            f"in float32, use {SAFE_LR:g} or more, or turn {label} off.",
         )
 
 
@@ -280,7 +306,8 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         yield problem(
             "name", f"Name: {card.name!r} is the model that is trained. Choose another name for the new one."
         )
-    if lora.dora or lora.rslora or lora.train_head or lora.lora_plus != 1:
+    if any(getattr(lora, key) != SETTINGS[key].default for key in LORA_ONLY_KEYS):
+        *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)
         yield problem(
-            "method", "Method full: rsLoRA, DoRA, LoRA+ and Train Head only apply to a LoRA. Turn them off."
+            "method", f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Turn them off."
         )

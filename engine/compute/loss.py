@@ -53,7 +53,7 @@ class Head:
     @property
     def is_frozen(self) -> bool:
         """Whether it is a plain linear layer that is not trained."""
-        return type(self.module) is torch.nn.Linear and not self.module.weight.requires_grad
+        return type(self.module) is torch.nn.Linear and not any(w.requires_grad for w in self.module.parameters())
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         logits = self.module(rows).float()

@@ -15,7 +15,7 @@ from ...core.host import Host
 from ...core.jobs import Job, Request, SampleGenerated
 from ...data.rows import Prompt, PromptStyle, detect_prompt_style, make_prompts
 from ..compute import eval_mode
-from ..lora import pause_training_mode
+from ..lora import disable_lora, pause_training_mode
 from ..plan import RunPlan
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 from .generation import generate_ids
@@ -54,10 +54,10 @@ class SampleGenerator:
 
     def _answer_without_lora(self, model: Any, prompt: Prompt, step: int) -> str:
         """Answer without the LoRA; empty once full fine-tuning has changed the model itself."""
-        disable_adapter = getattr(model, "disable_adapter", None)
-        if disable_adapter is None and step:
+        has_lora = hasattr(model, "disable_adapter")
+        if not has_lora and step:
             return ""
-        with disable_adapter() if disable_adapter else nullcontext():
+        with disable_lora(model) if has_lora else nullcontext():
             return self._answer(model, prompt)
 
     def estimate_seconds(self, model: Any) -> float:

@@ -13,22 +13,26 @@ from .adapter import (
     without_loras,
 )
 from .adapter_stash import removed_message, snapshot_adapters
+from .biases import KEPT_BIASES, disable_lora, unused_bias_advice
 from .dtypes import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled, model_device, slow_dtype_advice
 from .meta_model import build_meta_model, lora_problems
 from .param_count import add_param_count
 from .state_guards import pause_training_mode, preserve_rng, restore_methods
-from .targets import adapted_layers, count_layer_names, refuse_misplaced_targets, resolve_targets, tied_layer_notes
+from .targets import adapted_layers, choose_targets, count_layer_names, refuse_misplaced_targets, tied_layer_notes
 from .warm_start import load_initial_weights, refuse_shape_mismatch
 
 __all__ = [
     "HALF_PRECISION",
+    "KEPT_BIASES",
     "adapted_layers",
     "adapter",
     "add_param_count",
     "autocast_model",
     "build_meta_model",
+    "choose_targets",
     "compute_dtype",
     "count_layer_names",
+    "disable_lora",
     "inject_lora",
     "is_tf32_enabled",
     "load_initial_weights",
@@ -43,11 +47,11 @@ __all__ = [
     "refuse_shape_mismatch",
     "remove_peft_layers",
     "removed_message",
-    "resolve_targets",
     "restore_methods",
     "slow_dtype_advice",
     "snapshot_adapters",
     "tied_layer_notes",
     "translate_safetensors_errors",
+    "unused_bias_advice",
     "without_loras",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
@@ -18,10 +18,23 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ...core.errors import ModelError, SavingError, SettingsError
+from ...core.files import read_json
 from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
+from .biases import (
+    KEPT_BIASES,
+    adapter_biases,
+    bias_of,
+    is_in_saved_module,
+    keep_biases,
+    named_biases,
+    refuse_lost_biases,
+    scale_biases,
+    swap_biases,
+)
 from .lora_load_errors import explain_load_error
+from .saved_modules import resolve_saved_modules
 from .state_guards import preserve_model_state
 from .targets import (
     ALL_LINEAR,
@@ -35,16 +48,11 @@ from .targets import (
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TIED_WARNING = "Model (has|with) `tie_word_embeddings=True`"
-_OVERLAP_HINT = "Remove them from Target modules, or turn Train Head off."
 
 
 def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
     """Build PEFT's LoraConfig from the settings."""
-    saved = _head_and_embeddings(model) if lora.train_head else []
-    if overlap := [name for name in saved if name in targets.names]:
-        raise SettingsError(
-            [f"Target modules: Train Head trains {' and '.join(overlap)} in full. {_OVERLAP_HINT}"]
-        )
+    saved = resolve_saved_modules(lora, model, targets.names)
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -53,18 +61,13 @@ def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         target_modules=ALL_LINEAR
-        if lora.targets == ALL_LINEAR and not is_multimodal(model)
+        if lora.targets == ALL_LINEAR and not lora.layers and not is_multimodal(model)
         else list(targets.names),
         exclude_modules=list(targets.left_out) or None,
         modules_to_save=saved or None,
         fan_in_fan_out=any(is_transposed(m) for n, m in linear_layers(model) if n in targets.names),
-        bias="none",
+        bias=cast(Any, lora.bias),
     )
-
-
-def _head_and_embeddings(model: Any) -> list[str]:
-    targets = [model.get_input_embeddings(), model.get_output_embeddings()]
-    return [name for name, module in model.named_modules() if any(module is t for t in targets)]
 
 
 @contextmanager
@@ -77,6 +80,7 @@ def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel
 
 
 def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
+    keep_biases(base, config.bias)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", TIED_WARNING)  # trained copies are tied below, LoRAs need not be
@@ -87,6 +91,8 @@ def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
         hint = "Choose other Target modules, such as q-k-v-o."
         raise ModelError(f"This model can't be trained with a LoRA: {error} {hint}") from error
     tie_weights(model)
+    for name, weight in named_biases(model):  # with bias 'all', PEFT trains those behind a trained copy too
+        weight.requires_grad_(weight.requires_grad and ".original_module." not in name)
     return model
 
 
@@ -119,8 +125,7 @@ def tie_weights(model: PeftModel) -> None:
 def save_adapter(model: PeftModel, folder: Path) -> None:
     """Save the LoRA in PEFT's two files; the same LoRA always gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    trained = get_peft_model_state_dict(model, save_embedding_layers=False)  # they stay as the base model has them
-    state = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in trained.items()}
+    state = adapter_state(model, model.active_adapter)
     with translate_safetensors_errors():
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[model.active_adapter])
@@ -128,6 +133,14 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
     config.base_model_name_or_path = str(model.get_base_model().name_or_path)
     text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_json_value)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def adapter_state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
+    """A copy of the weights of a LoRA on the CPU, under their names in its file."""
+    trained = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    trained = {key: weight for key, weight in trained.items() if not is_in_saved_module(key)}
+    trained |= adapter_biases(model, bias_of(model.peft_config[name]))
+    return {key: weight.detach().to("cpu", copy=True).contiguous() for key, weight in trained.items()}
 
 
 def _json_value(value: object) -> object:
@@ -150,6 +163,7 @@ def load_lora(
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
     with preserve_model_state(base), ExitStack() as cleanup:
         cleanup.callback(remove_peft_layers, base)
+        keep_biases(base, read_json(folder / CONFIG, {}).get("bias", "none"))
         try:
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=_adapter_name(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
@@ -157,6 +171,7 @@ def load_lora(
             raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
         cleanup.pop_all()
     _scale(model, strength)
+    scale_biases(base, strength)
     return model
 
 
@@ -178,6 +193,7 @@ def put_on(name: str, strength: float, host: Host) -> None:
     folder, loaded = lora_folder(name, host), host.loaded_model()
     name = folder.relative_to(host.folders.loras).as_posix()
     base = unwrap_peft(loaded.model)
+    refuse_lost_biases(base)
     try:
         with ExitStack() as cleanup:
             cleanup.callback(remove_peft_layers(base))
@@ -194,6 +210,7 @@ def take_off(host: Host) -> tuple[str, ...]:
     loaded = host.loaded_model()
     if isinstance(loaded.model, PeftModel):
         base = unwrap_peft(loaded.model)
+        refuse_lost_biases(base)
         remove_peft_layers(base)
         host.set_loras(base, ())
     return loaded.loras
@@ -204,6 +221,7 @@ def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]
     """Yield the host's model without its LoRAs, and their names; on exit the same LoRAs are put back."""
     loaded = host.loaded_model()
     has_loras, base = isinstance(loaded.model, PeftModel), unwrap_peft(loaded.model)
+    refuse_lost_biases(base)
     with preserve_model_state(base):
         restore = remove_peft_layers(base)
         if has_loras:
@@ -238,16 +256,18 @@ def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
     for position in positions:
         setattr(position.parent, position.name, unwrap_layer(position.layer))
     attributes = {name: vars(base).pop(name) for name in _PEFT_ATTRIBUTES if name in vars(base)}
+    swap_biases(attributes.get(KEPT_BIASES, ()))
     return partial(_restore_layers, base, positions, attributes)
 
 
-_PEFT_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded")
+_PEFT_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded", KEPT_BIASES)
 
 
 def _restore_layers(
     base: torch.nn.Module, positions: Sequence[_LayerPosition], attributes: Mapping[str, Any]
 ) -> None:
     vars(base).update(attributes)
+    swap_biases(attributes.get(KEPT_BIASES, ()))
     for position in reversed(positions):  # a nested layer goes back before the one around it
         setattr(position.parent, position.name, position.layer)
 

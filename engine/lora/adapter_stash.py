@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 
 from ...core.host import Host
+from .adapter import adapter_state
+from .biases import bias_of, keep_biases
 from .state_guards import preserve_model_state
 
 
@@ -34,6 +36,7 @@ class AdapterSnapshot:
 
     def _apply(self, base: Any) -> PeftModel:
         first, *others = self.adapters
+        keep_biases(base, bias_of(first.config))
         model = get_peft_model(base, first.config, adapter_name=first.name)
         for adapter in others:
             model.add_adapter(adapter.name, adapter.config)
@@ -54,9 +57,7 @@ class _Adapter:
 
     @staticmethod
     def of(model: PeftModel, name: str) -> _Adapter:
-        state = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-        weights = {key: weight.detach().to("cpu", copy=True) for key, weight in state.items()}
-        return _Adapter(name, model.peft_config[name], weights)
+        return _Adapter(name, model.peft_config[name], adapter_state(model, name))
 
 
 def snapshot_adapters(host: Host) -> AdapterSnapshot:

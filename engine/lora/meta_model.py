@@ -15,9 +15,11 @@ from ...core.errors import ModelError, SettingsError
 from ...core.findings import Finding, problem
 from ...core.host import Host, ModelCard, unwrap_peft
 from ...core.model_shape import ModelShape, ParamCounts
-from ...settings.definitions import LoraSettings
+from ...settings.definitions import SETTINGS, LoraSettings
 from .adapter import inject_lora, lora_config
-from .targets import is_linear, refuse_misplaced_targets, resolve_targets
+from .biases import unused_bias_advice
+from .saved_modules import head_and_embeddings
+from .targets import choose_targets, is_linear, refuse_misplaced_targets
 
 
 def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
@@ -29,13 +31,21 @@ def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
     if model is None:
         return
     try:
-        lora_config(lora, model, resolve_targets(lora.targets, model))
+        targets = choose_targets(lora, model)
+        lora_config(lora, model, targets)
+        yield from unused_bias_advice(lora, model, targets.names)
         if _has_experts(model):
             _try_injection(lora, host)
     except SettingsError as error:
-        yield from (problem("targets", sentence) for sentence in error.problems)
+        yield from (problem(_key_of(sentence), sentence) for sentence in error.problems)
     except ModelError as error:
         yield problem("targets", str(error))
+
+
+def _key_of(sentence: str) -> str:
+    """The setting that a sentence begins with."""
+    keys = ("modules_to_save", "layers_to_transform")
+    return next((key for key in keys if sentence.startswith(SETTINGS[key].label)), "targets")
 
 
 def _has_experts(model: Any) -> bool:
@@ -75,7 +85,7 @@ def _try_injection(lora: LoraSettings, host: Host) -> None:
 @contextmanager
 def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
     """Inject the LoRA on the meta device."""
-    targets = resolve_targets(lora.targets, base)
+    targets = choose_targets(lora, base)
     config = lora_config(lora, base, targets)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")  # PEFT repeats them in the run, where they are logged
@@ -87,7 +97,7 @@ def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
 def count_weights(lora: LoraSettings, card: ModelCard) -> ParamCounts | None:
     """Count parameters on the meta device; None if the model cannot be built or the LoRA does not fit."""
     try:
-        return _count(replace(lora, rank=1, dropout=0.0, dora=False, train_head=False), build_meta_model(card))
+        return _count(replace(lora, rank=1, dropout=0.0, dora=False), build_meta_model(card))
     except Exception:  # noqa: BLE001 - any of hundreds of architectures may raise anything; Check works without the count
         return None
 
@@ -98,6 +108,9 @@ def _count(lora: LoraSettings, base: Any) -> ParamCounts:
     total = sum(parameter.numel() for parameter in base.parameters())
     if lora.method == "full":
         return ParamCounts(linear, total - linear, 0)
+    apart = [f".{name}." for name in head_and_embeddings(base)] if lora.train_head else []
     with _injected_on_meta(lora, base) as model:
-        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return ParamCounts(linear, total - linear, trained)
+        trained = [(name, weight.numel()) for name, weight in model.named_parameters() if weight.requires_grad]
+    loras = sum(count for name, count in trained if "lora_" in name)
+    full = sum(count for name, count in trained if "lora_" not in name and not any(part in name for part in apart))
+    return ParamCounts(linear, total - linear, loras, full)

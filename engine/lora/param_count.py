@@ -6,13 +6,13 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from ...core.host import ModelCard
-from ...data.report import is_known_architecture
+from ...data.report import has_exact_size
 from ...settings.definitions import TrainingSettings
 
 
 def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
     """Add counts from a meta model to the card; unchanged if they are not needed or cannot be made."""
-    if is_known_architecture(card.config, settings.lora.targets) or not find_spec("torch"):
+    if has_exact_size(card.config, settings.lora) or not find_spec("torch"):
         return card
     from .meta_model import count_weights
 

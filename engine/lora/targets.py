@@ -6,7 +6,7 @@ Architectures name their layers differently, and some fuse several into one: 'q'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from re import sub
@@ -19,8 +19,9 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch.nn import Module
 
 from ...core.errors import SettingsError
-from ...core.model_shape import OUTER_LAYERS
+from ...core.model_shape import OUTER_LAYERS, ModelShape
 from ...data.report import TARGET_CHOICES
+from ...settings.definitions import LoraSettings
 
 ALL_LINEAR = "all-linear"
 CUSTOM_LIST = "your own list"
@@ -48,6 +49,41 @@ class Targets:
         return f"{self.what}: {_as_ranges(names or self.names)}"
 
 
+def choose_targets(lora: LoraSettings, model: torch.nn.Module) -> Targets:
+    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing."""
+    targets = resolve_targets(lora.targets, model)
+    return _only_in_layers(targets, lora, model) if lora.layers else targets
+
+
+def _only_in_layers(targets: Targets, lora: LoraSettings, model: Any) -> Targets:
+    """The targets in the chosen decoder layers; those outside of any, such as the head, stay."""
+    count, label = model.config.get_text_config().num_hidden_layers, "Layers to transform"
+    if beyond := sorted(number for number in lora.layers if number >= count):
+        raise SettingsError(
+            [f"{label}: there is no layer {beyond[0]}. This model has {count} layers, 0 to {count - 1}."]
+        )
+    if lora.targets == ALL_LINEAR and _has_expert_tensors(model):
+        raise SettingsError(
+            [f"{label}: PEFT can't choose between the layers of experts. Use the target modules q-k-v-o."]
+        )
+    numbers = {name: _layer_number(name) for name in targets.names}
+    names = tuple(name for name in targets.names if numbers[name] is None or numbers[name] in lora.layers)
+    if not names:
+        raise SettingsError(
+            [f"{label}: {lora.layers_to_transform} has none of the target modules. Choose others."]
+        )
+    return Targets(names, f"{targets.what}, layers {lora.layers_to_transform}", targets.left_out)
+
+
+def _layer_number(name: str) -> int | None:
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+def _has_expert_tensors(model: Any) -> bool:
+    shape = ModelShape.of(model.config.to_dict())
+    return shape is not None and shape.experts is not None
+
+
 def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> Targets:
     """Resolve the requested layers; SettingsError with the existing names if one is missing."""
     layers = dict(linear_layers(model))
@@ -58,11 +94,11 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
     outer = {} if isinstance(targets, str) else outer_layers(model)
     requested, named = _requested(targets, outer), [*layers, *(name for names in outer.values() for name in names)]
     missing = [
-        label for label, suffixes in requested.items() if not any(_matches_any(name, suffixes) for name in named)
+        label for label, suffixes in requested.items() if not any(matches_any(name, suffixes) for name in named)
     ]
     if missing:
         raise SettingsError([_missing_message(missing, layers)])
-    names = tuple(name for name in named if any(_matches_any(name, suffixes) for suffixes in requested.values()))
+    names = tuple(name for name in named if any(matches_any(name, suffixes) for suffixes in requested.values()))
     if selected_unfit := [name for name in names if name in unfit]:
         raise SettingsError([_unfit_message(selected_unfit)])
     return Targets(names, targets if isinstance(targets, str) else CUSTOM_LIST)
@@ -175,14 +211,14 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
         )
 
 
-def tied_layer_notes(targets: Targets, model: Any) -> Iterator[str]:
-    """Explain a LoRA on the embeddings or the output layer where the two share their weights."""
+def tied_layer_notes(targets: Collection[str], saved: Collection[str], model: Any) -> Iterator[str]:
+    """Explain what is trained apart where the embeddings and the output layer share their weights."""
     layers = {name: layer for found in outer_layers(model).values() for name, layer in found.items()}
     is_tied = len(layers) == 2 and len({id(layer.weight) for layer in layers.values()}) == 1
-    if is_tied and layers.keys() & set(targets.names):
+    if is_tied and (layers.keys() & set(targets) or len(layers.keys() & set(saved)) == 1):
         yield (
-            "The embeddings and the output layer share their weights in this model. Each LoRA changes only its "
-            "own layer, and a merged model stores both."
+            "The embeddings and the output layer share their weights in this model. They are trained apart here, "
+            "and a merged model stores both."
         )
 
 
@@ -192,7 +228,7 @@ def _base_name(name: str, layer: Any) -> str:
     return f"{base_name}.{tensor}" if tensor else base_name
 
 
-def _matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
+def matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
     return any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
 
 

@@ -27,7 +27,12 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
         ("LoRA Alpha", config.get("lora_alpha"), lora.alpha),
         ("DoRA", bool(config.get("use_dora")), lora.dora),
         ("rsLoRA", bool(config.get("use_rslora")), lora.rslora),
-        ("Train Head", bool(config.get("modules_to_save")), lora.train_head),
+        ("Bias", config.get("bias", "none"), lora.bias),
+        (
+            "Modules to save" if lora.saved_modules else "Train Head",
+            bool(config.get("modules_to_save")),
+            lora.train_head or bool(lora.saved_modules),
+        ),
     )
     problems = [
         f"{label}: the LoRA {folder.name!r} has {_as_text(trained)}, but the settings have "

@@ -137,7 +137,7 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
         yield f"it is of type {peft_type}, and llama.cpp supports only LoRAs"
     elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in extra):
         yield "it was trained with DoRA, which llama.cpp does not support"
-    elif any(name.endswith(".bias") for name in extra):
+    elif config.get("bias", "none") != "none" or any(name.endswith(".bias") for name in extra):
         yield "it has biases, which the format does not support"
     elif extra:
         yield f"it contains more than a LoRA, as with Train Head ({_examples(extra)})"

@@ -19,7 +19,14 @@ from ...core.host import Host, describe_precision, get_model_card
 from ...core.jobs import Job, JobEnded, Stage
 from ...train_utils import size
 from ..checks import is_offloaded
-from ..lora import load_lora, lora_folder, remove_peft_layers, translate_safetensors_errors, without_loras
+from ..lora import (
+    KEPT_BIASES,
+    load_lora,
+    lora_folder,
+    remove_peft_layers,
+    translate_safetensors_errors,
+    without_loras,
+)
 
 ADAPTER = "merged"
 SHARD_SIZE = "5GB"
@@ -93,8 +100,11 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     """All weights by name, those that the LoRA changes on the CPU; the model's own are left alone."""
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
+    names = {id(weight): name for name, weight in base.named_parameters()}
     load_lora(base, folder, ADAPTER, called=lora_name)
     try:
+        for weight, _ in vars(base).get(KEPT_BIASES, ()):
+            changed[names[id(weight)]] = weight.detach().to("cpu", copy=True)
         with torch.no_grad():
             for name, layer in base.named_modules():
                 if isinstance(layer, BaseTunerLayer):

@@ -27,13 +27,14 @@ from ..checks import (
 from ..compute import apply_machine_settings, compile_layers, patch_lora_layers
 from ..lora import (
     adapted_layers,
+    choose_targets,
     inject_lora,
     load_initial_weights,
     lora_config,
     refuse_misplaced_targets,
-    resolve_targets,
     slow_dtype_advice,
     tied_layer_notes,
+    unused_bias_advice,
     without_loras,
 )
 from ..plan import RunPlan
@@ -96,13 +97,16 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
             _check_trainable_dtypes(model, settings, job)
             yield model
         return
-    targets = resolve_targets(settings.lora.targets, base)
+    targets = choose_targets(settings.lora, base)
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
-    with inject_lora(base, lora_config(settings.lora, base, targets)) as model:
+    config = lora_config(settings.lora, base, targets)
+    for note in tied_layer_notes(targets.names, config.modules_to_save or (), base):
+        job.log.append(Note(text=note))
+    for advice in unused_bias_advice(settings.lora, base, targets.names):
+        job.log.append(Advice(text=advice.text))
+    with inject_lora(base, config) as model:
         refuse_misplaced_targets(targets, model)
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
-        for note in tied_layer_notes(targets, base):
-            job.log.append(Note(text=note))
         _check_trainable_dtypes(model, settings, job)
         if run_plan.folder.initial_lora is not None and not run_plan.folder.is_open:
             load_initial_weights(model, run_plan.folder.initial_lora)

@@ -25,7 +25,13 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("bad_rows", "columns"),
         ("split_exchanges",),
     ),
-    LORA_PART: (("alpha", "dropout"), ("targets", "rslora"), ("dora", "lora_plus"), ("train_head", "head_rate")),
+    LORA_PART: (
+        ("alpha", "dropout"),
+        ("targets", "rslora"),
+        ("dora", "lora_plus"),
+        ("train_head", "head_rate"),
+        ("modules_to_save", "bias", "layers_to_transform"),
+    ),
     "Learning rate and optimizer": (
         ("warmup_steps", "max_steps"),
         ("optimizer", "weight_decay"),

@@ -26,7 +26,7 @@ def irrelevant_keys(values: Mapping[str, Any], kinds: Collection[DataKind]) -> s
         hidden |= set(TEXT_KEYS)
     if values.get("max_steps") not in (None, "", 0, "0"):
         hidden.add("epochs")
-    if not values.get("train_head"):
+    if not values.get("train_head") and values.get("modules_to_save") in (None, "", "none"):
         hidden.add("head_rate")
     hidden.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
     hidden |= _irrelevant_switch_keys(values)
