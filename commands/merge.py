@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from ..core.engine import MergeRequest
 from ..core.jobs import SESSION, console
+from ..settings import flags
+from ..settings.parsing import parse_keys
 from . import options
 from .options import say
 
@@ -14,8 +16,9 @@ from .options import say
 def run(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
     args = _parse_args(arguments)
+    shard_size = parse_keys(flags.given_settings(args)).get("shard_size", "")
     host = options.make_host(args)
-    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out)
+    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
     engine = options.make_engine(args)
     job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: engine.merge(request, host, job))
     console.print_events(job, say)
@@ -33,4 +36,5 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     )
     out_help = "the folder of the new model; it must not exist yet"
     parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
+    flags.add_flag_group(parser, "Files", ["shard_size"])
     return parser.parse_args(arguments)

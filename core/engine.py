@@ -66,11 +66,13 @@ class PerplexityRequest:
 class MergeRequest:
     """Request to merge a LoRA into the model, and the folder of the result.
 
-    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
+    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line. An empty `shard_size` is the
+    default of the setting with this name.
     """
 
     lora: str | Path
     out: str
+    shard_size: str = ""
 
 
 @dataclass(frozen=True)

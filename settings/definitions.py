@@ -697,7 +697,7 @@ class MachineSettings:
     shard_size: str = text(
         "5GB",
         "Shard size",
-        "Maximum size of each file of a full model.",
+        "Maximum size of each file of a full model, from full fine-tuning or a merge.",
         check=shard_size_problem,
     )
 

@@ -27,7 +27,7 @@ def row_settings(values: Mapping[str, object]) -> TrainingSettings:
 
 def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     """Return the settings in `values`, the rest at their defaults; raise SettingsError with every problem."""
-    parsed, problems = _parse_all(values)
+    parsed, problems = _parse_all({"name": "", **values})
     settings = _assemble(parsed)
     problems += texts(check_settings(settings), "problem")
     if problems:
@@ -35,10 +35,18 @@ def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     return settings
 
 
+def parse_keys(values: Mapping[str, object]) -> dict[str, Any]:
+    """Parse single settings, for callers that do not train; raise SettingsError with every problem."""
+    parsed, problems = _parse_all(values)
+    if problems:
+        raise SettingsError(problems)
+    return {key: parsed[key] for key in values}
+
+
 def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     parsed: dict[str, Any] = {}
     problems: list[str] = []
-    for key, value in {"name": "", **values}.items():
+    for key, value in values.items():
         if problem := _unknown_key_problem(key):
             problems.append(problem)
             continue

@@ -17,6 +17,7 @@ from ...core.errors import ModelError, SavingError
 from ...core.files import PART_SUFFIX, move_new_folder
 from ...core.host import Host, describe_precision, get_model_card
 from ...core.jobs import Job, JobEnded, Stage
+from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
 from ..lora import (
@@ -29,7 +30,6 @@ from ..lora import (
 )
 
 ADAPTER = "merged"
-SHARD_SIZE = "5GB"
 FREE_SPACE_FACTOR = 1.02
 """Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them."""
 WRAPPER_SUFFIX = ".base_layer"
@@ -49,7 +49,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
         weights = merged_weights(base, folder, str(request.lora))
         with _temporary_folder(out) as temporary:
             job.log.append(Stage(text=f"Writing {out}"))
-            _save(base, weights, temporary)
+            _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
             card.tokenizer.save_pretrained(temporary)
         precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
@@ -156,7 +156,7 @@ def _saved_module_weights(layer: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def _save(base: Any, weights: Weights, folder: Path) -> None:
+def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
     """Save the model; head and embeddings that are no longer equal are untied in the config."""
     names = _head_and_embeddings(base)
     tied = len(names) == 2 and bool(getattr(base.config.get_text_config(), "tie_word_embeddings", False))
@@ -165,7 +165,7 @@ def _save(base: Any, weights: Weights, folder: Path) -> None:
         state_dict[names[1]] = state_dict[names[0]]
         tied = False
     with _config_for_saving(base, untied=tied), translate_safetensors_errors():
-        base.save_pretrained(folder, state_dict=state_dict, max_shard_size=SHARD_SIZE)
+        base.save_pretrained(folder, state_dict=state_dict, max_shard_size=shard_size)
 
 
 def _head_and_embeddings(base: Any) -> list[str]:

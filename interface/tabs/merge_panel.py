@@ -14,28 +14,36 @@ from ...core.files import safe_paths
 from ...core.jobs import Job, JobEnded
 from ...records.folder import loras
 from ...settings.name_rules import name_problem
-from ..base import PageContext, add_handler, follow_job, markup, refresh_choices
+from ...settings.parsing import parse_keys
+from ..base import Form, PageContext, add_handler, follow_job, markup, refresh_choices
 from .use_panel import require_choice
 
 
 class MergePanel:
     """A button that merges the chosen LoRA into a model with the given new name."""
 
-    def __init__(self, context: PageContext) -> None:
-        self._context = context
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self, **options: Any) -> None:
         self._button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
 
     def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
-        finished = add_handler(self._button.click, on_merge, {chosen, name}, status, what="Merging")
+        inputs = {chosen, name, *filter(None, [self._shard_size])}
+        finished = add_handler(self._button.click, on_merge, inputs, status, what="Merging")
         if self._context.models:
             refresh_choices(finished.then, self._context.models, self._context.host.models)
 
+    @property
+    def _shard_size(self) -> Any:
+        """The form's box for the size of a model's files."""
+        return self._form.components.get("shard_size")
+
     async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Yield the progress of the merge, or a refusal for as long as it applies."""
-        start = partial(self._start_merge, inputs[chosen] or "", (inputs[name] or "").strip())
+        names = inputs[chosen] or "", (inputs[name] or "").strip()
+        start = partial(self._start_merge, *names, inputs.get(self._shard_size))
         async for status, events in follow_job(self._context.session, start):
             yield status
             if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
@@ -46,7 +54,7 @@ class MergePanel:
         where = "above" if self._context.models else "of the Model tab after you refresh it"
         return markup.card("", markup.paragraph(f"{text}. It is in the model menu {where}."), mood="good")
 
-    def _start_merge(self, lora: str, name: str) -> Job:
+    def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:
         context = self._context
         context.check_writable()
         require_choice(lora)
@@ -58,5 +66,7 @@ class MergePanel:
         folder = safe_paths.child(context.host.folders.models, name, "New name")
         if folder.exists():
             raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
-        work = partial(context.engine.merge, MergeRequest(lora, str(folder)), context.host)
+        checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
+        request = MergeRequest(lora, str(folder), **checked)
+        work = partial(context.engine.merge, request, context.host)
         return context.session.start("merge", f"Merging {lora} into a model", context.host, work)

@@ -55,7 +55,7 @@ class RunsTab:
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context = context
         self._use_panel = UsePanel(context, form)
-        self._merge_panel = MergePanel(context)
+        self._merge_panel = MergePanel(context, form)
 
     def draw(self, tab: gr.Tab) -> None:
         with gr.Row():

@@ -152,11 +152,22 @@ def test_a_checkpoint_and_an_old_bin_file(with_lora, tmp_path):
     assert_merged(place.host(), "old", tmp_path / "two")
 
 
-def test_large_models_are_written_in_shards(with_lora, tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "SHARD_SIZE", "40KB")
-    out = assert_merged(with_lora.host(), "a", tmp_path / "new")
+def test_the_files_of_a_model_are_no_larger_than_asked(with_lora, tmp_path, capsys):
+    out, command = tmp_path / "new", ["merge", "--model", str(with_lora.tiny), "--lora", "a"]
+    command += ["--user-data", str(with_lora.folders.user_data)]
+    assert main([*command, "--out", str(out), "--shard-size", "200KB"]) == 0
     assert (out / "model.safetensors.index.json").is_file()
-    assert len(list(out.glob("model-*.safetensors"))) > 1
+    shards = list(out.glob("model-*.safetensors"))
+    assert len(shards) > 1 and all(shard.stat().st_size < 250_000 for shard in shards)
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    assert main([*command, "--out", str(tmp_path / "one")]) == 0
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "one", dtype=torch.float32)
+    assert not list((tmp_path / "one").glob("*.index.json"))
+    assert torch.equal(logits(model), logits(whole))
+    capsys.readouterr()
+    assert main([*command, "--out", str(tmp_path / "two"), "--shard-size", "large"]) == 1
+    assert capsys.readouterr().err == "Shard size: 'large' is not a size. Write it like 500MB or 5GB.\n"
+    assert not (tmp_path / "two").exists()
 
 
 def refusal(error_type, place, lora, out, host=None):
@@ -204,8 +215,8 @@ def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):
 def test_an_incomplete_model_is_not_listed(with_lora, monkeypatch):
     host, observed, save = with_lora.host(), [], merging._save
 
-    def observe(base, weights, folder):
-        save(base, weights, folder)
+    def observe(base, weights, folder, shard_size):
+        save(base, weights, folder, shard_size)
         observed.append((folder / "config.json").is_file())
         observed.append(host.models())
 

@@ -15,6 +15,7 @@ from training_pro.core.jobs.session import Session
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
+from training_pro.interface.tabs.merge_panel import MergePanel
 from training_pro.records.folder import inventory, trash
 from training_pro.records.report.verdict import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -153,6 +154,27 @@ def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, 
     stream = tab._merge_panel._on_merge(tab._chosen, tab._name, tab_inputs(tab, "story") | {tab._name: "new"})
     last = asyncio.run(all_of(stream))[-1]
     assert where in last and "tp-good" in last
+
+
+def test_a_merge_on_the_page_takes_the_shard_size_of_the_form(folders):
+    asked = []
+
+    class MergeEngine:
+        def merge(self, request, host, job):
+            asked.append(request.shard_size)
+            return JobEnded(outcome="finished", text="done")
+
+    write_files(folders.loras, "story", FINISHED)
+    with gr.Blocks():
+        form = Form()
+        form.draw("shard_size")
+        context = PageContext(FakeHost(folders=folders), MergeEngine(), Session())
+        panel, chosen, name = MergePanel(context, form), gr.Textbox(), gr.Textbox()
+    inputs = {chosen: "story", name: "new", form.components["shard_size"]: "2GB"}
+    asyncio.run(all_of(panel._on_merge(chosen, name, inputs)))
+    assert asked == ["2GB"]
+    last = asyncio.run(all_of(panel._on_merge(chosen, name, {**inputs, form.components["shard_size"]: "two"})))[-1]
+    assert "&#39;two&#39; is not a size. Write it like 500MB or 5GB." in last and asked == ["2GB"]
 
 
 def test_an_existing_gguf_file_is_reported_as_written_again(folders):
