@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..core import dist_env
-from ..core.errors import SavingError
+from ..core.errors import ModelError, SavingError
 from ..core.host import Folders
 from ..core.launcher import launch_command
 from ..data import dataset_index
@@ -54,9 +54,11 @@ def make_parser(command: str, words: str) -> argparse.ArgumentParser:
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    model_help = "a model in models/, or a path"
+    model_help = "a model in models/, or the path of a folder, a GGUF file or a single file of weights"
     parser.add_argument("--model", metavar="M", required=required, help=model_help)
     load_help = "how to load the model (default: auto)"
+    tokenizer_help = "the folder of another tokenizer (default: the model's own)"
+    parser.add_argument("--tokenizer", metavar="T", default="", help=tokenizer_help)
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
 
 
@@ -69,8 +71,10 @@ def find_user_data(requested: Path | None) -> Path:
 
 def make_host(options: argparse.Namespace) -> StandaloneHost:
     """Make the standalone host for the parsed options."""
-    folders = standalone_folders(find_user_data(options.user_data))
-    return StandaloneHost(folders, model=options.model or "", loading=options.load)
+    folders, tokenizer = standalone_folders(find_user_data(options.user_data)), getattr(options, "tokenizer", "")
+    if tokenizer and not options.model:
+        raise ModelError("--tokenizer needs --model: a tokenizer belongs to a model.")
+    return StandaloneHost(folders, model=options.model or "", loading=options.load, tokenizer=tokenizer)
 
 
 def make_engine(options: argparse.Namespace) -> PeftEngine:

@@ -78,6 +78,8 @@ class ModelCard:
     loading: str
     param_counts: ParamCounts | None = None
     """Parameter counts; set only for an unknown architecture, where they had to be counted."""
+    tokenizer_name: str = ""
+    """The tokenizer that was chosen instead of the model's own."""
 
     @property
     def context(self) -> int:

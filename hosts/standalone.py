@@ -20,6 +20,9 @@ from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
 
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Files that transformers loads from a folder with a config.json."""
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
 LOADING_OPTIONS: Mapping[str, str] = {
     "auto": "auto (the model's type; float32 on a CPU)",
     "float32": "float32 (the most memory)",
@@ -47,11 +50,12 @@ class StandaloneHost:
 
     owns_process, read_only_reason = True, ""
 
-    def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto") -> None:
+    def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto", tokenizer: str = "") -> None:
         self.folders = folders
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
         self.selected_model = (model, loading)
+        self._tokenizer_of = {model: tokenizer}  # a tokenizer belongs to the model that it was given for
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
 
@@ -155,7 +159,8 @@ class StandaloneHost:
     def config(self, name: str) -> dict[str, Any]:
         """Read a model's config.json; empty if it cannot be read."""
         try:
-            return dict(read_json(self._listed_path(name) / "config.json", {}))
+            path = self._listed_path(name)
+            return dict(read_json((path.parent if path.name in WEIGHT_FILES else path) / "config.json", {}))
         except ModelError:
             return {}
 
@@ -170,7 +175,7 @@ class StandaloneHost:
             raise ModelError(f"No model is chosen. Copy one to {models}, or download one with get, and choose it.")
         for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
-                return path
+                return _checked_file(path)
         raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
 
     def _listed_path(self, name: str) -> Path:
@@ -189,19 +194,54 @@ class StandaloneHost:
         from transformers import AutoConfig, AutoTokenizer
 
         folder, options = _model_source(path)
+        requested = self._tokenizer_of.get(self.selected_model[0], "")
         try:
             config = AutoConfig.from_pretrained(folder, **options)
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            tokenizer = None if requested else AutoTokenizer.from_pretrained(folder, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"{path} can't be read as a model: {_first_line(error)} Download it again, or choose another one."
             ) from error
-        name = path.stem if path.is_file() else path.resolve().name
+        name = path.stem if "gguf_file" in options else Path(folder).resolve().name
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(
                 f"{name} is an encoder-decoder model; only causal language models can be trained here."
             )
-        return ModelCard(name, config.to_dict(), tokenizer, self.selected_model[1])
+        if requested:
+            tokenizer = _load_tokenizer(requested, self.folders.models, config.get_text_config().vocab_size, name)
+        return ModelCard(name, config.to_dict(), tokenizer, self.selected_model[1], tokenizer_name=requested)
+
+
+def _checked_file(path: Path) -> Path:
+    """Refuse weights that can't be loaded alone: one of several files, or without a config."""
+    is_whole = path.name in WEIGHT_FILES and (path.parent / "config.json").is_file()
+    if path.suffix in WEIGHT_SUFFIXES and not is_whole:
+        raise ModelError(
+            f"{path} can't be loaded alone. Weights in one file are called {' or '.join(WEIGHT_FILES)}, with their "
+            "config.json beside them. For weights in several files, give their folder."
+        )
+    return path
+
+
+def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
+    """Load the tokenizer of a folder, or of the folder that a file such as tokenizer.json lies in."""
+    from transformers import AutoTokenizer
+
+    path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
+    if path is None:
+        raise ModelError(f"There is no tokenizer {name!r} in {models}, and no such folder. Give its folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path.parent if path.is_file() else path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = _first_line(error)
+        raise ModelError(f"{path} can't be read as a tokenizer: {reason} Give the folder of one.") from error
+    size = max(tokenizer.get_vocab().values()) + 1
+    if size > vocabulary:
+        raise ModelError(
+            f"The tokenizer {name!r} has {size} tokens, and {model} knows {vocabulary}. Use the tokenizer that "
+            "the model was trained with."
+        )
+    return tokenizer
 
 
 def _unquoted(name: str) -> str:
@@ -217,8 +257,9 @@ def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
 
     transformers_logging.disable_progress_bar()
     folder, options = _model_source(path)
+    format_option = {"use_safetensors": path.suffix == ".safetensors"} if path.name in WEIGHT_FILES else {}
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options, **_load_options(loading))
+        model = AutoModelForCausalLM.from_pretrained(folder, **options, **format_option, **_load_options(loading))
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
         advice = _memory_advice(error, loading)
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
@@ -245,6 +286,8 @@ def _disable_repacking(model: Any) -> Any:
 
 def _model_source(path: Path) -> tuple[str, dict[str, str]]:
     """Arguments of `from_pretrained`: the folder and, for a GGUF file, its name."""
+    if path.suffix in WEIGHT_SUFFIXES and path.is_file():
+        return str(path.parent), {}
     if path.is_file():
         _require("gguf", "to read a GGUF file")
         return str(path.parent), {"gguf_file": path.name}

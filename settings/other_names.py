@@ -109,15 +109,31 @@ def our_key(key: str) -> str:
     return next((n.key for n in names if any(key in there for there in n.names.values())), "")
 
 
+@cache
+def load_options() -> tuple[Named, ...]:
+    """How a model is loaded, which is not part of the settings: the flags of the command line."""
+    tables = json.loads(Path(__file__).with_name("other_names.json").read_text(encoding="utf-8"))
+    return tuple(
+        Named(flag, names.pop("label"), names, names.pop("help")) for flag, names in tables["options"].items()
+    )
+
+
+def option_problem(key: str) -> str:
+    """Why a key of another program is no setting, where it says how a model is loaded."""
+    named = (named for named in load_options() if any(key in names for names in named.names.values()))
+    return next((f"There is no setting {key!r}. {option.help}" for option in named), "")
+
+
 def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program."""
     return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS)])
 
 
 def _section(program: str) -> str:
+    buttons = [named for named in load_names() if named.key not in SETTINGS]
     rows = [
-        f"| {_as_code(names)} | {named.label} | {_as_code([named.key] if named.key in SETTINGS else [])} |"
-        for named in load_names()
+        f"| {_as_code(names)} | {named.label} | {_as_code([named.key] if named not in buttons else [])} |"
+        for named in (*load_names(), *load_options())
         if (names := named.names.get(program))
     ]
     return "\n".join(

@@ -250,6 +250,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "schedule": f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}",
         "learning_rate_factor": trained.controller.rates.factor,
         "loaded_as": run_plan.card.loading,
+        **({"tokenizer": run_plan.card.tokenizer_name} if run_plan.card.tokenizer_name else {}),
         "resolved": run_plan.data.resolved.as_json(),
         "data": report.as_json(),
         "seed": run_plan.settings.what.seed,
