@@ -217,8 +217,8 @@ def _checked_file(path: Path) -> Path:
     is_whole = path.name in WEIGHT_FILES and (path.parent / "config.json").is_file()
     if path.suffix in WEIGHT_SUFFIXES and not is_whole:
         raise ModelError(
-            f"{path} can't be loaded alone. Weights in one file are called {' or '.join(WEIGHT_FILES)}, with their "
-            "config.json beside them. For weights in several files, give their folder."
+            f"{path} can't be loaded alone. Weights in one file are called {' or '.join(WEIGHT_FILES)}, with "
+            "their config.json beside them. For weights in several files, give their folder."
         )
     return path
 

@@ -29,6 +29,11 @@ OUR_VALUES = {
 """Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
 VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
+VOID_PRESET = re.compile(
+    r"(?P<kind>AdamW|AdamW8bit|Adafactor|Lora_8bit|Lora_4bit)_(?P<size>S|M|L|XL)_.+", re.IGNORECASE
+)
+LORA_SIZES = {"s": "xl", "m": "l", "l": "m", "xl": "s"}
+"""Sizes of Void Trainer's LoRA presets, which are those of the LoRA, and ours, which are those of the model."""
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -103,6 +108,15 @@ def our_value(key: str, value: object) -> str:
     return OUR_VALUES[key].get(name, "")
 
 
+def our_preset(name: str) -> str:
+    """The name of our preset for one of Void Trainer's; empty if there is none."""
+    match = VOID_PRESET.fullmatch(name)
+    if match is None:
+        return ""
+    kind, size = match["kind"].lower().replace("_", "-"), match["size"].lower()
+    return f"{kind}-{LORA_SIZES[size] if kind.startswith('lora') else size}"
+
+
 def our_key(key: str) -> str:
     """The key of the setting that another program calls `key`; empty if there is none."""
     names = (named for named in load_names() if named.key in SETTINGS)
@@ -111,7 +125,7 @@ def our_key(key: str) -> str:
 
 @cache
 def load_options() -> tuple[Named, ...]:
-    """How a model is loaded, which is not part of the settings: the flags of the command line."""
+    """What is no setting, with the flag of the command line that serves instead."""
     tables = json.loads(Path(__file__).with_name("other_names.json").read_text(encoding="utf-8"))
     return tuple(
         Named(flag, names.pop("label"), names, names.pop("help")) for flag, names in tables["options"].items()
@@ -119,7 +133,7 @@ def load_options() -> tuple[Named, ...]:
 
 
 def option_problem(key: str) -> str:
-    """Why a key of another program is no setting, where it says how a model is loaded."""
+    """Why a key of another program is no setting, and what serves instead."""
     named = (named for named in load_options() if any(key in names for names in named.names.values()))
     return next((f"There is no setting {key!r}. {option.help}" for option in named), "")
 

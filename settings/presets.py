@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import SettingsError
 from ..core.files import safe_paths, with_retries, write_json
+from . import other_names
 from .definitions import SETTINGS
 from .name_rules import name_problem
 
@@ -134,7 +135,9 @@ def find_preset(name: str, folder: Path) -> Preset:
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
     if name not in presets:
-        raise SettingsError(broken or [f"There is no preset {name!r}. Available: {', '.join(presets)}."])
+        ours = other_names.our_preset(name)
+        hint = f"It is called {ours!r} here." if ours in presets else f"Available: {', '.join(presets)}."
+        raise SettingsError(broken or [f"There is no preset {name!r}. {hint}"])
     return presets[name]
 
 

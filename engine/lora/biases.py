@@ -35,21 +35,19 @@ def is_in_saved_module(name: str) -> bool:
     return ".original_module." in name or ".modules_to_save." in name
 
 
-@torch.no_grad()
 def swap_biases(biases: Biases) -> None:
     """Exchange the values in the model for those that are kept."""
     for weight, kept in biases:
         current = weight.detach().clone()
-        weight.copy_(kept)
+        weight.data.copy_(kept)
         kept.copy_(current)
 
 
-@torch.no_grad()
 def scale_biases(base: Any, strength: float) -> None:
     """Scale what a LoRA has changed in the biases."""
     if strength != 1:
         for weight, own in vars(base).get(KEPT_BIASES, ()):
-            weight.copy_(own + strength * (weight - own))
+            weight.data.copy_(own + strength * (weight.data - own))
 
 
 def adapter_biases(model: Any, bias: str) -> dict[str, torch.Tensor]:

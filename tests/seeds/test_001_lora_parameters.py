@@ -1,0 +1,96 @@
+"""The novice's training guide on LoraConfig and target modules: each parameter, in a run and in PEFT's file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+from training_pro.core.errors import SettingsError
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.engine.architectures import save_model
+
+GUIDE_MODULES = "up_proj,down_proj,q_proj,v_proj,k_proj,o_proj,embed_tokens,lm_head"
+
+
+def trained(place, model="llama", **more):
+    """Train one step; return PEFT's config and weights."""
+    host = StandaloneHost(place.folders, model=str(save_model(place, model, tied=False)))
+    place.train(host, max_steps=1, **more)
+    weights = load_file(place.lora() / "adapter_model.safetensors")
+    return json.loads((place.lora() / "adapter_config.json").read_text()), weights
+
+
+def test_r_the_rank_of_the_update_matrices(place):
+    config, weights = trained(place, rank=3, targets="q-v")
+    assert config["r"] == 3
+    assert {weight.shape[0] for name, weight in weights.items() if "lora_A" in name} == {3}
+
+
+def test_lower_rank_results_in_smaller_update_matrices(place):
+    sizes = [PeftEngine().check(place.settings(rank=rank), place.host()).disk.made for rank in (2, 8, 32)]
+    assert sizes == [sizes[0], 4 * sizes[0], 16 * sizes[0]]
+
+
+def test_alpha_the_scaling_factor(place):
+    assert trained(place, rank=4, alpha=16)[0]["lora_alpha"] == 16
+    assert training_settings({"name": "a", "data": ["a.txt"], "rank": 128, "alpha": 256}).lora.strength == 2
+
+
+def test_target_modules_as_the_guide_lists_them(place):
+    _, weights = trained(place, targets=GUIDE_MODULES)
+    for name in GUIDE_MODULES.split(","):
+        assert any(f".{name}.lora_" in key for key in weights), name
+    assert not any("gate_proj" in key for key in weights)
+
+
+BIASES = {"none": set(), "all": {"q_proj", "k_proj"}, "lora_only": {"q_proj"}}
+
+
+@pytest.mark.parametrize(("bias", "expected"), BIASES.items())
+def test_bias_none_all_or_lora_only(place, bias, expected):
+    config, weights = trained(place, "qwen2", bias=bias, targets=["q_proj"])
+    biases = {key for key in weights if key.endswith("bias")}
+    assert config["bias"] == bias
+    assert {name for name in ("q_proj", "k_proj") if any(f".{name}." in key for key in biases)} == expected
+
+
+def test_bias_is_not_applicable_to_llama_models(place):
+    advice = PeftEngine().check(place.settings(bias="all"), place.host()).advice
+    assert "Bias all: this model has no biases, so this trains nothing. Set it to none." in advice
+
+
+def test_modules_to_save_are_trainable_and_saved(place):
+    config, weights = trained(place, modules_to_save=["norm", "lm_head"], targets="q-v")
+    assert set(config["modules_to_save"]) == {"model.norm", "lm_head"}
+    assert {"base_model.model.model.norm.weight", "base_model.model.lm_head.weight"} <= weights.keys()
+
+
+def test_layers_to_transform_and_without_it_all_layers(place):
+    for value, layers in (("", {"0", "1"}), ("1", {"1"})):
+        _, weights = trained(place, layers_to_transform=value, if_exists="replace")
+        assert {key.split(".layers.")[1][0] for key in weights} == layers
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gpt_neox"])
+def test_common_layer_patterns_are_found_without_layers_pattern(place, model):
+    """model.layers, transformer.h and gpt_neox.layers."""
+    _, weights = trained(place, model, layers_to_transform="0")
+    assert {part for key in weights for part in key.split(".") if part.isdigit()} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("layers_pattern", "Layers to transform finds the numbered layers of any model by itself."),
+        ("lora_target_modules", "It is called 'targets' here."),
+        ("lora_rank", "It is called 'rank' here."),
+        ("lora_alpha", "It is called 'alpha' here."),
+    ],
+)
+def test_the_names_of_the_guide_are_answered(key, answer):
+    with pytest.raises(SettingsError) as refused:
+        training_settings({"name": "a", "data": ["a.txt"], key: "1"})
+    assert answer in str(refused.value)

@@ -1,0 +1,190 @@
+"""Void Trainer's manual, option by option: what there is here, or what the program says instead."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_pro.core.errors import SettingsError
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.settings import presets
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.engine.architectures import save_model
+
+NO_FOLDER = presets.GOALS_FILE.with_name("none")
+SIZES = ("S", "M", "L", "XL")
+OPTIMIZERS = {
+    "AdamW": ("adamw_torch", [*(f"{size}_NS" for size in SIZES), "MS_1", "MS_2"]),
+    "Adafactor": ("adafactor", [*(f"{size}_NS" for size in SIZES), "MS_1", "MS_2", "RS"]),
+    "AdamW8bit": ("adamw_8bit", [f"{size}_NS" for size in SIZES]),
+}
+OPTIMIZER_CONFIGS = [(f"{kind}_{end}", ours) for kind, (ours, ends) in OPTIMIZERS.items() for end in ends]
+LORA_CONFIGS = [
+    (f"Lora_{bits}bit_{size}_{models}", f"lora-{bits}bit-{ours}")
+    for bits in (8, 4)
+    for models in ("Llama-OPT-GPTNeo", "GPTNeoX")
+    for size, ours in zip(SIZES, ("xl", "l", "m", "s"), strict=True)
+]
+
+
+def refusal(**values):
+    with pytest.raises(SettingsError) as refused:
+        training_settings({"name": "a", "data": ["a.txt"], **values})
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("compute_type", ["float32", "float16", "8bit", "4bit"])
+def test_compute_type(place, compute_type):
+    assert compute_type in LOADING_OPTIONS
+    assert "(--load)" in refusal(compute_type=compute_type)
+    assert place.host(compute_type).loaded_model().card.loading == compute_type
+
+
+def test_float32_costs_almost_double_the_memory_of_float16(place):
+    four, two = (PeftEngine().check(place.settings(), place.host(kind)).memory for kind in ("float32", "float16"))
+    assert four.weights == 2 * two.weights
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neo", "gpt_neox", "llama", "opt", "mistral"])
+def test_model_type(place, model_type):
+    host = StandaloneHost(place.folders, model=str(save_model(place, model_type)))
+    assert place.train(host, max_steps=1).outcome == "finished"
+
+
+def test_tokenizer_name_and_model_name():
+    assert "(--model)" in refusal(model_name="m") and "(--model)" in refusal(model_type="Llama")
+    assert "(--tokenizer)" in refusal(tokenizer_name="t")
+
+
+@pytest.mark.parametrize(("config", "ours"), OPTIMIZER_CONFIGS)
+def test_every_optimizer_config_names_ours(config, ours):
+    assert f"Optimizer: {config!r} is called {ours!r} here." in refusal(optimizer=config)
+    assert ours in SETTINGS["optimizer"].choices
+    assert "It is called 'optimizer' here." in refusal(optimizer_config=config)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_predefined_optimizer_config_is_a_preset(kind, size):
+    ours = f"{kind.lower()}-{size.lower()}"
+    with pytest.raises(SettingsError, match=f"is called '{ours}' here"):
+        presets.find_preset(f"{kind}_{size}_NS", NO_FOLDER)
+    assert presets.find_preset(ours, NO_FOLDER).values["optimizer"] == OPTIMIZERS[kind][0]
+
+
+def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):
+    for table, values in (("optimizers", {"optimizer": "adafactor"}), ("loras", {"rank": 8})):
+        (tmp_path / f"{table}.json").write_text(json.dumps({f"my-{table}": {"values": values}}))
+        assert presets.find_preset(f"my-{table}", tmp_path).values == values
+
+
+@pytest.mark.parametrize(("config", "ours"), LORA_CONFIGS)
+def test_every_lora_config_is_a_preset(config, ours):
+    with pytest.raises(SettingsError, match=f"There is no preset '{config}'. It is called '{ours}' here."):
+        presets.find_preset(config, NO_FOLDER)
+    assert presets.find_preset(ours, NO_FOLDER).values["optimizer"].endswith("adamw_8bit")  # as the manual says
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_larger_configs_for_smaller_models(bits):
+    rows = [presets.find_preset(f"lora-{bits}bit-{size.lower()}", NO_FOLDER) for size in SIZES]
+    ranks = [row.values["rank"] for row in rows]
+    assert ranks == sorted(ranks, reverse=True) and len(set(ranks)) == 4
+    assert all(f"rank {row.values['rank']}" in row.label for row in rows)
+    assert [row.words.split(":")[0] for row in rows] == [
+        "For small models", "For medium models", "For large models", "For very large models",
+    ]  # fmt: skip
+
+
+def test_lora_config_none_is_full_fine_tuning_or_a_lora_in_any_type(place):
+    assert "full" in SETTINGS["method"].choices
+    assert PeftEngine().check(place.settings(), place.host("float32")).verdict != "not ready"
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "db"])
+def test_custom_dataset_csv_tsv_db(place, ending):
+    name, rows = f"data.{ending}", [(f"What is {n}?", f"It is the number {n}.") for n in range(20)]
+    if ending == "db":
+        with sqlite3.connect(place.folders.datasets / name) as connection:
+            connection.execute("create table chats (question text, answer text)")
+            connection.executemany("insert into chats values (?, ?)", rows)
+        connection.close()
+    else:
+        mark = "," if ending == "csv" else "\t"
+        place.write(name, "\n".join(mark.join(row) for row in [("question", "answer"), *rows]))
+    report = PeftEngine().check(place.settings(data=[name], cutoff="auto"), place.host())
+    assert report.problems == () and report.as_json()["examples"] == 20
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("dataset_path", "data"),
+        ("dataset_max_line_length", "cutoff"),
+        ("num_workers", "workers"),
+        ("shuffle", "batching"),
+        ("lora_config", "rank"),
+        ("best_loss_saving", "keep_best"),
+        ("best_acc_saving", "keep_best"),
+        ("checkpoint_save_path", "name"),
+        ("checkpoint_load_path", "if_exists"),
+        ("shard_checkpoint_loading", "if_exists"),
+        ("shard_checkpoint_size", "shard_size"),
+    ],
+)
+def test_each_other_option_names_ours(theirs, ours):
+    assert f"There is no setting {theirs!r}. It is called {ours!r} here." in refusal(**{theirs: "x"})
+
+
+def test_a_longer_line_and_a_larger_batch_increase_the_memory(place):
+    small, long, large = (
+        PeftEngine().check(place.settings(**more), place.host()).memory.total
+        for more in ({}, {"cutoff": 64}, {"batch_size": 8})
+    )
+    assert long > small and large > small
+
+
+def test_num_workers_shuffle_and_gradient_checkpointing():
+    values = {"workers": 2, "batching": "shuffled", "gradient_checkpointing": "on"}
+    settings = training_settings({"name": "a", "data": ["a.txt"], **values})
+    assert (settings.machine.workers, settings.steps.batching) == (2, "shuffled")
+    assert settings.machine.gradient_checkpointing == "on"
+
+
+def test_best_loss_and_best_acc_saving():
+    assert {"loss", "accuracy"} <= SETTINGS["keep_best"].choices.keys()
+
+
+@pytest.mark.parametrize("size", ["100MB", "1GB"])
+def test_shard_checkpoint_size(size):
+    assert training_settings({"name": "a", "data": ["a.txt"], "shard_size": size}).machine.shard_size == size
+
+
+def test_a_sharded_checkpoint_is_loaded_from_its_folder(place):
+    place.train(method="full", learning_rate=1e-3, max_steps=1, shard_size="200KB", name="new")
+    folder = place.folders.models / "new"
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    assert place.train(StandaloneHost(place.folders, model="new"), max_steps=1).outcome == "finished"
+
+
+def test_a_checkpoint_is_loaded_from_the_path_of_its_file(place, tiny):
+    folder = place.folders.models / "saved_models"
+    folder.mkdir(parents=True)
+    for file in tiny.glob("*.json"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    torch.save(load_file(tiny / "model.safetensors"), folder / "pytorch_model.bin")
+    host = StandaloneHost(place.folders, model=str(folder / "pytorch_model.bin"))
+    assert place.train(host, max_steps=1).outcome == "finished"
+
+
+@pytest.mark.parametrize("compute_type", ["8bit", "4bit"])
+def test_in_8_and_4_bits_whole_checkpoints_are_refused_and_loras_are_not(place, compute_type):
+    report = PeftEngine().check(place.settings(method="full", learning_rate=1e-4), place.host(compute_type))
+    assert any(f"a model in {compute_type} can't be fully fine-tuned" in problem for problem in report.problems)
+    place.train(place.host(compute_type), max_steps=1)
+    assert place.train(place.host(compute_type), max_steps=2, resume="newest").outcome == "finished"
