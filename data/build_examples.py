@@ -102,7 +102,7 @@ def prepare_validation_dataset(
     context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules
 ) -> PreparedDataset:
     """A dataset of which all is validation data."""
-    seed, share, truncate = context.settings.what.seed, dataset.data.share, _truncation(context, rules)
+    seed, share, truncate = context.settings.what.order_seed, dataset.data.share, _truncation(context, rules)
     sources = _slice_texts(context, dataset.data, dataset.texts, rules)
     splits = [Split.of(sources, share, seed, dataset.texts)]
     splits += [Split.of([truncate(rows.source).source], share, seed) for rows in dataset.rows]
@@ -111,7 +111,7 @@ def prepare_validation_dataset(
 
 
 def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules) -> PreparedDataset:
-    data, seed, eval_share = dataset.data, context.settings.what.seed, context.settings.aside.eval_share
+    data, seed, eval_share = dataset.data, context.settings.what.order_seed, context.settings.aside.eval_share
     learned, held_out = split_texts(
         dataset.texts, eval_share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
     )
@@ -163,7 +163,7 @@ def _slice_texts(
 def _prepare_rows(
     context: PrepareContext, dataset: DatasetEntry, rows: RowDataset, rules: SlicingRules
 ) -> PreparedDataset:
-    settings, seed, truncate = context.settings, context.settings.what.seed, _truncation(context, rules)
+    settings, seed, truncate = context.settings, context.settings.what.order_seed, _truncation(context, rules)
     source, validation, findings = rows.source, Split(), list(rows.findings)
     if settings.aside.eval_share:
         in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations

@@ -81,7 +81,7 @@ def prepare(
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, uses_checkpointing(memory, settings))
     disk = estimate_disk(settings, card, plan, _output_folder(context), machine)
     report = replace(
-        report_examples(examples, validation, settings.steps.batch_size, settings.what.seed),
+        report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         sources=data.reports,

@@ -12,6 +12,7 @@ from .name_rules import layer_numbers, layers_problem, name_problem, shard_size_
 from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
 FULL_FINETUNE = "full"
+RANDOM_SEED, MAX_SEED = -1, 2**32 - 1
 
 
 # The docstrings of the section classes are the section titles in the reference and in --help.
@@ -47,10 +48,30 @@ class RunSettings:
     seed: int = integer(
         42,
         "Seed",
-        "Random seed. On a CPU, the same seed, data and settings give exactly the same LoRA.",
-        bounds=(0, 2**32 - 1),
+        "Random seed. On a CPU, the same seed, data and settings give exactly the same LoRA. -1 draws a new one "
+        "for each run and saves it with the run.",
+        bounds=(RANDOM_SEED, MAX_SEED),
         fixed=True,
     )
+    data_seed: int | str = integer(
+        "auto",
+        "Data seed",
+        "Seed of the validation split, the shares of datasets and the order of the examples. auto uses Seed; -1 "
+        "draws a new one for each run.",
+        bounds=(RANDOM_SEED, MAX_SEED),
+        words=("auto",),
+        fixed=True,
+    )
+
+    @property
+    def weights_seed(self) -> int:
+        """The seed of new weights, dropout, noise and samples; 0 in previews of a run that draws its own."""
+        return max(0, self.seed)
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the validation split, of shares and of the order; 0 in previews of a run that draws it."""
+        return self.weights_seed if isinstance(self.data_seed, str) else max(0, self.data_seed)
 
 
 @dataclass(frozen=True)
@@ -214,7 +235,7 @@ class EvaluationSettings:
         0.0,
         "Validation split",
         "Share of the dataset to validate on instead of training on it: 0.05 is 5%. Whole sections and rows are "
-        "taken, chosen by the seed. 0 is off.",
+        "taken, chosen by the data seed. 0 is off.",
         bounds=(0, 0.99),
     )
     eval_every: int = integer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..core.findings import Finding, advice, note, problem
-from .definitions import TrainingSettings
+from .definitions import RANDOM_SEED, TrainingSettings
 
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
@@ -24,6 +24,12 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
         yield note(
             "eval_every",
             "Evaluate every (steps): there is no validation split, so there is nothing to evaluate.",
+        )
+    if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
+        yield note(
+            "seed",
+            "Seed -1: the run draws its seed when it starts. Check and Test one step use 0 instead, so the run "
+            "may choose other examples for the validation split and for shares of datasets.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:

@@ -18,7 +18,7 @@ from ...core.launcher import launch_command
 from ...core.model_shape import ModelShape
 from ...data.report import weight_precision
 from ...records.folder import choose_run_folder
-from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
+from ...settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from .optimizers import optimizer_problems
 
 REPORTERS: Mapping[str, tuple[str, ...]] = {
@@ -270,6 +270,14 @@ def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterato
         )
 
 
+def _shared_seed_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
+    """Processes train on the same split in the same order, and are not connected yet when the data are split."""
+    if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
+        yield problem(
+            "seed", "Seed -1: several processes would each draw another seed. Enter one yourself, such as 42."
+        )
+
+
 _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] = (
     lambda settings, device: offloaded_problems(device.offloaded),
     lambda settings, device: gpu_index_problems(device.card),
@@ -281,6 +289,7 @@ _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] 
     lambda settings, device: liger_problems(settings.machine.liger, device.device),
     _report_to_problems,
     _workers_problems,
+    _shared_seed_problems,
 )
 
 

@@ -86,7 +86,7 @@ class SampleGenerator:
             prompt.text,
             max_tokens=max_tokens,
             temperature=settings.samples.sample_temperature,
-            seed=settings.what.seed,
+            seed=settings.what.weights_seed,
         )
         output = generate_ids(model, torch.tensor([prompt.ids]), question, self._tokenizer.tokenizer, self._job)
         return list(output[0][len(prompt.ids) :].tolist())

@@ -6,6 +6,7 @@ from . import full_finetune, gguf_export, merging
 from .checkpoints import (
     WRITE_ATTEMPTS,
     RunState,
+    earlier_settings,
     finalize_checkpoint,
     is_write_error,
     load_run_state,
@@ -17,6 +18,7 @@ __all__ = [
     "WRITE_ATTEMPTS",
     "RunState",
     "WriteFn",
+    "earlier_settings",
     "finalize_checkpoint",
     "full_finetune",
     "gguf_export",

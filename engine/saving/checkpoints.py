@@ -16,7 +16,7 @@ from ..plan import DATA_KEY, RunPlan
 
 WRITE_ATTEMPTS = 2
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
-RUN_KEYS = frozenset({"name", "if_exists", "seed"})
+RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
 
 def is_write_error(error: Exception) -> bool:
@@ -63,7 +63,7 @@ def load_run_state(checkpoint: Path) -> RunState:
 
 def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
-    earlier = {**_earlier_settings(run), **state.unchangeable}
+    earlier = earlier_settings(run.folder, state)
     changed = [
         f"{key} ({_data_changes(run)})" if key == DATA_KEY else f"{key} ({earlier.get(key)} then, {value} now)"
         for key, value in run.unchangeable().items()
@@ -76,9 +76,9 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
         )
 
 
-def _earlier_settings(run: RunPlan) -> dict[str, Any]:
-    """Values that a checkpoint of an older version lacks: the run's own settings, else the defaults."""
-    return {**TrainingSettings().values(), **read_json(run.folder.path / PARAMETERS, {})}
+def earlier_settings(folder: RunFolder, state: RunState) -> dict[str, Any]:
+    """Values of the checkpoint; what an older version did not save: from the run's settings, else the defaults."""
+    return {**TrainingSettings().values(), **read_json(folder.path / PARAMETERS, {}), **state.unchangeable}
 
 
 def _data_changes(run: RunPlan) -> str:

@@ -254,6 +254,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "resolved": run_plan.data.resolved.as_json(),
         "data": report.as_json(),
         "seed": run_plan.settings.what.seed,
+        "data_seed": run_plan.settings.what.order_seed,
         "data_fingerprint": run_plan.data.examples.digest(),
         **_validation_entries(trained),
         **_phase_entries(trained),

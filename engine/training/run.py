@@ -36,7 +36,7 @@ from .finalize import TrainingResult, describe_model, end_discarded_run, save_an
 from .keep_awake import prevent_sleep
 from .run_segments import RunSegment, next_segment
 from .sample_callback import SampleCallback
-from .setup import borrow_base_model, model_ready_to_train, prepare_data
+from .setup import borrow_base_model, draw_seeds, model_ready_to_train, prepare_data
 from .tracking import attach_reporter
 from .trainer import RunTrainer
 
@@ -47,7 +47,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     refuse_in_progress(folder.name, host.folders)
     if folder.initial_lora is not None:
         refuse_shape_mismatch(settings.lora, folder.initial_lora)
-    settings = settings.with_name(folder.name)
+    settings = draw_seeds(settings.with_name(folder.name), folder, job)
     card = add_param_count(get_model_card(host), settings)
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
     if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:

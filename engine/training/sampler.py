@@ -106,7 +106,7 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
 
     def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
-        examples, seed = self._examples, self._run_plan.settings.what.seed
+        examples, seed = self._examples, self._run_plan.settings.what.order_seed
         if phase == "shuffled":
             numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):

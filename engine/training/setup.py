@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from transformers import set_seed
@@ -13,7 +15,8 @@ from ...core.errors import DataError, SettingsError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Advice, Job, Note, Stage
 from ...data.prepare import TrainingData, prepare
-from ...settings.definitions import TrainingSettings
+from ...records.folder import RunFolder
+from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ..checks import (
     dora_problems,
     float16_problems,
@@ -38,8 +41,26 @@ from ..lora import (
     without_loras,
 )
 from ..plan import RunPlan
-from ..saving import full_finetune
+from ..saving import earlier_settings, full_finetune, load_run_state
 from ..tokenizer import make_working_tokenizer
+
+SEEDS = ("seed", "data_seed")
+
+
+def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> TrainingSettings:
+    """Replace a seed of -1 by a random one, or by that of the checkpoint that the run resumes from."""
+    drawn: dict[str, Any] = {
+        key: secrets.randbelow(MAX_SEED + 1) for key in SEEDS if getattr(settings.what, key) == RANDOM_SEED
+    }
+    if not drawn:
+        return settings
+    if folder.start is not None:
+        earlier = earlier_settings(folder, load_run_state(folder.start.folder))
+        drawn = {key: earlier[key] for key in drawn}
+    how = "drawn at random and saved with the run" if folder.start is None else "that of the checkpoint"
+    for key, seed in drawn.items():
+        job.log.append(Note(text=f"{SETTINGS[key].label} {seed}: {how}."))
+    return replace(settings, what=replace(settings.what, **drawn))
 
 
 def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
@@ -76,7 +97,7 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
     raise_problems([*offloaded_problems(is_offloaded(base)), *gpu_index_problems(only_gpu_index(base))])
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
-    set_seed(settings.what.seed)
+    set_seed(settings.what.weights_seed)
     with apply_machine_settings(settings.machine, base, job):
         if _uses_gradient_checkpointing(run_plan, base):
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)

@@ -61,7 +61,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
     ),
-    "Logging and sleep": (("seed", "report_to"), ("keep_awake",)),
+    "Logging and sleep": (("seed", "data_seed"), ("report_to", "keep_awake")),
 }
 PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
 """Folded parts that begin with a menu of presets, and the kind of these presets."""

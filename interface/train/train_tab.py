@@ -35,7 +35,7 @@ from .probe_panel import ProbePanel
 from .resume_panel import ResumePanel
 from .setting_search import SettingSearch
 
-EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed")
+EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
 """Settings that change the examples."""
 
 

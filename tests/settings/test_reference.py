@@ -75,7 +75,7 @@ def test_as_json_says_bounds_and_choices_where_there_are_some():
         ["auto"],
     )
     assert entries["add_eos"]["choices"] == ["hard_cut", "every_block", "never"]
-    assert entries["seed"]["minimum"] == 0
+    assert entries["seed"]["minimum"] == -1
     assert not {"minimum", "maximum", "choices", "words"} & entries["name"].keys()
     assert "choices" not in entries["cutoff"]
     assert entries["data"]["default"] == []
