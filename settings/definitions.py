@@ -428,15 +428,16 @@ class LoraSettings:
     rank: int = integer(
         32,
         "LoRA Rank",
-        "Size of the LoRA: 8 for a tone of voice, 32 for a style, 128 or more for a lot of new text.",
-        bounds=(1, 4096),
+        "Size of the LoRA: 8 for a tone of voice, 32 for a style, 128 or more for a lot of new text. At most the "
+        "model's hidden size.",
+        bounds=(1, 32768),
         fixed=True,
     )
     alpha: float = number(
         32.0,
         "LoRA Alpha",
         "The LoRA is scaled by alpha / rank; a scale of 1 is common.",
-        bounds=(0.01, 16384),
+        bounds=(0.01, 131072),
         fixed=True,
     )
     dropout: float = number(

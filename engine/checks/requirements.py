@@ -16,7 +16,7 @@ from ...core.findings import Finding, advice, problem, texts
 from ...core.host import Host, ModelCard
 from ...core.launcher import launch_command
 from ...core.model_shape import ModelShape
-from ...data.report import weight_precision
+from ...data.report import is_known_architecture, target_layers, weight_precision
 from ...records.folder import choose_run_folder
 from ...settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from .optimizers import optimizer_problems
@@ -76,6 +76,8 @@ def check_run(settings: TrainingSettings, host: Host) -> list[Finding]:
     device = DeviceInfo.of(host)
     findings = list(_check_method(settings, host))
     findings += [finding for rule in _RULES for finding in rule(settings, device)]
+    if (card := _model_card_or_none(host)) and not settings.lora.whole_model:
+        findings += rank_findings(settings.lora, card)
     if not settings.lora.whole_model and _needs_layer_check(settings.lora, host):
         from ..lora import lora_problems
 
@@ -215,6 +217,31 @@ def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
         yield problem(
             "dora",
             "DoRA: it can't be trained on 8-bit weights. Load the model in 4 or 16 bits, or turn DoRA off.",
+        )
+
+
+def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
+    """The rank of a change to a layer is at most its smaller side, which is hardly ever above the hidden size."""
+    shape = ModelShape.of(card.config)
+    if shape is None:
+        return
+    if lora.rank > shape.hidden:
+        yield problem(
+            "rank",
+            f"LoRA Rank {lora.rank} is larger than the model's hidden size, {shape.hidden}. A larger rank adds "
+            f"nothing. Use {shape.hidden} or less.",
+        )
+        return
+    targets = target_layers(lora.targets)
+    sides = {name: min(widths) for name, widths in shape.linears.items() if targets is None or name in targets}
+    small = sorted(name for name, side in sides.items() if side < lora.rank)
+    if small and is_known_architecture(card.config, lora.targets):
+        largest = min(sides.values())
+        yield advice(
+            "rank",
+            f"LoRA Rank {lora.rank} is larger than the smaller side of some layers ({', '.join(small)}: "
+            f"{largest}). There, more than {largest} only takes memory. Use {largest} or less, unless the other "
+            "layers need it.",
         )
 
 

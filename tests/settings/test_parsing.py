@@ -81,7 +81,7 @@ def test_a_bad_name(name, sentence):
             "Maximum context length (Cutoff): 'long' is not a number. Allowed: auto or 16 to 131072.",
         ),
         ("epochs", 0, "Epochs: 0 is out of range. Allowed: 0.01 to 1000."),
-        ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 4096."),
+        ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 32768."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
         ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
         ("epoch", 3, "There is no setting 'epoch'. Did you mean 'epochs'?"),

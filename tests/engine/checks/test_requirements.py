@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import accelerate
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.jobs.events import Step
@@ -41,6 +42,11 @@ def reported(entry, settings, host):
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 needs an NVIDIA GPU."),
         ("auto", {"liger": True}, "Liger kernels: "),
         ("8bit", {"targets": ["foo"]}, "Target modules: this model has no layer called foo. It has down_proj,"),
+        (
+            "auto",
+            {"rank": 65},
+            "LoRA Rank 65 is larger than the model's hidden size, 64. A larger rank adds nothing.",
+        ),
         ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no optimizer 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
@@ -53,6 +59,22 @@ def test_all_entry_points_refuse_alike_and_load_nothing(place, loading, values, 
     assert only.startswith(sentence)
     assert host._loaded is None
     assert not place.lora().exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "layers"),
+    [({"rank": 64}, "k, v: 32"), ({"rank": 64, "targets": ["o_proj"]}, ""), ({"rank": 32}, "")],
+)
+def test_check_advises_on_a_rank_above_the_smaller_side_of_a_layer(place, values, layers):
+    values = {"learning_rate": 1e-4, **values}
+    advice = [text for text in PeftEngine().check(place.settings(**values), place.host()).advice if "Rank" in text]
+    assert [f"({layers})" in text for text in advice] == ([True] if layers else [])
+
+
+def test_a_lora_of_the_hidden_size_trains(place):
+    place.train(rank=64, alpha=64, learning_rate=1e-4, max_steps=1)
+    weights = load_file(place.lora() / "adapter_model.safetensors")
+    assert {min(weight.shape) for weight in weights.values()} == {32, 64}
 
 
 def test_several_problems_are_reported_at_once(place):
