@@ -82,6 +82,11 @@ def known_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return list(zip(*(column for column in columns if set(column[1:]) - {"", "-"}), strict=True))
 
 
+def is_logged(step: int, last: int, every: int | str, first: bool) -> bool:
+    """Whether a step is logged where every n-th one is; `every` is "auto" for each of them."""
+    return step == last or (step == 1 and first) or isinstance(every, str) or step % every == 0
+
+
 def smooth_loss(previous: float | None, loss: float) -> float:
     """The smoothed loss: it begins at the first step's loss and then moves a tenth of the way."""
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss

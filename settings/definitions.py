@@ -244,6 +244,14 @@ class EvaluationSettings:
         "How often to measure the validation loss. 0 is at the end of each epoch.",
         bounds=(0, 10**8),
     )
+    eval_batch_size: int | str = integer(
+        "auto",
+        "Evaluation batch size",
+        "Number of validation examples that the GPU processes at once. auto is the True Batch Size. An evaluation "
+        "needs less VRAM than a step, so a larger number often fits and is faster.",
+        bounds=(1, 1024),
+        words=("auto",),
+    )
 
 
 @dataclass(frozen=True)
@@ -660,6 +668,22 @@ class ReportingSettings:
         "Also log the run to TensorBoard (in the LoRA's folder), Weights & Biases (offline in the LoRA's "
         "folder, unless WANDB_MODE says otherwise) or trackio (in logs/trackio). The package must be installed.",
         {"none": "None", "tensorboard": "TensorBoard", "wandb": "Weights & Biases", "trackio": "trackio"},
+    )
+    run_name: str = text(
+        "",
+        "Run name",
+        "Name of the run in the reporters. Empty is the name of the LoRA. TensorBoard shows the folder instead.",
+    )
+    logging_steps: int | str = integer(
+        "auto",
+        "Log every (steps)",
+        "How often the console and the reporters get a step; the reporters get the mean loss since the last one. "
+        "auto: the console every two seconds, the reporters every step. The curve always has every step.",
+        bounds=(1, 10**8),
+        words=("auto",),
+    )
+    logging_first_step: bool = boolean(
+        True, "Log the first step", "Also log the first step if Log every skips it. The last one is always logged."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..core.findings import Finding, advice, note, problem
-from .definitions import RANDOM_SEED, TrainingSettings
+from .definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
@@ -20,11 +20,10 @@ def check_settings(settings: TrainingSettings) -> list[Finding]:
 def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.chunking == "dementor" and settings.text.overlap:
         yield note("overlap", "Overlap blocks: DEMENTOR windows overlap already, so this is ignored.")
-    if settings.aside.eval_every and _has_no_eval_data(settings):
-        yield note(
-            "eval_every",
-            "Evaluate every (steps): there is no validation split, so there is nothing to evaluate.",
-        )
+    for key in ("eval_every", "eval_batch_size"):
+        if getattr(settings.aside, key) != SETTINGS[key].default and _has_no_eval_data(settings):
+            label = SETTINGS[key].label
+            yield note(key, f"{label}: there is no validation split, so there is nothing to evaluate.")
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",

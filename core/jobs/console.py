@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ...train_utils import duration, time_of_day
+from ...train_utils import duration, is_logged, time_of_day
 from .eta import EtaEstimator
 from .event_text import event_text
-from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, Step
+from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Step
 from .job import Job
 
 WriteLine = Callable[[str], object]
@@ -22,7 +23,8 @@ DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")
 class EventFormatter:
     """Formats events as lines: a step every two seconds, a download every ten, and the last of each.
 
-    Once a minute, the line of a step ends with the use of the machine.
+    The settings of a run may ask for every n-th step instead. Once a minute, the line of a step ends with the use
+    of the machine.
     """
 
     def __init__(self) -> None:
@@ -30,13 +32,15 @@ class EventFormatter:
         self._last_shown = self._machine_shown = float("-inf")
         self._messages: set[str] = set()
         self._machine: MachineUse | None = None
+        self._settings: Mapping[str, Any] = {}
 
     def line(self, event: Event) -> str:
         """The line of an event; empty if it is not shown."""
         self._pace.update(event)
+        if isinstance(event, RunPlanned):
+            self._settings = event.settings
         if isinstance(event, Step):
-            is_due = self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
-            return self._step_line(event) if is_due else ""
+            return self._step_line(event) if self._is_step_due(event) else ""
         if isinstance(event, DownloadProgress):
             is_due = self._is_due(event, DOWNLOAD_LINE_SECONDS, is_last=event.done >= event.total)
             return event_text(event) if is_due else ""
@@ -47,6 +51,12 @@ class EventFormatter:
             return self._library_line(event)
         details = event.details if isinstance(event, JobEnded) else ""
         return "\n".join(filter(None, (event_text(event), details)))
+
+    def _is_step_due(self, event: Step) -> bool:
+        every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
+        if isinstance(every, int) and every > 0:
+            return is_logged(event.step, event.steps, every, bool(first))
+        return self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
 
     def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
         if event.at - self._last_shown < seconds and not is_last:

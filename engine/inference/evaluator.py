@@ -141,7 +141,8 @@ class Evaluator:
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
         self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
-        limit = BatchLimit(examples=settings.steps.batch_size)
+        size = settings.aside.eval_batch_size
+        limit = BatchLimit(examples=settings.steps.batch_size if isinstance(size, str) else size)
         self._eval_loop = EvalLoop(model, capabilities, limit, lambda: job.control.asked(Request.STOP))
 
     def evaluate(self, report: ProgressFn) -> EvalResult | None:

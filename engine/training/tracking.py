@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformers import TrainerCallback
@@ -16,6 +17,8 @@ from transformers.integrations import integration_utils
 from ...core.errors import first_line
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
+from ...settings.definitions import ReportingSettings
+from ...train_utils import is_logged
 from ..plan import RunPlan, StepLog
 
 
@@ -31,7 +34,7 @@ def attach_reporter(
     variables = _tracking_variables(name, run_plan.folder.path, folders)
     saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
     os.environ.update(variables)
-    reporter = Reporter(name, step_log, log)
+    reporter = Reporter(name, run_plan.settings.records, step_log, log)
     try:
         yield [reporter]
     finally:
@@ -60,12 +63,13 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     It begins with the first finished step, since nothing is written for a run before that.
     """
 
-    def __init__(self, name: str, step_log: StepLog, log: EventLog) -> None:
-        self._name, self._step_log, self._log = name, step_log, log
+    def __init__(self, name: str, asked: ReportingSettings, step_log: StepLog, log: EventLog) -> None:
+        self._name, self._asked, self._step_log, self._log = name, asked, step_log, log
         self._inner: Any = None
         self._begin: Callable[[], None] | None = None
         self._end: Callable[[], None] | None = None
         self._reported = len(step_log.graph)
+        self._losses: list[float] = []
         self._failed = False
         self._log_errors(self._create)
 
@@ -82,8 +86,13 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
             begin, self._begin = self._begin, None
             self._log_errors(begin)
             self._end = lambda: self._inner.on_train_end(args, state, control, **kwargs)
-        values = {**logs, **self._extra_values()}
-        self._log_errors(lambda: self._inner.on_log(args, state, control, logs=values, **kwargs))
+        self._losses.append(float(logs["loss"]))
+        extra = self._extra_values()
+        asked, step = self._asked, state.global_step
+        if "eval_loss" in extra or is_logged(step, state.max_steps, asked.logging_steps, asked.logging_first_step):
+            values = {**logs, **extra, "loss": fmean(self._losses)}
+            self._losses, self._reported = [], len(self._step_log.graph)
+            self._log_errors(lambda: self._inner.on_log(args, state, control, logs=values, **kwargs))
 
     def finish(self) -> None:
         """Close the reporter, however the run ended; W&B's run does not end by itself."""
@@ -96,8 +105,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
 
     def _extra_values(self) -> dict[str, float]:
         """Return values that transformers does not log: the smoothed loss and new evaluations."""
-        graph, keys = self._step_log.graph, ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
-        new, self._reported = graph[self._reported :], len(graph)
+        keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
+        new = self._step_log.graph[self._reported :]
         return {key: entry[key] for entry in new for key in keys if key in entry}
 
     def _log_errors(self, act: Callable[[], object]) -> None:

@@ -251,7 +251,7 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         save_strategy="no",
         eval_strategy="no",
         report_to="none",  # tracking.py has our own reporters
-        run_name=run_plan.folder.name,
+        run_name=run_plan.settings.records.run_name or run_plan.folder.name,
         project="training_pro",
         disable_tqdm=True,
         remove_unused_columns=False,

@@ -45,7 +45,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Validation and samples": (
         ("eval_share", "eval_every"),
-        ("eval_data",),
+        ("eval_data", "eval_batch_size"),
         ("sample_prompts",),
         ("sample_every", "sample_length", "sample_temperature"),
     ),
@@ -61,7 +61,11 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
     ),
-    "Logging and sleep": (("seed", "data_seed"), ("report_to", "keep_awake")),
+    "Logging and sleep": (
+        ("seed", "data_seed"),
+        ("report_to", "run_name"),
+        ("logging_steps", "logging_first_step", "keep_awake"),
+    ),
 }
 PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
 """Folded parts that begin with a menu of presets, and the kind of these presets."""

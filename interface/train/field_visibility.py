@@ -28,6 +28,10 @@ def irrelevant_keys(values: Mapping[str, Any], kinds: Collection[DataKind]) -> s
         hidden.add("epochs")
     if not values.get("train_head") and values.get("modules_to_save") in (None, "", "none"):
         hidden.add("head_rate")
+    if values.get("logging_steps") in (None, "", "auto"):
+        hidden.add("logging_first_step")
+    if values.get("report_to") in (None, "", "none"):
+        hidden.add("run_name")
     hidden.add("overlap" if values.get("chunking") == "dementor" else "dementor_repeats")
     hidden |= _irrelevant_switch_keys(values)
     return {key for key in hidden if not _is_invalid(key, values)}

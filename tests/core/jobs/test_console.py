@@ -121,6 +121,24 @@ def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
     assert told == [1, *range(5, 101, 4), 100]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"logging_steps": 10}, [1, *range(10, 100, 10), 95]),
+        ({"logging_steps": 40, "logging_first_step": False}, [40, 80, 95]),
+        ({"logging_steps": 1, "logging_first_step": False}, list(range(1, 96))),
+    ],
+)
+def test_a_run_says_which_of_its_steps_are_told(settings, told):
+    narrator = EventFormatter()
+    rates = (1e-4,) * 95
+    narrator.line(
+        RunPlanned(name="a", model="m", steps=95, steps_per_epoch=95, first_step=0, rates=rates, settings=settings)
+    )
+    lines = [narrator.line(replace(progress(step, at=step * 0.5), steps=95)) for step in range(1, 96)]
+    assert [number for number, line in enumerate(lines, start=1) if line] == told
+
+
 def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
     narrator = EventFormatter()
     bytes_by_second = [(at, at * 10_000_000) for at in range(26)] + [(25.5, 255_000_000)]

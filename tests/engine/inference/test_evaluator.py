@@ -13,6 +13,7 @@ from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Stage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.data.prepare import prepare
+from training_pro.engine.compute.collator import collate
 from training_pro.engine.inference import eval_loop, evaluator
 from training_pro.engine.lora.adapter import load_lora
 from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
@@ -59,6 +60,22 @@ def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
     assert json.loads((place.lora() / "training_graph.json").read_text()) == read_graph(place)
     assert read_evaluations(read_graph(place))[1].loss == results[1].loss
     assert [s.step for s in read_steps(read_graph(place))] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(("asked", "largest"), [("auto", 4), (1, 1), (3, 3)])
+def test_the_evaluation_batch_size_is_that_of_the_run_or_its_own(place, monkeypatch, asked, largest):
+    default = evaluations(run_events(place, name="default", epochs=1))
+    sizes = []
+
+    def record(examples, **more):
+        sizes.append(len(examples))
+        return collate(examples, **more)
+
+    monkeypatch.setattr(eval_loop, "collate", record)
+    results = evaluations(run_events(place, epochs=1, eval_batch_size=asked))
+    assert max(sizes) == largest
+    assert [e.loss for e in results] == pytest.approx([e.loss for e in default], rel=1e-5)
+    assert place.weights() == place.weights("default")
 
 
 def test_a_long_evaluation_logs_its_progress(place, monkeypatch):

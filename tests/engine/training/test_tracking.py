@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +80,26 @@ def test_the_reporter_gets_every_step_from_the_first(place, callbacks, name, cap
     assert dict(os.environ) == before
     assert [(e.source, e.text) for e in events if isinstance(e, LibraryMessage)][-1] == (name, "* created new run")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("first", "reported"), [(True, [1, 2, 4, 5]), (False, [2, 4, 5])])
+def test_every_nth_step_is_reported_with_the_mean_loss_since_the_last(place, callbacks, first, reported):
+    asked = {"logging_steps": 2, "logging_first_step": first, "run_name": "first try"}
+    job = Job("training", "a test")
+    place.train(job=job, report_to="wandb", max_steps=5, **asked)
+    (callback,) = callbacks
+    losses = [event.loss for event in job.log.since(0) if isinstance(event, Step)]
+    assert [step for step, _ in callback.logs] == reported
+    bounds = list(pairwise([0, *reported]))
+    assert [logs["loss"] for _, logs in callback.logs] == [fmean(losses[a:b]) for a, b in bounds]
+    assert callback.name == "first try"
+
+
+def test_an_evaluation_is_reported_with_its_step(place, callbacks):
+    place.write("other.txt", "A cook stood in the kitchen and cut the bread.")
+    run(place, "wandb", eval_data=["other.txt"], eval_every=1, logging_steps=3)
+    (callback,) = callbacks
+    assert [(step, "eval_loss" in logs) for step, logs in callback.logs] == [(1, True), (2, True), (3, True)]
 
 
 def test_all_files_are_in_our_folders(place, callbacks, monkeypatch):
