@@ -8,7 +8,14 @@ from typing import Any, cast
 
 from ..schedulers import SCHEDULES, schedule_problem
 from .columns import columns_problem
-from .name_rules import layer_numbers, layers_problem, name_problem, shard_size_problem
+from .name_rules import (
+    layer_numbers,
+    layers_problem,
+    name_problem,
+    reporters_problem,
+    shard_size_problem,
+    split_names,
+)
 from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
 FULL_FINETUNE = "full"
@@ -665,9 +672,30 @@ class ReportingSettings:
 
     report_to: str = choice(
         "Report to",
-        "Also log the run to TensorBoard (in the LoRA's folder), Weights & Biases (offline in the LoRA's "
-        "folder, unless WANDB_MODE says otherwise) or trackio (in logs/trackio). The package must be installed.",
-        {"none": "None", "tensorboard": "TensorBoard", "wandb": "Weights & Biases", "trackio": "trackio"},
+        "Also log the run to one or several reporters of transformers, whose packages must be installed. Files go "
+        "into the LoRA's folder, those of trackio and MLflow into logs. Weights & Biases and SwanLab stay offline "
+        "unless WANDB_MODE or SWANLAB_MODE says otherwise.",
+        {
+            "none": "None",
+            "tensorboard": "TensorBoard",
+            "wandb": "Weights & Biases",
+            "trackio": "trackio",
+            "mlflow": "MLflow",
+            "azure_ml": "Azure ML",
+            "clearml": "ClearML",
+            "codecarbon": "CodeCarbon (energy use)",
+            "comet_ml": "Comet",
+            "dagshub": "DagsHub",
+            "dvclive": "DVCLive",
+            "flyte": "Flyte",
+            "kubeflow": "Kubeflow",
+            "neptune": "Neptune",
+            "swanlab": "SwanLab",
+            "all": "All that are installed",
+        },
+        free=True,
+        one="several names",
+        check=reporters_problem,
     )
     run_name: str = text(
         "",
@@ -685,6 +713,11 @@ class ReportingSettings:
     logging_first_step: bool = boolean(
         True, "Log the first step", "Also log the first step if Log every skips it. The last one is always logged."
     )
+
+    @property
+    def reporters(self) -> tuple[str, ...]:
+        """The names of the reporters; "all" stands for all that are installed."""
+        return tuple(name for name in split_names(self.report_to) if name != "none")
 
 
 @dataclass(frozen=True)

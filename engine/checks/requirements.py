@@ -5,7 +5,7 @@ What is only known of a loaded model is checked again, by the same functions, af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -20,13 +20,7 @@ from ...data.report import is_known_architecture, target_layers, weight_precisio
 from ...records.folder import choose_run_folder
 from ...settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from .optimizers import optimizer_problems
-
-REPORTERS: Mapping[str, tuple[str, ...]] = {
-    "tensorboard": ("tensorboard", "tensorboardX"),
-    "wandb": ("wandb",),
-    "trackio": ("trackio",),
-}
-
+from .reporters import reporter_problems
 
 LORA_ONLY_KEYS = (
     *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
@@ -278,16 +272,6 @@ def liger_problems(requested: bool, device: str) -> Iterator[Finding]:
         yield problem("liger", "Liger kernels: they need a GPU. Turn them off.")
 
 
-def _report_to_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
-    reporter = settings.records.report_to
-    packages = REPORTERS.get(reporter, ())
-    if packages and not any(find_spec(package) for package in packages):
-        yield problem(
-            "report_to",
-            f"Report to: {reporter} is not installed. Install it (pip install {packages[0]}), or choose none.",
-        )
-
-
 def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
     if settings.machine.workers and not device.owns_process:
         yield problem(
@@ -314,7 +298,7 @@ _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] 
     lambda settings, device: dora_problems(settings.lora.dora and not settings.lora.whole_model, device.held),
     lambda settings, device: attention_problems(settings.machine.attention, device.device, device.held),
     lambda settings, device: liger_problems(settings.machine.liger, device.device),
-    _report_to_problems,
+    lambda settings, device: reporter_problems(settings.records.reporters),
     _workers_problems,
     _shared_seed_problems,
 )

@@ -37,7 +37,7 @@ from .keep_awake import prevent_sleep
 from .run_segments import RunSegment, next_segment
 from .sample_callback import SampleCallback
 from .setup import borrow_base_model, draw_seeds, model_ready_to_train, prepare_data
-from .tracking import attach_reporter
+from .tracking import attach_reporters
 from .trainer import RunTrainer
 
 
@@ -85,7 +85,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         callback = RunCallback(run_plan, segment.state, evaluator, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
-        with attach_reporter(run_plan, callback.step_log, host.folders, job.log) as reporters:
+        with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
                 run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
             )

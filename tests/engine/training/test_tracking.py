@@ -12,8 +12,9 @@ import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Advice, LibraryMessage, Step
 from training_pro.core.jobs.job import Job
-from training_pro.engine.checks import requirements
+from training_pro.engine.checks import reporters
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.tiny import read_tree
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
@@ -54,7 +55,7 @@ class RecordingCallback(TrainerCallback):
 def callbacks(monkeypatch):
     monkeypatch.setattr(RecordingCallback, "created", [])
     monkeypatch.setattr(RecordingCallback, "fails", "")
-    monkeypatch.setattr(requirements, "find_spec", lambda name: name)
+    monkeypatch.setattr(reporters, "find_spec", lambda name: name)
     for name in NAMES:
         monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, RecordingCallback)
     return RecordingCallback.created
@@ -117,13 +118,76 @@ def test_all_files_are_in_our_folders(place, callbacks, monkeypatch):
     assert os.environ["TENSORBOARD_LOGGING_DIR"] == os.environ["WANDB_DIR"] == "/somewhere/else"
 
 
+def test_several_reporters_get_the_same_steps(place, callbacks):
+    run(place, "tensorboard, wandb")
+    assert [[step for step, _ in callback.logs] for callback in callbacks] == [[1, 2, 3]] * 2
+    assert "TENSORBOARD_LOGGING_DIR" in callbacks[1].environment
+
+
+def test_all_are_those_that_are_installed(place, callbacks, monkeypatch):
+    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["trackio", "wandb"])
+    run(place, "all")
+    assert len(callbacks) == 2
+    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", list)
+    assert run(place, "all", name="without")[0].outcome == "finished"
+    assert len(callbacks) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value"),
+    [
+        ("mlflow", "MLFLOW_TRACKING_URI", "sqlite:///{logs}/mlflow.db"),
+        ("swanlab", "SWANLAB_LOG_DIR", "{lora}/swanlab"),
+        ("clearml", "CLEARML_TASK", "first try"),
+    ],
+)
+def test_files_and_names_of_other_reporters(place, callbacks, monkeypatch, name, variable, value):
+    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, RecordingCallback)
+    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(init=dict, finish=lambda: None))
+    run(place, name, run_name="first try")
+    (callback,) = callbacks
+    expected = value.format(logs=place.folders.logs.as_posix(), lora=place.lora())
+    assert callback.environment[variable] == expected
+    assert variable not in os.environ
+    assert "end" in callback.calls
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("comet_ml", "comet_ml is not installed. Install it (pip install comet-ml)"),
+        ("azure_ml", "azure_ml is not installed. Install it (pip install azureml-core)"),
+        ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow)"),
+        ("kubeflow", "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it"),
+        ("wandbb", "transformers has no reporter 'wandbb'. Choose one of "),
+    ],
+)
+def test_every_reporter_says_what_it_lacks(monkeypatch, asked, reason):
+    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
+    monkeypatch.delenv("KUBEFLOW_TRAINER_SERVER_URL", raising=False)
+    (finding,) = reporters.reporter_problems((asked, "all"))
+    assert finding.text.startswith(f"Report to: {reason}")
+    assert finding.text.endswith(", or choose none.")
+
+
+def test_every_reporter_of_transformers_can_be_chosen():
+    assert set(integration_utils.INTEGRATION_TO_CALLBACK) <= set(SETTINGS["report_to"].choices)
+
+
+def test_none_and_all_stand_alone(place):
+    with pytest.raises(SettingsError, match="'all' can't be combined with other names"):
+        place.settings(report_to=["wandb", "all"])
+
+
 def test_wandb_is_online_only_if_the_user_says_so(place, callbacks, monkeypatch):
-    finished = []
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run="a run", finish=lambda: finished.append(True)))
+    ended = []
+    library = SimpleNamespace(finish=lambda: ended.append("run"), teardown=lambda: ended.append("settings"))
+    monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv("WANDB_MODE", "online")
     run(place, "wandb")
     assert callbacks[0].environment["WANDB_MODE"] == "online"
-    assert finished == [True]
+    assert ended == ["run", "settings"]
 
 
 @pytest.mark.parametrize("fails", ["made", "begin", "log", "end"])
@@ -139,7 +203,7 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fa
 
 
 def test_a_missing_reporter_is_refused_before_anything_is_read(place, monkeypatch):
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
     host = place.host()
     monkeypatch.setattr(host, "loaded_model", lambda: pytest.fail("it was loaded"))
     before = read_tree(place.folders.user_data)
