@@ -8,6 +8,7 @@ from functools import partial
 
 from ..chunking import Ints, SlicingRules
 from ..core.findings import Finding, advice, note, problem
+from ..settings.definitions import SETTINGS
 from ..train_utils import format_count, plural
 from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
 from .examples import (
@@ -145,6 +146,9 @@ def _check_texts(
         yield note(
             "train_only_after", "Train only after: it applies to rows only; all of a raw text is trained on."
         )
+    for key in ("source_max_len", "target_max_len"):
+        if getattr(settings.rows, key):
+            yield note(key, f"{SETTINGS[key].label}: it applies to rows only; a raw text has no prompt or reply.")
 
 
 def _slice_texts(
@@ -180,6 +184,8 @@ def _prepare_rows(
         without_reply=rows.counts.no_reply,
         too_long=truncated.too_long,
         too_long_how=TRUNCATION_WORDS[settings.rows.too_long],
+        long_prompts=rows.counts.long_prompts,
+        long_replies=rows.counts.long_replies,
         nothing_learned=truncated.nothing_learned,
     )
     notes = (*rows.notes, *_share_note(dataset.share, training.examples))

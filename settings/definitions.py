@@ -216,6 +216,20 @@ class RowSettings:
             "split": "Split",
         },
     )
+    source_max_len: int = integer(
+        0,
+        "Maximum prompt length",
+        "Truncate the end of prompts with more tokens. What the format writes before the reply stays. Applies to "
+        "rows with one reply, before the cutoff. 0 is off.",
+        bounds=(0, 131072),
+    )
+    target_max_len: int = integer(
+        0,
+        "Maximum reply length",
+        "Truncate the end of replies with more tokens, with the end token. Applies to rows with one reply, before "
+        "the cutoff. 0 is off.",
+        bounds=(0, 131072),
+    )
     bad_rows: str = choice(
         "Invalid rows",
         "What to do with rows that can't be read. At most a tenth of the rows can be skipped.",

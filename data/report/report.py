@@ -56,6 +56,8 @@ class RowReport:
     without_reply: int = 0
     too_long: int = 0
     too_long_how: str = ""
+    long_prompts: int = 0
+    long_replies: int = 0
     nothing_learned: int = 0
 
 
@@ -282,6 +284,8 @@ def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
         (rows.unreadable, "can't be read"),
         (rows.without_marker, "without the text under Train only after"),
         (rows.without_reply, "without a reply to train on"),
+        (rows.long_prompts, "with the end of the prompt truncated"),
+        (rows.long_replies, "with the end of the reply truncated"),
         (rows.too_long, f"too long ({rows.too_long_how})"),
         (rows.nothing_learned, "dropped with nothing to train on"),
     ]

@@ -18,6 +18,7 @@ from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
+from .row_parts import PartLimits, RowParts, find_parts
 from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
 from .text_quality import TextInspector
 
@@ -72,7 +73,8 @@ class RowText(NamedTuple):
     """A row as text, with the spans that are learned.
 
     `spans` are learned (None: everything), `ignored_spans` never; `needs_bos_eos`: the template did not write
-    them; `follows`: no row was dropped between this one and the one before it.
+    them; `follows`: no row was dropped between this one and the one before it; `parts`: prompt and reply, where
+    they are limited.
     """
 
     number: int
@@ -81,6 +83,7 @@ class RowText(NamedTuple):
     ignored_spans: tuple[tuple[int, int], ...]
     needs_bos_eos: bool
     follows: bool = True
+    parts: RowParts | None = None
 
 
 @dataclass
@@ -93,6 +96,9 @@ class RowCounts:
     no_reply: int = 0
     merged_systems: int = 0
     left_out: dict[str, int] = field(default_factory=dict)  # messages of chat exports, by reason
+    long_prompts: int = 0
+    long_replies: int = 0
+    without_parts: int = 0  # rows with no reply or several, whose parts are not limited
 
 
 @dataclass
@@ -106,6 +112,7 @@ class RowEncoder:
     inspector: TextInspector
     conversations: Conversations | None = None  # of rows that name theirs
     split_exchanges: bool = False
+    limits: PartLimits = field(default_factory=PartLimits)
     counts: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
@@ -199,20 +206,23 @@ class RowEncoder:
         _check_text(rendered.text)
         if self.learning.only_after:
             return self._after_marker(number, rendered.text, needs_bos_eos)
-        return self._mask_turns(number, rendered, needs_bos_eos)
+        row_text = self._mask_turns(number, rendered, needs_bos_eos)
+        return row_text and row_text._replace(parts=find_parts(content, rendered) if any(self.limits) else None)
 
     def _chat(self, chat: Chat) -> RenderedText:
+        needs_places = not self._learns_everything or any(self.limits)
         has_flags = any(m.learned is not None for m in chat.messages)
-        return self._renderer(
-            chat, places=(not self._learns_everything or has_flags) and not self.learning.only_after
-        )
+        return self._renderer(chat, places=(needs_places or has_flags) and not self.learning.only_after)
 
     def _after_marker(self, number: int, text: str, needs_bos_eos: bool) -> RowText | None:
         position = text.find(self.learning.only_after)
         if position < 0:
             self.counts.without_marker += 1
             return None
-        return RowText(number, text, ((position + len(self.learning.only_after), len(text)),), (), needs_bos_eos)
+        reply = position + len(self.learning.only_after)
+        return RowText(
+            number, text, ((reply, len(text)),), (), needs_bos_eos, parts=RowParts(position, reply, len(text))
+        )
 
     def _mask_turns(self, number: int, rendered: RenderedText, needs_bos_eos: bool) -> RowText | None:
         ignored = tuple((t.start, t.end) for t in rendered.turns if t.learned is False)
@@ -229,13 +239,27 @@ class RowEncoder:
 
     def _encode_batch(self, batch: Sequence[RowText]) -> Iterator[tuple[Ids, Flags]]:
         for row, encoded in zip(batch, self.tokenizer.encode_marked([row.text for row in batch]), strict=True):
-            yield self._add_bos_eos(row, encoded, _loss_mask(row, encoded))
+            ids, mask, shift = self._add_bos_eos(row, encoded, _loss_mask(row, encoded))
+            keep = self._kept_tokens(row, encoded, ids, shift) if any(self.limits) else slice(None)
+            yield ids[keep], mask[keep]
 
-    def _add_bos_eos(self, row: RowText, encoded: EncodedText, mask: Flags) -> tuple[Ids, Flags]:
-        """Make BOS and EOS stand exactly once where they belong."""
-        bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
+    def _kept_tokens(self, row: RowText, encoded: EncodedText, ids: Ids, shift: int) -> Flags:
+        """Mark the tokens that the limits of prompt and reply leave; `shift` is by how much BOS moved them."""
+        if row.parts is None:
+            self.counts.without_parts += 1
+            return np.ones(len(ids), bool)
+        parts = RowParts(*(int(np.searchsorted(encoded.starts, place)) + shift for place in row.parts))
+        if row.needs_bos_eos:
+            parts = parts._replace(reply_end=len(ids))  # with its EOS
+        self.counts.long_prompts += parts.is_long_prompt(self.limits)
+        self.counts.long_replies += parts.is_long_reply(self.limits)
+        return parts.kept(len(ids), self.limits, int(ids[0] == self.tokenizer.bos))
+
+    def _add_bos_eos(self, row: RowText, encoded: EncodedText, mask: Flags) -> tuple[Ids, Flags, int]:
+        """Make BOS and EOS stand exactly once where they belong; also returns by how much the tokens moved."""
+        bos, eos, ids, shift = self.tokenizer.bos, self.tokenizer.eos, encoded.ids, 0
         while bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos:
-            ids, mask = ids[1:], mask[1:]
+            ids, mask, shift = ids[1:], mask[1:], shift - 1
         while eos is not None and len(ids) > 1 and ids[-1] == ids[-2] == eos:
             ids, mask = ids[:-1], mask[:-1]
         add_bos = (
@@ -245,14 +269,14 @@ class RowEncoder:
             row.needs_bos_eos and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
         )
         if not add_bos and not add_eos:
-            return ids, mask
+            return ids, mask, shift
         start = np.array([bos], np.int32) if add_bos else ids[:0]
         end = np.array([eos], np.int32) if add_eos else ids[:0]
         last = len(row.text.rstrip())
         learns_eos = row.spans is None or row.spans[-1][1] >= last
         learns_eos = learns_eos and not any(stop >= last for _, stop in row.ignored_spans)
         flags = [np.zeros(len(start), bool), mask, np.full(len(end), learns_eos)]
-        return np.concatenate([start, ids, end]), np.concatenate(flags)
+        return np.concatenate([start, ids, end]), np.concatenate(flags), shift + len(start)
 
 
 def _normalize_line_ends(value: Any) -> Any:

@@ -50,7 +50,8 @@ class FormatTemplate:
         if self.reply is None:
             return FixedText("".join(texts))
         before_reply = "".join(texts[: 2 * self.reply + 1])
-        return FixedText("".join(texts), len(before_reply.rstrip(" ")))
+        prompt_end = len("".join(texts[: 2 * self.reply]))
+        return FixedText("".join(texts), len(before_reply.rstrip(" ")), prompt_end)
 
 
 def _strip_marks(text: str, opening: Sequence[str], closing: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
 from .encoding import LossMaskSpec, RowCounts, RowEncoder, Tokenizer
+from .row_parts import PartLimits
 from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
 from .text_quality import TextInspector, load_refusal_phrases
 
@@ -94,7 +95,8 @@ def load_row_dataset(
     ids = find_conversation_columns(_first_rows(table), _used_columns(schema))
     conversations = Conversations(ids) if ids.names else None
     inspector = TextInspector(load_refusal_phrases(folders))
-    rules = (_loss_mask_spec(settings), inspector, conversations, settings.rows.split_exchanges)
+    limits = PartLimits(settings.rows.source_max_len, settings.rows.target_max_len)
+    rules = (_loss_mask_spec(settings), inspector, conversations, settings.rows.split_exchanges, limits)
     encoder = RowEncoder(table.unit, schema, tokenizer, *rules)
     source = encoder.encoded(table, report_progress)
     counts = encoder.counts
@@ -257,6 +259,12 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
     if any(counts.left_out.values()):
         listed = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.left_out.items()) if count)
         notes.append(f"Dropped from conversations: {listed}.")
+    if counts.without_parts:
+        verb = plural(counts.without_parts, "row has", "rows have")
+        notes.append(
+            f"{counts.without_parts} {verb} no reply or several, so {SETTINGS['source_max_len'].label} and "
+            f"{SETTINGS['target_max_len'].label} do not apply."
+        )
     if counts.bad and settings.rows.bad_rows == "skip":
         notes.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} can't be read: skipped.")
     return notes

@@ -71,10 +71,14 @@ class Chat:
 
 @dataclass(frozen=True)
 class FixedText:
-    """A row that is text already; `reply` is where its reply begins, None where it has none."""
+    """A row that is text already; `reply` is where its reply begins, None where it has none.
+
+    `prompt_end` is where the text of the format before the reply begins, None where there is none.
+    """
 
     text: str
     reply: int | None = None
+    prompt_end: int | None = None
 
 
 class RowSchema(Protocol):

@@ -22,6 +22,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("add_bos", "add_eos"),
         ("system",),
         ("train_only_after", "too_long"),
+        ("source_max_len", "target_max_len"),
         ("bad_rows", "columns"),
         ("split_exchanges",),
     ),
