@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from .definitions import SETTINGS
 
@@ -55,14 +56,26 @@ class Named:
 
 
 @cache
+def _load_tables() -> dict[str, dict[str, Any]]:
+    tables: dict[str, dict[str, Any]] = json.loads(
+        Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
+    )
+    return tables
+
+
+@cache
 def load_names() -> tuple[Named, ...]:
     """Everything that has a name: the settings in the order of their declaration, then buttons."""
-    tables = json.loads(Path(__file__).with_name("other_names.json").read_text(encoding="utf-8"))
+    tables = _load_tables()
     settings = [
         Named(key, s.label, tables["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
         for key, s in SETTINGS.items()
     ]
-    return (*settings, *(Named(key, names.pop("label"), names) for key, names in tables["buttons"].items()))
+    buttons = [
+        Named(key, names["label"], {of: words for of, words in names.items() if of != "label"})
+        for key, names in tables["buttons"].items()
+    ]
+    return (*settings, *buttons)
 
 
 def find_settings(query: str, limit: int = 8) -> list[Named]:
@@ -125,22 +138,24 @@ def our_key(key: str) -> str:
 
 @cache
 def load_options() -> tuple[Named, ...]:
-    """What is no setting, with the flag of the command line that serves instead."""
-    tables = json.loads(Path(__file__).with_name("other_names.json").read_text(encoding="utf-8"))
+    """What is an option of the command line and no setting, with the flag as its key."""
     return tuple(
-        Named(flag, names.pop("label"), names, names.pop("help")) for flag, names in tables["options"].items()
+        Named(flag, names["label"], {of: words for of, words in names.items() if of in PROGRAMS}, names["help"])
+        for flag, names in _load_tables()["options"].items()
     )
 
 
-def option_problem(key: str) -> str:
-    """Why a key of another program is no setting, and what serves instead."""
-    named = (named for named in load_options() if any(key in names for names in named.names.values()))
-    return next((f"There is no setting {key!r}. {option.help}" for option in named), "")
+def why_not_here(key: str) -> str:
+    """What to do instead of a parameter of another program that is no setting here; empty for other names."""
+    options = (option for option in load_options() if any(key in names for names in option.names.values()))
+    return next((option.help for option in options), str(_load_tables()["not_here"].get(key, "")))
 
 
 def render_markdown() -> str:
-    """The page docs/coming-from.md: a table of names for each program."""
-    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS)])
+    """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
+    rows = [f"| `{key}` | {sentence} |" for key, sentence in _load_tables()["not_here"].items()]
+    rest = ["## Not a setting here", "", "| there | here |", "| --- | --- |", *rows, ""]
+    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS), *rest])
 
 
 def _section(program: str) -> str:

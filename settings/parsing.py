@@ -65,8 +65,8 @@ def _unknown_key_problem(key: str) -> str:
         return ""
     if ours := other_names.our_key(key):
         return f"There is no setting {key!r}. It is called {ours!r} here."
-    if problem := other_names.option_problem(key):
-        return problem
+    if sentence := other_names.why_not_here(key):
+        return f"There is no setting {key!r}. {sentence}"
     matches = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists all settings."
     return f"There is no setting '{key}'.{hint}"

@@ -12,7 +12,7 @@ from training_pro.settings.parsing import training_settings
 
 
 def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
-    names = ["style", "by-heart-once", "by-heart", "character", "questions", "field"]
+    names = ["style", "by-heart-once", "by-heart", "character", "questions", "field", "instruction-tuning"]
     assert [p.name for p in presets.goals()] == names
     for goal in presets.goals():
         training_settings({"name": "a", "data": ["x.txt"], **goal.values})
