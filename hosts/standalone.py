@@ -55,7 +55,7 @@ class StandaloneHost:
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
         self.selected_model = (model, loading)
-        self._tokenizer_of = {model: tokenizer}  # a tokenizer belongs to the model that it was given for
+        self._tokenizer_of = {_unquoted(model): tokenizer}  # it belongs to the model that it was given for
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
 
@@ -194,7 +194,7 @@ class StandaloneHost:
         from transformers import AutoConfig, AutoTokenizer
 
         folder, options = _model_source(path)
-        requested = self._tokenizer_of.get(self.selected_model[0], "")
+        requested = self._tokenizer_of.get(_unquoted(self.selected_model[0]), "")
         try:
             config = AutoConfig.from_pretrained(folder, **options)
             tokenizer = None if requested else AutoTokenizer.from_pretrained(folder, **options)

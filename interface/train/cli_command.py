@@ -49,7 +49,8 @@ def _model_flags(host: Host) -> Sequence[str]:
         return "--model", "MODEL"
     in_user_data = host.folders.models == host.folders.user_data / "models"
     name = card.name if in_user_data else str(host.folders.models / card.name)
-    return "--model", name, *(() if card.loading == "auto" else ("--load", card.loading))
+    tokenizer = ("--tokenizer", card.tokenizer_name) if card.tokenizer_name else ()
+    return "--model", name, *tokenizer, *(() if card.loading == "auto" else ("--load", card.loading))
 
 
 def _quote(word: str) -> str:

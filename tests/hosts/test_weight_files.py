@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from training_pro.commands.main import main
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.hosts.standalone import StandaloneHost
+from training_pro.interface.train import cli_command
 from training_pro.settings.parsing import training_settings
 
 
@@ -131,3 +132,8 @@ def test_as_a_setting_it_is_refused_with_the_place_where_it_is_chosen(key, reaso
     with pytest.raises(SettingsError) as refused:
         training_settings({"name": "a", "data": ["a.txt"], key: "x"})
     assert f"There is no setting {key!r}. {reason}" in str(refused.value)
+
+
+def test_the_command_for_a_form_names_it(place, model, other_tokenizer):
+    flags = cli_command._model_flags(host(place, model, tokenizer="words"))
+    assert flags == ("--model", "mine", "--tokenizer", "words")
