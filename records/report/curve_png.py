@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from .curve_svg import Mark, phase_marks
 from .graph_file import read_evaluations, read_steps
 
 Graph = Sequence[Mapping[str, Any]]
+MAX_EPOCH_LABELS = 20
+EPOCH_ROUNDING = 1e-3
 
 
 def has_matplotlib() -> bool:
@@ -58,10 +61,30 @@ def _draw_figure(graph: Graph, title: str, path: Path, marks: Sequence[Mark]) ->
     lines = [*_plot_losses(loss_axes, steps, read_evaluations(graph)), *_plot_rates(rate_axes, steps)]
     for mark in [*phase_marks(steps), *marks]:
         _draw_mark(loss_axes, mark)
+    _draw_epochs(loss_axes, steps)
     loss_axes.set_title(title, fontsize=10, parse_math=False)  # a name may contain two $
     loss_axes.legend(lines, [line.get_label() for line in lines], loc="upper right")
     with atomic_write(path) as partial:
         figure.savefig(partial, format="png", dpi=110)
+
+
+def epoch_ends(steps: Sequence[Step]) -> dict[int, int]:
+    """Return the epochs that are done, by the step that ends each; a stored epoch is rounded."""
+    epochs = [(step.step, int(step.epoch + EPOCH_ROUNDING)) for step in steps]
+    pairs = pairwise([(0, 0), *epochs])
+    return {step: epoch for (_, previous), (step, epoch) in pairs if epoch > previous}
+
+
+def _draw_epochs(axes: Any, steps: Sequence[Step]) -> None:
+    """Label the ends of epochs on a second axis at the top, at most MAX_EPOCH_LABELS of them."""
+    ends = epoch_ends(steps)
+    if not ends:
+        return
+    every = -(-len(ends) // MAX_EPOCH_LABELS)
+    shown = list(ends)[every - 1 :: every]
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(shown, [str(ends[step]) for step in shown])
+    top.set_xlabel("epoch")
 
 
 def _plot_losses(axes: Any, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> Any:
