@@ -102,7 +102,9 @@ def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(t
     assert {"loss", "smoothed loss"} <= {line.get_label() for line in axes.lines}
     assert [line.get_label() for line in rates.lines] == ["learning rate"]
     (epochs,) = axes.child_axes
-    labels = {tick: label.get_text() for tick, label in zip(epochs.get_xticks(), epochs.get_xticklabels(), strict=True)}
+    labels = {
+        tick: label.get_text() for tick, label in zip(epochs.get_xticks(), epochs.get_xticklabels(), strict=True)
+    }
     assert (epochs.get_xlabel(), labels) == ("epoch", {STEPS_PER_EPOCH: "1", 2 * STEPS_PER_EPOCH: "2"})
 
 

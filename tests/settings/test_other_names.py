@@ -41,6 +41,23 @@ WORDS = {
     "preview": "sample_prompts", "wandb": "report_to",
     "sleep": "keep_awake", "flash attention": "attention", "random": "seed", "full finetune": "method",
 }  # fmt: skip
+MANUAL = {
+    "target projections": "targets", "target selector": "targets", "q k v o": "targets", "q-v": "targets",
+    "guanaco": "targets", "EOS": "add_eos", "add EOS to each block": "add_eos", "EOS to hard cut only": "add_eos",
+    "BOS": "add_bos", "hybrid": "batching", "accumulation": "accumulation", "virtual batch size": "accumulation",
+    "micro batch size": "batch_size", "true batch size": "batch_size", "stop loss": "stop_at_loss",
+    "hard cut string": "hard_cut", "warmup steps": "warmup_steps", "save every n steps": "save_every",
+    "save checkpoint": "save_every", "checkpoint auto saving": "save_every", "cutoff_length": "cutoff",
+    "checkpoint save frequency": "save_every", "PRTS": "chunking", "precise raw text slicer": "chunking",
+    "DEMENTOR": "chunking", "overlap chunking": "overlap", "custom scheduler": "schedule",
+    "FP_low_epoch_annealing": "schedule", "check dataset": "check",
+}  # fmt: skip
+"""Words of the manual of the original Training PRO."""
+
+
+@pytest.mark.parametrize(("query", "key"), MANUAL.items())
+def test_the_words_of_the_manual_find_the_setting(query: str, key: str):
+    assert key in [named.key for named in other_names.find_settings(query)[:3]]
 
 
 @pytest.mark.parametrize(("query", "key"), [*OLD_NAMES.items(), *WORDS.items()])
