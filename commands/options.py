@@ -60,6 +60,14 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     tokenizer_help = "the folder of another tokenizer (default: the model's own)"
     parser.add_argument("--tokenizer", metavar="T", default="", help=tokenizer_help)
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
+    parser.add_argument(
+        "--max-memory",
+        nargs="+",
+        default=[],
+        metavar="LIMIT",
+        help="memory for the weights: 20GB for every GPU, 0=10GB for the first one, cpu=30GB; "
+        "devices that you don't name are not used (default: one GPU, or the CPU, without a limit)",
+    )
 
 
 def find_user_data(requested: Path | None) -> Path:
@@ -74,7 +82,8 @@ def make_host(options: argparse.Namespace) -> StandaloneHost:
     folders, tokenizer = standalone_folders(find_user_data(options.user_data)), getattr(options, "tokenizer", "")
     if tokenizer and not options.model:
         raise ModelError("--tokenizer needs --model: a tokenizer belongs to a model.")
-    return StandaloneHost(folders, model=options.model or "", loading=options.load, tokenizer=tokenizer)
+    model, limits = options.model or "", options.max_memory
+    return StandaloneHost(folders, model=model, loading=options.load, tokenizer=tokenizer, max_memory=limits)
 
 
 def make_engine(options: argparse.Namespace) -> PeftEngine:

@@ -80,6 +80,8 @@ class ModelCard:
     """Parameter counts; set only for an unknown architecture, where they had to be counted."""
     tokenizer_name: str = ""
     """The tokenizer that was chosen instead of the model's own."""
+    max_memory: str = ""
+    """Memory limits that it is loaded with, as typed: '20GB cpu=30GB'; empty without limits."""
 
     @property
     def context(self) -> int:

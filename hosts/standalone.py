@@ -19,6 +19,7 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
+from .max_memory import Limits, check_placement, device_limits, parse_limits
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Files that transformers loads from a folder with a config.json."""
@@ -50,8 +51,17 @@ class StandaloneHost:
 
     owns_process, read_only_reason = True, ""
 
-    def __init__(self, folders: Folders, *, model: str = "", loading: str = "auto", tokenizer: str = "") -> None:
+    def __init__(
+        self,
+        folders: Folders,
+        *,
+        model: str = "",
+        loading: str = "auto",
+        tokenizer: str = "",
+        max_memory: Sequence[str] = (),
+    ) -> None:
         self.folders = folders
+        self._limits, self._limits_words = parse_limits(max_memory), " ".join(max_memory)
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
         self.selected_model = (model, loading)
@@ -103,7 +113,8 @@ class StandaloneHost:
         self.select_model(name, loading)
         try:
             card = self.card()
-            self._loaded = LoadedModel(card, _load_weights(self._any_path(self.selected_model[0]), card, loading))
+            weights = _load_weights(self._any_path(self.selected_model[0]), card, loading, self._limits)
+            self._loaded = LoadedModel(card, weights)
         except ModelError as error:
             unloaded = f" {previous} was unloaded to free memory. No model is loaded now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
@@ -209,7 +220,8 @@ class StandaloneHost:
             )
         if requested:
             tokenizer = _load_tokenizer(requested, self.folders.models, config.get_text_config().vocab_size, name)
-        return ModelCard(name, config.to_dict(), tokenizer, self.selected_model[1], tokenizer_name=requested)
+        loading, limits = self.selected_model[1], self._limits_words
+        return ModelCard(name, config.to_dict(), tokenizer, loading, tokenizer_name=requested, max_memory=limits)
 
 
 def _checked_file(path: Path) -> Path:
@@ -249,7 +261,7 @@ def _unquoted(name: str) -> str:
     return name.strip(' "')
 
 
-def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
+def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> Any:
     _require("torch", "to load a model")
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
@@ -257,13 +269,26 @@ def _load_weights(path: Path, card: ModelCard, loading: str) -> Any:
 
     transformers_logging.disable_progress_bar()
     folder, options = _model_source(path)
-    format_option = {"use_safetensors": path.suffix == ".safetensors"} if path.name in WEIGHT_FILES else {}
+    options |= _load_options(loading) | _limit_options(limits)
+    if path.name in WEIGHT_FILES:
+        options["use_safetensors"] = path.suffix == ".safetensors"
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options, **format_option, **_load_options(loading))
+        model = AutoModelForCausalLM.from_pretrained(folder, **options)
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
-        advice = _memory_advice(error, loading)
+        advice = _limits_advice(card) or _memory_advice(error, loading)
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
+    check_placement(model, card.name)
     return _disable_repacking(model.eval())
+
+
+def _limit_options(limits: Limits) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that spread a model over devices within their limits."""
+    return {"device_map": "auto", "max_memory": device_limits(limits)} if limits else {}
+
+
+def _limits_advice(card: ModelCard) -> str:
+    """Advice for any error under memory limits, since each library words a lack of room differently."""
+    return f" It was loaded with --max-memory {card.max_memory}: raise a limit." if card.max_memory else ""
 
 
 def _memory_advice(error: Exception, loading: str) -> str:
@@ -284,7 +309,7 @@ def _disable_repacking(model: Any) -> Any:
     return model
 
 
-def _model_source(path: Path) -> tuple[str, dict[str, str]]:
+def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
     """Arguments of `from_pretrained`: the folder and, for a GGUF file, its name."""
     if path.suffix in WEIGHT_SUFFIXES and path.is_file():
         return str(path.parent), {}

@@ -251,6 +251,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "learning_rate_factor": trained.controller.rates.factor,
         "loaded_as": run_plan.card.loading,
         **({"tokenizer": run_plan.card.tokenizer_name} if run_plan.card.tokenizer_name else {}),
+        **({"max_memory": run_plan.card.max_memory} if run_plan.card.max_memory else {}),
         "resolved": run_plan.data.resolved.as_json(),
         "data": report.as_json(),
         "seed": run_plan.settings.what.seed,

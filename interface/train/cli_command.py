@@ -50,7 +50,9 @@ def _model_flags(host: Host) -> Sequence[str]:
     in_user_data = host.folders.models == host.folders.user_data / "models"
     name = card.name if in_user_data else str(host.folders.models / card.name)
     tokenizer = ("--tokenizer", card.tokenizer_name) if card.tokenizer_name else ()
-    return "--model", name, *tokenizer, *(() if card.loading == "auto" else ("--load", card.loading))
+    loading = () if card.loading == "auto" else ("--load", card.loading)
+    limits = ("--max-memory", *card.max_memory.split()) if card.max_memory else ()
+    return "--model", name, *tokenizer, *loading, *limits
 
 
 def _quote(word: str) -> str:

@@ -1,0 +1,104 @@
+"""Memory limits for loading a model, per GPU and for the CPU: from words to the `max_memory` of transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core import dist_env
+from ..core.errors import ModelError
+from ..train_utils import plural, size
+
+UNITS = {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
+LIMIT = re.compile(r"(?:(?P<device>cpu|\d+)=)?(?P<number>\d+(?:\.\d+)?)(?P<unit>[mg]i?b)", re.IGNORECASE)
+EVERY_GPU = "every GPU"
+CPU = "cpu"
+
+Device = int | str
+Limits = Mapping[Device, int]
+"""Bytes by GPU index, "cpu" or EVERY_GPU."""
+
+
+def parse_limits(words: Sequence[str]) -> Limits:
+    """Read limits such as 20GB, 0=10GB or cpu=30GB; ModelError names the one that makes no sense."""
+    limits: dict[Device, int] = {}
+    for word in words:
+        device, limit = _parse_limit(word)
+        if device in limits:
+            raise ModelError(f"--max-memory {word}: there are two limits for {_device_name(device)}. Keep one.")
+        limits[device] = limit
+    return limits
+
+
+def _parse_limit(word: str) -> tuple[Device, int]:
+    parts = LIMIT.fullmatch(word)
+    if parts is None:
+        example = "20GB or 20000MB for every GPU, 0=10GB for the first GPU, or cpu=30GB"
+        raise ModelError(f"--max-memory {word}: this is not a limit. Write {example}.")
+    limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
+    if not limit:
+        raise ModelError(f"--max-memory {word}: a limit must be above 0. To leave out a device, don't name it.")
+    device = (parts["device"] or "").lower()
+    return int(device) if device.isdecimal() else device or EVERY_GPU, limit
+
+
+def device_limits(limits: Limits) -> dict[Device, int]:
+    """The limits for the devices of this machine, as `max_memory` of transformers; ModelError if one is not here.
+
+    Devices that are not named are not used. A limit for one GPU wins over the limit for every GPU.
+    """
+    if dist_env.world_size() > 1:
+        raise ModelError(
+            f"--max-memory spreads a model over the GPUs, but {dist_env.world_size()} processes train together, "
+            "each on its own GPU. Omit it, or start one process."
+        )
+    memory = _device_memory()
+    gpus = [device for device in memory if device != CPU]
+    if EVERY_GPU in limits and not gpus:
+        raise ModelError("--max-memory limits GPUs, but there is no GPU here. Limit the CPU instead: cpu=30GB.")
+    devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
+    devices.pop(EVERY_GPU, None)
+    used = {device: limit for device, limit in devices.items() if limit}
+    for device, limit in used.items():
+        _check_limit(device, limit, memory)
+    return used
+
+
+def _check_limit(device: Device, limit: int, memory: Limits) -> None:
+    if device not in memory:
+        count = len(memory) - 1
+        raise ModelError(
+            f"--max-memory: there is no GPU {device}. This machine has {count} {plural(count, 'GPU')}"
+            f"{', counted from 0' if count else ''}."
+        )
+    if 0 < memory[device] < limit:
+        raise ModelError(
+            f"--max-memory: {_device_name(device)} has {size(memory[device])}, so {size(limit)} is no limit. "
+            "Choose less, or omit it."
+        )
+
+
+def check_placement(model: Any, name: str) -> None:
+    """Refuse a model with layers for which no device has room; they would be read from disk at each step."""
+    placement = getattr(model, "hf_device_map", {})
+    outside = sum(device == "disk" for device in placement.values())
+    if outside:
+        raise ModelError(
+            f"{name} needs more than --max-memory allows: there is no room for {outside} of its {len(placement)} "
+            "parts. Raise a limit, name more devices, load the model in 4 bits, or choose a smaller model."
+        )
+
+
+def _device_memory() -> dict[Device, int]:
+    """Total memory of each GPU and of the CPU in bytes; 0 if unknown."""
+    import psutil
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus: dict[Device, int] = {index: torch.cuda.mem_get_info(index)[1] for index in range(count)}
+    return {**gpus, CPU: psutil.virtual_memory().total}
+
+
+def _device_name(device: Device) -> str:
+    return {CPU: "the CPU", EVERY_GPU: EVERY_GPU}.get(str(device), f"GPU {device}")
