@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
+    "push": "upload a LoRA to the Hugging Face Hub",
     "settings": "list all settings with their defaults and values",
     "test": "the tests",
 }

@@ -10,6 +10,7 @@ __all__ = [
     "gguf_header",
     "host",
     "html",
+    "hub_upload",
     "jobs",
     "launcher",
     "model_shape",

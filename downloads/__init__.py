@@ -1,3 +1,3 @@
-"""Download of models from the Hugging Face hub."""
+"""Models from the Hugging Face hub, and LoRAs to it."""
 
-__all__ = ["download", "hub_models"]
+__all__ = ["download", "hub_models", "upload"]

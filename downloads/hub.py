@@ -73,7 +73,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
 
 def is_temporary(error: Exception) -> bool:
     """Whether an error may be temporary: a lost connection or an overloaded hub."""
-    return (status := _status(error)) in (0, 429) or status >= 500
+    return (status := http_status(error)) in (0, 429) or status >= 500
 
 
 def import_hub() -> Any:
@@ -128,7 +128,7 @@ def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:
     return content
 
 
-def _status(error: Exception) -> int:
+def http_status(error: Exception) -> int:
     """HTTP status of an error; 0 if there was no response."""
     return getattr(getattr(error, "response", None), "status_code", 0)
 
@@ -151,12 +151,12 @@ def _error_message(error: Exception, model: HubModel) -> str:
         "your token before you start.",
     }
     messages = (message for error_type, message in sentences.items() if isinstance(error, error_type))
-    return next(messages, "") or _connection_message(error, endpoint)
+    return next(messages, "") or connection_message(error, endpoint)
 
 
-def _connection_message(error: Exception, endpoint: str) -> str:
+def connection_message(error: Exception, endpoint: str) -> str:
     """Message for an error that does not concern this model."""
-    status, reason = _status(error), first_line(error).rstrip(".")
+    status, reason = http_status(error), first_line(error).rstrip(".")
     if not status:
         return (
             f"{endpoint} can't be reached ({reason}). Check your network connection. Use HTTPS_PROXY "

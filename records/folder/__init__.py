@@ -17,6 +17,7 @@ from .filenames import (
     run_folder_of,
 )
 from .heartbeat import Heartbeat
+from .hub_upload import plan_upload
 from .inventory import LoraEntry
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
@@ -44,6 +45,7 @@ __all__ = [
     "is_hidden",
     "is_in_progress",
     "loras",
+    "plan_upload",
     "read_samples",
     "read_training_prompt",
     "refuse_in_progress",

@@ -1,0 +1,56 @@
+"""`script.py push`: upload a LoRA to the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Sequence
+
+from ..core.hub_upload import HubUpload
+from ..downloads import upload
+from ..hosts.standalone import standalone_folders
+from ..records.folder import loras, plan_upload
+from . import options
+from .environment import interpreter
+from .options import handle_end_signals, say
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
+    args = _parse_args(arguments)
+    folders = standalone_folders(options.find_user_data(args.user_data))
+    folder = loras.find_lora(args.name, folders.loras)
+    plan = plan_upload(folder, args.name, args.to, public=args.public, base=args.base_model, also=args.also)
+    say("\n".join(plan.lines))
+    if not args.yes and not _is_confirmed(plan):
+        say("Nothing is uploaded, because the name is not the same.")
+        return 1
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
+    with handle_end_signals(signal.default_int_handler):
+        address = upload.upload_lora(plan)
+    say(f"{args.name} is uploaded. Choose its license in README.md there.")
+    print(address)
+    return 0
+
+
+def _is_confirmed(plan: HubUpload) -> bool:
+    """Whether the user types the repository's name; the end of the input counts as no."""
+    say(f"To upload this, type {plan.repository} and press Enter:")
+    try:
+        return input().strip() == plan.repository
+    except EOFError:
+        return False
+
+
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.make_parser(
+        "push", "Upload a LoRA to the Hugging Face Hub: weights, config and a model card."
+    )
+    parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
+    parser.add_argument("--to", required=True, metavar="OWNER/REPO", help="the repository; made if there is none")
+    parser.add_argument("--public", action="store_true", help="let everyone see it (default: private)")
+    parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
+    also_help = "other files of the run, such as training_log.json (default: none)"
+    parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
+    parser.add_argument("--yes", action="store_true", help="do not ask for the repository's name")
+    return parser.parse_args(arguments)
