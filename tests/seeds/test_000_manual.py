@@ -154,7 +154,7 @@ def test_a_longer_cutoff_makes_dementor_learn_deeper_where_plain_blocks_become_f
 
 def test_there_is_one_true_batch_size_and_gradient_accumulation():
     labels = [setting.label for setting in SETTINGS.values() if "batch size" in setting.label.lower()]
-    assert labels == ["True Batch Size"]
+    assert labels == ["Evaluation batch size", "True Batch Size"], "no micro batch size"
     assert SETTINGS["accumulation"].label == "Gradient Accumulation"
     plan = StepPlan(examples=80, batch_size=4, accumulation=2, epochs=1)
     assert (plan.examples_per_step, plan.steps) == (8, 10)
