@@ -136,7 +136,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
     assert events_of(job, Step)[-1].step == 6
-    assert "since it has wound down (since epoch 1 is done)" in end.text
+    assert "because it has wound down (since epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 

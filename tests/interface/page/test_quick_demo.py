@@ -65,7 +65,7 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
     assert demo._current_prompt() == "The keeper of the"
     assert "The two minutes are over at step" in after["status"] and "tp-fair" not in after["status"]
     end = demo._demo.run.end
-    assert end.outcome == "finished" and "since the two minutes are over" in end.text
+    assert end.outcome == "finished" and "because the two minutes are over" in end.text
     assert end.time_over
 
 
