@@ -27,8 +27,8 @@ IMPRINT = re.compile(
 COLOPHON = re.compile(r"^Colophon\n(?=.{0,4000}Standard Ebooks)", re.MULTILINE | re.DOTALL)
 ILLUSTRATION = re.compile(r"^[ \t]*\[(?:Illustration|Frontispiece)(?:: [^\]\[]{0,500})?\][ \t]*$", re.MULTILINE)
 CONTENTS = re.compile(
-    r"^[^\w\n]*(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|table des matières|índice|indice|содержание"
-    r"|оглавление|目录|目錄|目次)[^\w\n]*$",
+    r"^[ \t*_#=—-]*(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|table des matières|índice|indice|содержание"
+    r"|оглавление|目录|目錄|目次)[ \t*_#=—:.-]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 LINE = re.compile(r"[^\n]*\S[^\n]*")
