@@ -26,6 +26,14 @@ LEFT = "left-there"
 PATIENCE_SECONDS = 90
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
+CLOSED_PAGE = re.compile(
+    r"Traceback \((?:(?!Traceback \().)*?in sse_stream\n(?:(?!Traceback \().)*?HTTPException: 404: Not Found\n"
+    r"(?:\nThe above exception was the direct cause of the following exception:\n\n"
+    r"Traceback \((?:(?!Traceback \().)*?RuntimeError: Caught handled exception, but response already started\.)?",
+    re.DOTALL,
+)
+"""What Gradio 6 raises in its second stream to a page that was closed during an event."""
+
 
 class Server:
     """A program that serves a page; `started_after` is the time to its first response in seconds."""
@@ -72,7 +80,7 @@ class Server:
 
     def stumbles(self) -> list[str]:
         """Unexpected errors in handlers, as the last lines of their tracebacks; gradio.Error is not one."""
-        output = self.words()
+        output = CLOSED_PAGE.sub("", self.words())
         matches = [
             re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in output.split("Traceback (")[1:]
         ]
