@@ -134,26 +134,30 @@ def _lines(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[Line
 
 def _contents(text: str) -> Iterator[Boilerplate]:
     """Tables of contents: a heading, then lines that are headings of the text, or end with page numbers."""
-    tables = {match.start(): _entries(text, match.end()) for match in CONTENTS.finditer(text)}
+    tables = {match.start(): _entries(text, match) for match in CONTENTS.finditer(text)}
     names = {_entry_name(entry.text) for entries in tables.values() for entry in entries}
     counts = (
         Counter(name for line in _lines(text, LINE) if (name := _entry_name(line.text)) in names) if names else {}
     )
     for heading, candidates in tables.items():
-        entries: dict[str, Line] = {}
-        for entry in candidates:
-            name = _entry_name(entry.text)
-            if name in entries or not (counts[name] > 1 or _is_numbered(entry.text)):
-                break
-            entries[name] = entry
+        entries = list(takewhile(lambda e: counts[_entry_name(e.text)] > 1 or _is_numbered(e.text), candidates))
         if len(entries) >= MIN_ENTRIES:
-            yield Boilerplate("table of contents", heading, list(entries.values())[-1].end)
+            yield Boilerplate("table of contents", heading, entries[-1].end)
 
 
-def _entries(text: str, start: int) -> list[Line]:
-    """The short lines from here on, which may be entries of a table of contents."""
-    lines = islice(_lines(text, LINE, start), MAX_ENTRIES)
-    return list(takewhile(lambda line: len(line.text) <= ENTRY_CHARS, lines))
+def _entries(text: str, heading: re.Match[str]) -> list[Line]:
+    """The short lines after a heading that may be its entries.
+
+    They end at a line that is there already, so that no line is listed for two headings of the same words.
+    """
+    entries, names = [], {_entry_name(heading[0])}
+    for line in islice(_lines(text, LINE, heading.end()), MAX_ENTRIES):
+        name = _entry_name(line.text)
+        if len(line.text) > ENTRY_CHARS or name in names:
+            break
+        names.add(name)
+        entries.append(line)
+    return entries
 
 
 def _is_numbered(line: str) -> bool:

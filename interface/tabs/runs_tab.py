@@ -123,7 +123,8 @@ class RunsTab:
         self._merge_panel.connect(self._chosen, self._name, self._status)
         listing = [tab.select, self._refresh_button.click]
         add_handler(listing, self._list_runs, view, lists, what="Listing the runs")
-        changes = [self._filter.change, self._sort.change, self._limit.change]
+        # The choice too: a list that was filtered before the click arrives after it, without the mark.
+        changes = [self._filter.change, self._sort.change, self._limit.change, self._chosen.change]
         options: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden"}
         add_handler(changes, self._list_html, view, self._table, what="Listing the runs", **options)
         self._connect_choice(view)
@@ -169,16 +170,20 @@ class RunsTab:
 
         return on_click
 
-    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, str, str]:
-        """Read the runs; a chosen run that no longer exists is deselected, which also clears its card."""
-        chosen, other = inputs.get(self._chosen) or "", inputs.get(self._other) or ""
+    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any, Any]:
+        """Read the runs; a chosen run that no longer exists is deselected, which also clears its card.
+
+        A choice that stays is not sent: the user may have chosen another run in the meantime.
+        """
+        boxes = (self._chosen, self._other)
         try:
             runs = list_runs(self._context.host.folders)
         except (TrainingProError, OSError) as error:
-            return markup.problem(error_message(error)), inputs.get(self._runs, []), chosen, other
+            return markup.problem(error_message(error)), inputs.get(self._runs, []), gr.update(), gr.update()
         names = {name for run in runs for name in run.entry.names}
-        chosen, other = (name if name in names else "" for name in (chosen, other))
-        return self._list_html({**inputs, self._runs: runs, self._chosen: chosen}), runs, chosen, other
+        gone = {box: "" for box in boxes if (inputs.get(box) or "") not in {"", *names}}
+        chosen, other = (gone.get(box, gr.update()) for box in boxes)
+        return self._list_html({**inputs, **gone, self._runs: runs}), runs, chosen, other
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""

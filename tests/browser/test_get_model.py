@@ -53,7 +53,8 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
     assert [begin > 0 for name, begin in served_hub.asked if name == "model.safetensors"] == [True]
     page.press("load")
     page.wait_for_words("model", f"{NAME} is loaded")
-    assert open_page(page_on_hub).written("model") == NAME
+    third = open_page(page_on_hub)
+    third.wait_for(lambda: third.written("model") == NAME, "the model in the menu of a new page")
 
 
 @pytest.mark.long

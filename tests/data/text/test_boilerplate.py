@@ -93,6 +93,8 @@ def test_the_description_names_numbers_and_sizes():
         "Imprint\n",
         "1 a 2\n",
         "…" * 50,
+        "Contents\n",
+        "Contents\nabc\n",
     ],
 )
 def test_time_grows_linearly(part: str):
