@@ -70,7 +70,7 @@ def test_messages_link_to_their_setting_and_suggestions_are_applied_with_a_click
     page.check()
     page.all_suggestions().click()
     page.wait_for(lambda: page.setting("epochs") != "0.5", "all that was suggested")
-    assert page.setting("learning_rate") == "0.0002"
+    page.wait_for(lambda: page.setting("learning_rate") == "0.0002", "the learning rate, too")
 
 
 def test_browsing_the_examples(page):

@@ -100,7 +100,7 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
     late.stop("watched")
     for page in pages:
         page.wait_until_ended("watched", "stopped")
-    assert len({page.curve() for page in pages}) == 1
+    one.wait_for(lambda: len({page.curve() for page in pages}) == 1, "the same curve on every page")
     assert one.curve().last == training_log(demo, "watched")["current_steps"]
 
 
