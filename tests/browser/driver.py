@@ -357,7 +357,11 @@ class TrainingPage:
         return self._page.locator(f'#tp-runs-table tbody tr[data-tp-text="{name}"]')
 
     def sort_runs(self, column: str) -> None:
-        self._page.locator("#tp-runs-table th").get_by_role("button", name=column).click()
+        """Click the head of a column, and wait for the list in its new order."""
+        head = self._page.locator("#tp-runs-table th", has_text=column)
+        before = head.get_attribute("aria-sort")
+        head.get_by_role("button").click()
+        self.wait_for(lambda: head.get_attribute("aria-sort") != before, f"another order by {column}")
 
     def press_key(self, key: str) -> None:
         self._page.keyboard.press(key)
