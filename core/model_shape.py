@@ -10,7 +10,7 @@ from typing import Any
 
 MLP_LAYERS = frozenset({"up", "down", "gate"})
 FUSED_LAYERS = frozenset({"up", "gate"})
-"""Layers that share one tensor in the experts."""
+"""Layers of the experts (MoE) whose weights are stored together in one tensor."""
 OUTER_LAYERS = EMBEDDINGS, HEAD = "embed_tokens", "lm_head"
 """Words for the embeddings and the output layer of any model; they get a LoRA only where they are named."""
 MIN_PEFT_VERSION = (0, 20)

@@ -686,9 +686,9 @@ class ReportingSettings:
 
     report_to: str = choice(
         "Report to",
-        "Also log the run to one or several reporters of transformers, whose packages must be installed. Files go "
-        "into the LoRA's folder, those of trackio and MLflow into logs. Weights & Biases and SwanLab stay offline "
-        "unless WANDB_MODE or SWANLAB_MODE says otherwise.",
+        "Also log the run to one or more of the services that transformers supports. Their packages must be "
+        "installed. Files go into the LoRA's folder, those of trackio and MLflow into logs. Weights & Biases and "
+        "SwanLab stay offline unless WANDB_MODE or SWANLAB_MODE says otherwise.",
         {
             "none": "None",
             "tensorboard": "TensorBoard",

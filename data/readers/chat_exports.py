@@ -211,6 +211,6 @@ def _claude_text(number: int, message: Mapping[str, Any], left_out: Counter[str]
 
 
 _EXPORTS: Mapping[str, tuple[str, MessageReader]] = {
-    "mapping": ("a data export of ChatGPT", _read_chatgpt),
+    "mapping": ("a data export from ChatGPT", _read_chatgpt),
     "chat_messages": ("a data export of Claude", _read_claude),
 }

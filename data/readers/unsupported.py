@@ -22,7 +22,7 @@ SOUND = "transcribe it to a .txt file"
 REMEDIES = {
     **dict.fromkeys((".rtf", ".doc", ".dot", ".pages", ".wpd", ".wps", ".sxw", ".abw", ".fodt", ".ott"), WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
-    **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as .pdf with its text, or its text as .txt"),
+    **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as a .pdf with selectable text, or save its text as .txt"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), TABLE),
     ".sql": SQL,
     **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), SLIDES),

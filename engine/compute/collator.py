@@ -38,7 +38,7 @@ class Batch:
     """Arguments of the model."""
     labels: torch.Tensor
     owners: torch.Tensor
-    """Index of the example of each token."""
+    """For each token, the index of its example."""
 
     @property
     def tokens(self) -> int:

@@ -163,9 +163,8 @@ def read_base_model_info(model: Path) -> BaseModelInfo:
     base = _from_gguf(model) if model.is_file() else _from_config(model)
     if base.architecture not in GGUF_ARCHITECTURES.values():
         raise ModelError(
-            f"{base.name} is of the architecture {base.architecture!r}, for which LoRAs can't be "
-            "exported as GGUF. Merge it into the model instead, and convert the merged model with "
-            "llama.cpp."
+            f"{base.name} has the architecture {base.architecture!r}, and its LoRAs can't be exported as GGUF. "
+            "Merge it into the model instead, and convert the merged model with llama.cpp."
         )
     return base
 

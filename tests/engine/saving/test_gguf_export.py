@@ -331,7 +331,7 @@ def test_a_lora_on_experts_is_refused(place):
 def test_unknown_models_are_refused(place):
     save_random_lora(place, make_model("opt"))
     message = refusal(ModelError, place)
-    assert message.startswith("opt is of the architecture 'opt', for which LoRAs can't be exported as GGUF.")
+    assert message.startswith("opt has the architecture 'opt', and its LoRAs can't be exported as GGUF.")
     shutil.rmtree(place.folders.models / "opt")
     message = refusal(ModelError, place)
     assert message.startswith("'/elsewhere/opt', its base model, was not found")
