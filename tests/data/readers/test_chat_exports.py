@@ -171,7 +171,7 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
         {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
     )
     [source] = data.report.sources
-    assert source.what == "rows (a data export of ChatGPT): chats, because the rows have 'messages'"
+    assert source.what == "rows (a data export from ChatGPT): chats, because the rows have 'messages'"
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
     note = (
         "Dropped from conversations: citation marks 1, parts that are not text 3, system messages 6, "
