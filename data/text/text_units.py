@@ -60,7 +60,7 @@ class LineStats(NamedTuple):
 def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> tuple[Ints, LineStats | None]:
     """The ends of the sentences in a stretch, and its lines where they may be units."""
     lines, stops = sentences.split_lines(text), sentences.find_stop_ends(text)
-    ends = sentences.merge_ends(lines, stops) + start
+    ends = sentences.merge_ends(text, lines, stops) + start
     return ends, None if block_ends == "sentences" else _line_stats(lines, stops, start)
 
 
