@@ -221,10 +221,12 @@ def _dropped_rows_problem(
 
 def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iterator[str]:
     """A note where blocks of a text end at lines."""
-    if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
+    by_lines = [by_line for source in sources for by_line in source.sliced.sections.by_lines]
+    if rules.block_ends == "auto" and any(by_lines):
+        looks = "It looks" if all(by_lines) else "Some of its sections look"
         yield (
-            "Some of its sections look like verse, a script or a chat log, so their blocks end at "
-            "lines instead of sentences. To change this, use the setting under Blocks end at."
+            f"{looks} like verse, a script or a chat log, so blocks end there at lines instead of sentences. "
+            "To change this, use the setting under Blocks end at."
         )
 
 

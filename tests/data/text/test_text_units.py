@@ -212,7 +212,7 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks end at lines; each line is seen" in report
     assert (
-        "their blocks end at lines instead of sentences. To change this, use the setting under Blocks end at."
+        "It looks like verse, a script or a chat log, so blocks end there at lines instead of sentences. "
         in report
     )
     assert "blocks end at sentences; each sentence is seen" in report
