@@ -221,12 +221,10 @@ def _dropped_rows_problem(
 
 def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iterator[str]:
     """A note where blocks of a text end at lines."""
-    by_lines = [by_line for source in sources for by_line in source.sliced.sections.by_lines]
-    if rules.block_ends == "auto" and any(by_lines):
-        looks = "It looks" if all(by_lines) else "Some of its sections look"
+    if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
         yield (
-            f"{looks} like verse, a script or a chat log, so blocks end there at lines instead of sentences. "
-            "To change this, use the setting under Blocks end at."
+            "Sections that look like verse, a script or a chat log: blocks end at their lines instead of their "
+            "sentences. To change this, use the setting under Blocks end at."
         )
 
 

@@ -181,7 +181,7 @@ this page again, run `python3 script.py settings --coming-from > docs/coming-fro
 
 _VOID_PRESETS = """## Presets of Void Trainer
 
-Its optimizer and LoRA configs are presets here (`--preset`). Our sizes are those of the model. The sizes of its LoRA
-configs are those of the LoRA, and it recommends the largest for the smallest models, so its S is our XL. Where a name
-says no size, choose one of ours by the size of your model.
+Its optimizer and LoRA configs are presets here (`--preset`). Our sizes are those of the model. The sizes of its
+LoRA configs are those of the LoRA, and it recommends the largest for the smallest models, so its S is our XL.
+Where a name says no size, choose one of ours by the size of your model.
 """

@@ -11,7 +11,7 @@ from training_pro.tests.rowing import family, prepare_rows
 CHATML = family("ChatML")
 EXCERPTS = Path(__file__).parents[2] / "real" / "excerpts"
 TALK = (
-    "Hobo: Can you spare any change today?\nMan: Sorry, no, I have none with me.\nHobo: I was not asking you anyway.",
+    "Hobo: Can you spare any change today?\nMan: Sorry, no, I have none.\nHobo: I was not asking you anyway.",
     "<anna> has anybody seen the keys of the car?\n<bob> they are on the table in the kitchen",
     "[12:01] Dad: Where is the auditorium, please?\n[12:02] Guard: It is on the second floor, sir.",
 )
@@ -68,9 +68,9 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": verses(5, 30)}, cutoff=64).report
     (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
     assert sentence.endswith(
-        "the model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut is a fixed text and can't "
-        "stand for a chapter number that changes. Add the hard cut to your text before the first verse of each "
-        "chapter: 2:1, 3:1, 4:1 and so on."
+        "the model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut is a fixed text and "
+        "can't stand for a chapter number that changes. Add the hard cut to your text before the first verse of "
+        "each chapter: 2:1, 3:1, 4:1 and so on."
     )
 
 
