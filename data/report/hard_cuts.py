@@ -123,7 +123,7 @@ def describe_verses(text: str) -> str:
 
     A hard cut is a fixed text, so it cannot stand for a number that changes.
     """
-    verses = [match.groups() for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
+    verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
     lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
     first_verses = dict(reversed(verses))
     if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:

@@ -38,7 +38,7 @@ def move_ends(text: str, ends: Ints) -> Ints:
         return ends
     ends = _move_behind_marks(text, ends, notes)
     halves = np.array([_find_halves(text, note.start) for note in notes])
-    inside = np.zeros(len(ends) + 1, np.int64)
+    inside: Ints = np.zeros(len(ends) + 1, np.int64)
     np.add.at(inside, np.searchsorted(ends, halves[:, 0]), 1)
     np.add.at(inside, np.searchsorted(ends, halves[:, 1], side="right"), -1)
     return ends[np.cumsum(inside)[:-1] == 0]
@@ -59,7 +59,7 @@ def _find_notes(text: str) -> Iterator[Note]:
 def _move_behind_marks(text: str, ends: Ints, notes: list[Note]) -> Ints:
     """A mark belongs to the sentence before it, which does not end there if a lowercase letter follows."""
     starts, mark_ends = np.array([note[1:] for note in notes]).T
-    number = np.searchsorted(ends, starts - 1)
+    number: Ints = np.searchsorted(ends, starts - 1)
     at_mark = number < np.searchsorted(ends, starts, side="right")
     goes_on = np.array([_goes_on(text, note.mark_end) for note in notes])
     moved = ends.copy()
