@@ -173,6 +173,10 @@ class ModelShape:
         layer_experts = experts.count * self.hidden * (matrices * experts.feed + 1)
         return dense + (self.layers - experts.without) * layer_experts
 
+    def lora_sides(self, parts: Collection[str] | None = None) -> dict[str, int]:
+        """The smaller side of each kind of target layer: a larger rank adds nothing to that layer."""
+        return {name: min(widths) for name, widths in self.linears.items() if parts is None or name in parts}
+
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
         if self.counted:
             return rank * self.counted.lora

@@ -223,8 +223,8 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
     """A note where blocks of a text end at lines."""
     if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
         yield (
-            "Some of its sections look like verse, a script or a chat log, so their blocks end at "
-            "lines instead of sentences. To change this, use the setting under Blocks end at."
+            "Sections that look like verse, a script or a chat log: blocks end at their lines instead of their "
+            "sentences. To change this, use the setting under Blocks end at."
         )
 
 

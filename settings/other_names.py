@@ -30,11 +30,6 @@ OUR_VALUES = {
 """Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
 VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
-VOID_PRESET = re.compile(
-    r"(?P<kind>AdamW|AdamW8bit|Adafactor|Lora_8bit|Lora_4bit)_(?P<size>S|M|L|XL)_.+", re.IGNORECASE
-)
-LORA_SIZES = {"s": "xl", "m": "l", "l": "m", "xl": "s"}
-"""Sizes of Void Trainer's LoRA presets, which are those of the LoRA, and ours, which are those of the model."""
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -121,13 +116,10 @@ def our_value(key: str, value: object) -> str:
     return OUR_VALUES[key].get(name, "")
 
 
-def our_preset(name: str) -> str:
-    """The name of our preset for one of Void Trainer's; empty if there is none."""
-    match = VOID_PRESET.fullmatch(name)
-    if match is None:
-        return ""
-    kind, size = match["kind"].lower().replace("_", "-"), match["size"].lower()
-    return f"{kind}-{LORA_SIZES[size] if kind.startswith('lora') else size}"
+def our_presets(name: str) -> list[str]:
+    """The names of our presets for one of Void Trainer's: several where its name says no size; else none."""
+    presets: dict[str, list[str]] = _load_tables()["void_presets"]
+    return next((ours for theirs, ours in presets.items() if theirs.casefold() == name.casefold()), [])
 
 
 def our_key(key: str) -> str:
@@ -155,7 +147,13 @@ def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
     rows = [f"| `{key}` | {sentence} |" for key, sentence in _load_tables()["not_here"].items()]
     rest = ["## Not a setting here", "", "| there | here |", "| --- | --- |", *rows, ""]
-    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS), *rest])
+    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS), *_void_presets(), *rest])
+
+
+def _void_presets() -> list[str]:
+    presets = _load_tables()["void_presets"]
+    rows = [f"| {_as_code([theirs])} | {_as_code(ours)} |" for theirs, ours in presets.items()]
+    return [_VOID_PRESETS, "| there | here |", "| --- | --- |", *rows, ""]
 
 
 def _section(program: str) -> str:
@@ -179,4 +177,11 @@ _INTRODUCTION = """# Coming from another tool
 Where to find what you know. The search field above the form finds settings by all of these names. You can load
 settings files of the original Training PRO and of the webui's tab as they are: their values are converted. To make
 this page again, run `python3 script.py settings --coming-from > docs/coming-from.md`.
+"""
+
+_VOID_PRESETS = """## Presets of Void Trainer
+
+Its optimizer and LoRA configs are presets here (`--preset`). Our sizes are those of the model. The sizes of its
+LoRA configs are those of the LoRA, and it recommends the largest for the smallest models, so its S is our XL.
+Where a name says no size, choose one of ours by the size of your model.
 """

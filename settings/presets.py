@@ -135,10 +135,16 @@ def find_preset(name: str, folder: Path) -> Preset:
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
     if name not in presets:
-        ours = other_names.our_preset(name)
-        hint = f"It is called {ours!r} here." if ours in presets else f"Available: {', '.join(presets)}."
-        raise SettingsError(broken or [f"There is no preset {name!r}. {hint}"])
+        raise SettingsError(broken or [f"There is no preset {name!r}. {_hint(name, presets)}"])
     return presets[name]
+
+
+def _hint(name: str, presets: Collection[str]) -> str:
+    """What to choose instead of a preset that does not exist."""
+    ours = [preset for preset in other_names.our_presets(name) if preset in presets]
+    if len(ours) > 1:
+        return f"Choose one by the size of your model: {', '.join(ours)}."
+    return f"It is called {ours[0]!r} here." if ours else f"Available: {', '.join(presets)}."
 
 
 def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:

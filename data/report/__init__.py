@@ -10,7 +10,6 @@ from .data_checks import (
     check_windows,
     count_learned_stops,
     suggest_boilerplate,
-    suggest_hard_cuts,
     suggest_windows,
 )
 from .estimates import (
@@ -29,6 +28,7 @@ from .estimates import (
     uses_checkpointing,
     weight_precision,
 )
+from .hard_cuts import suggest_hard_cuts
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from ...chunking import Units, escape_hard_cut
+from ...chunking import Units
 from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import plural
 from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
 from ..readers import LoadedText
+from .hard_cuts import describe_verses
 from .report import StopTokenCount
 
 LONG_TEXT_BLOCKS = 20
 MIN_REPEATS = 1.2  # times that a sentence is seen on average
-ORNAMENT_LINE = re.compile(r"^[ \t]*((?:[*#=~_•-][ \t]?){3,}|⁂)[ \t]*$", re.MULTILINE)
-HEADING_WORDS = (
-    "chapter|kapitel|chapitre|cap[ií]tulo|capitolo|hoofdstuk|rozdział|глава|part|teil|partie|parte|act|scene"
-)
-HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-HEADING = re.compile(rf"^({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b.{{0,60}}$", re.MULTILINE | re.IGNORECASE)
-ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
-BLANK_LINES = re.compile(r"\n(?=[ \t]*\n[ \t]+\n|[ \t]+\n[ \t]*\n)[ \t]*\n[ \t]*\n")  # one of them has spaces
-HEADING_CHARS, HEADING_SHARE = 80, 0.25  # a section that is only a heading; of all sections
-MIN_MATCHES, MAX_CHARS = 2, 10**7
 MAX_TEXTS_NAMED = 3
 
 
@@ -90,18 +80,18 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
                     "that is trained on, so the model may not learn to stop.",
                 )
     texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
-    blocks, parts = Counter[str](), Counter[str]()
+    blocks, parts, verses = Counter[str](), Counter[str](), dict[str, str]()
     for text in texts:  # the validation split may divide one text into several
         blocks[text.name] += len(text)
         parts[text.name] += len(text.sliced.sections) - text.open_end
+        verses[text.name] = verses.get(text.name) or describe_verses(text.sliced.text)
     for name in blocks:
         if blocks[name] >= LONG_TEXT_BLOCKS and parts[name] in _FEW_ENDS_ADVICE:
-            yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]}")
+            yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]} {verses[name] or _WHERE_TO_CUT}")
 
 
-_GOES_ON = (
-    "the model never learns to stop. Add hard cuts where a chapter or scene ends, or choose another hard cut."
-)
+_GOES_ON = "the model never learns to stop."
+_WHERE_TO_CUT = "Add hard cuts where a chapter, scene or conversation ends, or choose another hard cut."
 _FEW_ENDS_ADVICE = {
     0: f"no hard cut was found, and its end is in the validation split, so no EOS token is trained on: {_GOES_ON}",
     1: f"no hard cut was found, so there is only one EOS token, at the end of the text: {_GOES_ON}",
@@ -157,64 +147,3 @@ def suggest_boilerplate(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     more = f"; so do {len(found) - MAX_TEXTS_NAMED} more texts" if len(found) > MAX_TEXTS_NAMED else ""
     if found:
         yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")
-
-
-def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
-    """Suggest a hard cut for the first text that has none but has other marks, or whose headings stand alone."""
-    for source in sources:
-        if isinstance(source, TextSource) and (suggestion := _suggest_hard_cut(source)):
-            yield suggestion
-            return
-
-
-def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
-    if len(source.sliced.sections) > 1:
-        return _suggest_wider_cut(source)
-    text = source.sliced.text[:MAX_CHARS]
-    mark, count = _most_common_mark(text)
-    if count >= MIN_MATCHES:
-        reason = (
-            f"{source.name}: {mark!r} appears {count} times at the start of a line, so it may separate sections."
-        )
-        return Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
-    blank, count = _most_common(BLANK_LINES.findall(text))
-    if count >= MIN_MATCHES:
-        reason = f"{source.name}: {count} times there are two empty lines, but with spaces in them."
-        return Suggestion("hard_cut", escape_hard_cut(blank), reason)
-    return None
-
-
-def _suggest_wider_cut(source: TextSource) -> Suggestion | None:
-    """One more line break, where headings are cut off from what they head."""
-    hard_cut, text = source.sliced.units.rules.hard_cut, source.sliced.text[:MAX_CHARS]
-    headings = _count_headings(text, hard_cut)
-    if not headings or hard_cut.strip("\n"):
-        return None
-    wider = hard_cut + "\n"
-    if len(text.split(wider)) < MIN_MATCHES + 1 or _count_headings(text, wider):
-        return None
-    return Suggestion(
-        "hard_cut",
-        escape_hard_cut(wider),
-        f"{source.name}: {headings} sections are only a heading, after which the model would learn to stop. "
-        "One more line break keeps headings with their text.",
-    )
-
-
-def _count_headings(text: str, hard_cut: str) -> int:
-    """Sections of a single short line, if they are a large part of all sections."""
-    sections = [section for part in text.split(hard_cut) if (section := part.strip())] if hard_cut else []
-    short = sum(len(section) <= HEADING_CHARS and "\n" not in section for section in sections)
-    return short if short >= HEADING_SHARE * len(sections) else 0
-
-
-def _most_common_mark(text: str) -> tuple[str, int]:
-    """Return the most common mark and its count; of headings only the word, since their numbers differ."""
-    return _most_common(
-        match[1].rstrip() for pattern in (ORNAMENT_LINE, HEADING) for match in pattern.finditer(text)
-    )
-
-
-def _most_common(marks: Iterable[str]) -> tuple[str, int]:
-    counts = Counter(marks)
-    return counts.most_common(1)[0] if counts else ("", 0)

@@ -94,7 +94,8 @@ def _rank(facts: RunFacts) -> Suggestion:
         return _keep("rank", lora.rank, "The size of this model is unknown.")
     shape, layers = facts.memory.shape, target_layers(lora.targets)
     weights, rank = shape.lora_weights(lora.rank, layers), MIN_RANK
-    while 2 * rank <= min(MAX_RANK, shape.hidden) and shape.lora_weights(rank, layers) < tokens:
+    largest = min([MAX_RANK, shape.hidden, *shape.lora_sides(layers).values()])
+    while 2 * rank <= largest and shape.lora_weights(rank, layers) < tokens:
         rank *= 2
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:

@@ -16,7 +16,7 @@ from ...chunking import Ints
 from ...core.errors import DataError
 from ...core.findings import Finding, advice
 from ...core.host import Folders
-from ...train_utils import plural
+from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..readers import LoadedText
@@ -33,10 +33,10 @@ TEMPLATE_WORDS = re.compile(
     r"|### (?:Instruction|Response|Input):|</?s>|<(?:start|end)_of_turn>"
 )
 DESCRIPTIONS = {
-    "refusals": "contain a refusal or mention another assistant",
-    "mojibake": "contain broken characters from a wrong encoding",
-    "html": "contain leftover HTML",
-    "template": "contain words of prompt templates, which the template adds by itself",
+    "refusals": ("contains a refusal or mentions", "contain a refusal or mention", "another assistant"),
+    "mojibake": ("contains", "contain", "broken characters from a wrong encoding"),
+    "html": ("contains", "contain", "leftover HTML"),
+    "template": ("contains", "contain", "words of prompt templates, which the template adds by itself"),
 }
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
@@ -103,16 +103,18 @@ class TextInspector:
         yield from (advice("data", f"{name}: {sentence}") for sentence in self._sentences(unit))
 
     def _sentences(self, unit: str) -> Iterator[str]:
-        for kind, description in DESCRIPTIONS.items():
+        for kind, (one, many, what) in DESCRIPTIONS.items():
             finding = self.found.get(kind)
             if finding:
+                verb = plural(finding.count, one, many)
                 yield (
-                    f"{finding.count} of {self.text_count} {unit}s {description}; the first is "
+                    f"{finding.count} of {format_count(self.text_count, unit)} {verb} {what}; the first is "
                     f"{finding.place} ({finding.what!r})."
                 )
         if self.duplicates.count:
             yield (
-                f"{self.duplicates.count} of {self.text_count} {unit}s are duplicates; "
+                f"{self.duplicates.count} of {self.text_count} {unit}s "
+                f"{plural(self.duplicates.count, 'is a duplicate', 'are duplicates')}; "
                 f"{self.duplicates.place} is the same as {self.duplicates.what}."
             )
         if self.near_duplicates.count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .boilerplate import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
 from .slice_map import Bar, SliceMap, build_slice_map, combine_coverage, describe_ends, describe_units, unit_name
 from .slicing import slice_text, slice_texts
-from .text_units import find_bounds
+from .text_units import find_bounds, is_tagged
 
 __all__ = [
     "Bar",
@@ -17,6 +17,7 @@ __all__ = [
     "describe_ends",
     "describe_units",
     "find_bounds",
+    "is_tagged",
     "load_or_find",
     "remove_boilerplate",
     "slice_text",

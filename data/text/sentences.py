@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...chunking import Flags, Ints
+from . import footnotes
 
 STRETCH_CHARS = 1 << 20  # text processed at a time
 GROUP_LINES = 64  # lines that are judged together as wrapped or not
@@ -77,16 +78,15 @@ def find_sentence_ends(text: str) -> Ints:
     parts: list[Ints] = [np.zeros(0, np.int64)]
     for start, end in split_stretches(text):
         part = text[start:end]
-        parts.append(merge_ends(split_lines(part), find_stop_ends(part)) + start)
+        parts.append(merge_ends(part, split_lines(part), find_stop_ends(part)) + start)
     return np.concatenate(parts)
 
 
-def merge_ends(lines: Lines, stops: Ints) -> Ints:
+def merge_ends(text: str, lines: Lines, stops: Ints) -> Ints:
     """The ends of the sentences in a stretch: at line ends, at stops, and at the end of the stretch."""
-    length = int(lines.lengths.sum()) + len(lines.texts) - 1
     ends: Ints = np.unique(np.concatenate([_line_ends(lines), stops]))
-    ends = ends[~_is_after_speaker(lines, ends)]
-    return np.append(ends[ends != length], [length] if length else ends[:0])
+    ends = footnotes.move_ends(text, ends[~_is_after_speaker(lines, ends)])
+    return np.append(ends[ends != len(text)], [len(text)] if text else ends[:0])
 
 
 def _is_after_speaker(lines: Lines, places: Ints) -> Flags:

@@ -60,7 +60,7 @@ class LineStats(NamedTuple):
 def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> tuple[Ints, LineStats | None]:
     """The ends of the sentences in a stretch, and its lines where they may be units."""
     lines, stops = sentences.split_lines(text), sentences.find_stop_ends(text)
-    ends = sentences.merge_ends(lines, stops) + start
+    ends = sentences.merge_ends(text, lines, stops) + start
     return ends, None if block_ends == "sentences" else _line_stats(lines, stops, start)
 
 
@@ -70,7 +70,7 @@ def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
     ends = np.minimum(next_starts[np.append(non_blank[1:], len(next_starts)) - 1], next_starts[-1] - 1)[
         : len(non_blank)
     ]
-    tagged = np.array([_is_tagged(line) for line in lines.texts])
+    tagged = np.array([is_tagged(line) for line in lines.texts])
     continued = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
     own_ends = next_starts[non_blank] - 1
     line_of_stop = np.searchsorted(ends, stops).clip(max=max(len(ends) - 1, 0))
@@ -94,7 +94,8 @@ def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
     return full & wrapped[group]
 
 
-def _is_tagged(line: str) -> bool:
+def is_tagged(line: str) -> bool:
+    """Whether a line begins with a speaker or a time."""
     head = line[:TAG_CHARS]
     return (":" in head or "<" in head) and TAG.match(line) is not None
 

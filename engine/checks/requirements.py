@@ -226,8 +226,7 @@ def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
             f"nothing. Use {shape.hidden} or less.",
         )
         return
-    targets = target_layers(lora.targets)
-    sides = {name: min(widths) for name, widths in shape.linears.items() if targets is None or name in targets}
+    sides = shape.lora_sides(target_layers(lora.targets))
     small = sorted(name for name, side in sides.items() if side < lora.rank)
     if small and is_known_architecture(card.config, lora.targets):
         largest = min(sides.values())

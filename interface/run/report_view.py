@@ -169,7 +169,7 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
     texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
     rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
     mixture_line = f"Mixture, in trained tokens: {describe_mixture(sources)}." if len(sources) > 1 else ""
-    notes = markup.bullets((note for s in sources for note in s.notes), quiet=True)
+    notes = markup.bullets(dict.fromkeys(note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import stdev
+
 import pytest
 from safetensors.torch import load_file
 from training_pro.chunking import SlicedText, SlicingRules, slice_blocks
@@ -14,7 +16,7 @@ from training_pro.dementor import slice_windows
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
+from training_pro.schedulers import SCHEDULES, ScheduleSteps, get_schedule, lr_multipliers
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.settings.presets import goals
@@ -158,6 +160,33 @@ def test_there_is_one_true_batch_size_and_gradient_accumulation():
     assert SETTINGS["accumulation"].label == "Gradient Accumulation"
     plan = StepPlan(examples=80, batch_size=4, accumulation=2, epochs=1)
     assert (plan.examples_per_step, plan.steps) == (8, 10)
+
+
+def test_batch_4_with_accumulation_2_gives_other_weights_than_batch_2_with_accumulation_4(place):
+    for name, (batch, accumulation) in {"a": (4, 2), "b": (2, 4), "c": (4, 2)}.items():
+        place.train(name=name, batch_size=batch, accumulation=accumulation, max_steps=3)
+    a, b, c = (load_file(place.lora(name) / "adapter_model.safetensors") for name in "abc")
+    assert all(a[key].equal(c[key]) for key in a)
+    assert not all(a[key].equal(b[key]) for key in a)
+
+
+def test_the_loss_fluctuates_less_with_gradient_accumulation(place):
+    def spread(accumulation):
+        settings = {"accumulation": accumulation, "batch_size": 1, "learning_rate": 1e-8, "epochs": 2}
+        return stdev(step.loss for step in losses(trained(place, name=f"a{accumulation}", **settings)))
+
+    assert spread(4) < spread(1)
+
+
+def test_three_line_breaks_are_the_hard_cut_unless_you_say_otherwise():
+    assert SETTINGS["hard_cut"].default == r"\n\n\n"
+    assert all("\n\n\n" not in text for text in texts(blocks(SECTIONS, cutoff=40)))
+
+
+def test_you_can_make_a_scheduler_of_your_own():
+    points = get_schedule("0:0 0.5:1 1:0.5").phases(ScheduleSteps(steps=100, steps_per_epoch=10, warmup=0))
+    rates = lr_multipliers(points, 100)
+    assert rates[0] < 0.05 and max(rates) == pytest.approx(1) and rates[-1] == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_button_saves_a_checkpoint_in_the_middle_of_a_run(place):

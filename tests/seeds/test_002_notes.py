@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
+from training_pro.core.jobs.events import Step
+from training_pro.core.jobs.job import Job
 from training_pro.engine.checks.optimizers import optimizer_problems
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
 from training_pro.settings import other_names, presets
@@ -77,6 +80,27 @@ def test_optimizers_that_are_gone_or_need_a_package_are_refused(optimizer):
 @pytest.mark.parametrize("decay", [1e-2, 1e-4, 1e-5, 1e-6])
 def test_weight_decay_from_1e_6_to_1e_2(decay):
     assert settings(weight_decay=decay).learning.weight_decay == decay
+
+
+def test_weight_decay_spares_biases_and_norms(place):
+    for name, decay in (("a", 0.0), ("b", 0.5)):
+        place.train(name=name, method="full", learning_rate=1e-3, max_steps=1, weight_decay=decay)
+    without, decayed = (load_file(place.folders.models / name / "model.safetensors") for name in "ab")
+    spared = {key for key, weight in without.items() if weight.equal(decayed[key])}
+    assert spared == {key for key in without if "norm" in key}
+
+
+def test_max_steps_overrides_the_epochs_and_reiterates_the_data(place):
+    job = Job("training", "a test")
+    place.train(job=job, epochs=1, max_steps=9)
+    steps = [event for event in job.log.since(0) if isinstance(event, Step)]
+    assert (steps[-1].step, steps[-1].epoch) == (9, 2.25)
+
+
+def test_a_part_of_the_last_epoch_is_trained(place):
+    job = Job("training", "a test")
+    place.train(job=job, epochs=1.5)
+    assert [event.step for event in job.log.since(0) if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("norm", [0.3, 1.0, 5.0, 10.0])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
-from training_pro.settings import presets
+from training_pro.settings import other_names, presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import save_model
@@ -75,6 +75,23 @@ def test_a_predefined_optimizer_config_is_a_preset(kind, size):
     with pytest.raises(SettingsError, match=f"is called '{ours}' here"):
         presets.find_preset(f"{kind}_{size}_NS", NO_FOLDER)
     assert presets.find_preset(ours, NO_FOLDER).values["optimizer"] == OPTIMIZERS[kind][0]
+
+
+@pytest.mark.parametrize(
+    "config", ["AdamW_MS_1", "AdamW_MS_2", "Adafactor_MS_1", "Adafactor_MS_2", "Adafactor_RS"]
+)
+def test_an_optimizer_config_without_a_size_names_all_of_ours(config):
+    kind = config.split("_")[0].lower()
+    with pytest.raises(SettingsError) as refused:
+        presets.find_preset(config, NO_FOLDER)
+    ours = ", ".join(f"{kind}-{size.lower()}" for size in SIZES)
+    assert str(refused.value) == f"There is no preset {config!r}. Choose one by the size of your model: {ours}."
+
+
+@pytest.mark.parametrize("config", [config for config, _ in OPTIMIZER_CONFIGS + LORA_CONFIGS])
+def test_coming_from_lists_every_config(config):
+    rows = [line for line in other_names.render_markdown().splitlines() if line.startswith(f"| `{config}` |")]
+    assert len(rows) == 1 and "-" in rows[0]
 
 
 def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):

@@ -9,6 +9,7 @@ from training_pro.chunking import SlicingRules
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
 from training_pro.data.resolve import suggest_cutoff
+from training_pro.engine.checks.requirements import rank_findings
 from training_pro.settings.definitions import TextSettings
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.data.test_check_says import SMOL
@@ -74,7 +75,16 @@ def test_a_rank_with_fewer_weights_than_trained_tokens_is_raised_at_the_same_str
     run = replace(facts(rank=8, alpha=16), trained_tokens=20_000_000)
     rank, alpha = (changes(run)[key] for key in ("rank", "alpha"))
     assert rank > 8 and alpha / rank == 2
-    assert changes(replace(run, trained_tokens=10**12))["rank"] == 256
+    assert changes(replace(run, trained_tokens=10**12))["rank"] == 128
+
+
+def test_no_rank_is_suggested_that_check_then_calls_too_large():
+    run = replace(facts(rank=8), trained_tokens=10**12)
+    rank = changes(run)["rank"]
+    assert (
+        list(rank_findings(replace(run.settings.lora, rank=rank), ModelCard("toy", SMOL, None, "bfloat16"))) == []
+    )
+    assert changes(replace(run, settings=facts(rank=8, targets="q-v").settings))["rank"] == 128
 
 
 def test_a_batch_that_does_not_fit_is_divided_at_the_same_effective_batch():

@@ -32,18 +32,18 @@ def test_clean_texts_have_no_issues():
     [
         (
             "I am sorry. As an AI language model, I",
-            "contain a refusal or mention another assistant; the first is row 2 ('as an ai",
+            "contains a refusal or mentions another assistant; the first is row 2 ('as an ai",
         ),
-        ("It wasnâ€™t me", "contain broken characters from a wrong encoding; the first is row 2 ('â€™')."),
-        ("GrÃ¶ÃŸe", "contain broken characters"),
-        ("a \ufffd b", "contain broken characters"),
-        ("<p>Hello</p>", "contain leftover HTML; the first is row 2 ('<p>')."),
-        ("a&nbsp;b", "contain leftover HTML"),
+        ("It wasnâ€™t me", "contains broken characters from a wrong encoding; the first is row 2 ('â€™')."),
+        ("GrÃ¶ÃŸe", "contains broken characters"),
+        ("a \ufffd b", "contains broken characters"),
+        ("<p>Hello</p>", "contains leftover HTML; the first is row 2 ('<p>')."),
+        ("a&nbsp;b", "contains leftover HTML"),
         (
             "one <|im_end|> two",
-            "contain words of prompt templates, which the template adds by itself",
+            "contains words of prompt templates, which the template adds by itself",
         ),
-        ("### Response: a", "contain words of prompt templates"),
+        ("### Response: a", "contains words of prompt templates"),
     ],
 )
 def test_issues_of_a_text(text, expected):
@@ -89,9 +89,14 @@ def test_the_sections_of_a_text_are_inspected(tmp_path):
     text = "A story that is told.\n\n\nAnd its end, with <br> in it.\n\n\nA story that is told."
     advice = prepare_rows(tmp_path, CHATML, {"a.txt": text}).report.advice
     assert [sentence.split(": ")[1][:24] for sentence in advice] == [
-        "1 of 3 sections contain ",
-        "1 of 3 sections are dupl",
+        "1 of 3 sections contains",
+        "1 of 3 sections is a dup",
     ]
+
+
+def test_sentences_about_one_section_are_in_the_singular(tmp_path):
+    (sentence,) = prepare_rows(tmp_path, CHATML, {"a.txt": "Its end, with <br> in it."}).report.advice
+    assert sentence.startswith("a.txt: 1 of 1 section contains leftover HTML; the first is section 1 ")
 
 
 def test_the_users_list_of_phrases_replaces_the_shipped_one(tmp_path):

@@ -67,6 +67,13 @@ def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     assert [label for _, label in plan_svg.legend_entries(without_bars)] == ["times seen"]
 
 
+def test_a_note_that_holds_for_several_files_is_shown_once(tmp_path):
+    talk = {f"{name}.txt": "Anna: hello there\nBob: who is it\n" * 10 for name in "ab"}
+    report = prepare_rows(tmp_path, family("ChatML"), talk).report
+    assert sum("a script or a chat log" in note for source in report.sources for note in source.notes) == 2
+    assert report_view.html(report).count("a script or a chat log") == 1
+
+
 def test_the_histogram_of_lengths_fills_its_width():
     html = report_view.html(DatasetReport(3, 9, 9, 24, 1, 1, lengths=LengthHistogram(8, (1, 0, 2), 24, 20)))
     bars = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', html)]

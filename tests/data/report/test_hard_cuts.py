@@ -1,0 +1,82 @@
+"""Hard cuts that Check suggests for chat logs, and what it says of numbered verses; other texts get neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_pro.data.report.hard_cuts import describe_verses
+from training_pro.tests.rowing import family, prepare_rows
+
+CHATML = family("ChatML")
+EXCERPTS = Path(__file__).parents[2] / "real" / "excerpts"
+TALK = (
+    "Hobo: Can you spare any change today?\nMan: Sorry, no, I have none.\nHobo: I was not asking you anyway.",
+    "<anna> has anybody seen the keys of the car?\n<bob> they are on the table in the kitchen",
+    "[12:01] Dad: Where is the auditorium, please?\n[12:02] Guard: It is on the second floor, sir.",
+)
+PLAY = "HAMLET: To be, or not to be, that is the question.\nOPHELIA: Good my lord, how does your honor do?"
+SPEECHES = "Hamlet: To be, or not to be, that is the question.\n\nOphelia: Good my lord, how does your honor do?"
+NOVEL = "It was late, and she said: nobody is coming today.\nHe looked at the lamp and then at the sea.\n\n" * 20
+CODE = "def add(a: int, b: int) -> int:\n    # Note: it adds two numbers\n    return a + b\n\n" * 20
+CONFIGURATION = "name: anna\nage: 12\ncity: Lyon\n\n" * 20
+FORUM = "Posted by anna on Monday\nHas anybody seen this error before?\nIt comes when I press Start.\n\n" * 20
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nWho is there in the dark?\n\n" * 20
+
+
+def verses(chapters: int, count: int) -> str:
+    return "\n".join(
+        f"{c}:{v} And it was the verse {v} of {c}." for c in range(1, chapters + 1) for v in range(1, count)
+    )
+
+
+def suggested(tmp_path, text, **settings):
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64, **settings).report
+    return [(s.value, s.why) for s in report.suggestions if s.key == "hard_cut"]
+
+
+@pytest.mark.parametrize("talk", TALK, ids=["names", "irc", "times"])
+def test_the_empty_line_between_conversations_is_suggested(tmp_path, talk):
+    ((value, why),) = suggested(tmp_path / "a", f"{talk}\n\n" * 20)
+    assert value == r"\n\n"
+    assert why == "a.txt: an empty line divides 20 conversations, and no block should cross one."
+    assert suggested(tmp_path / "b", f"{talk}\n\n" * 20, hard_cut=value) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{PLAY}\n\n" * 20, f"{SPEECHES}\n\n" * 20, NOVEL, CODE, CONFIGURATION, FORUM, SRT,
+        f"{TALK[0]}\n" * 20, f"{TALK[0]}\n\n" * 4, f"{TALK[0]}\n\n\n" * 20, verses(5, 30),
+    ],
+    ids=[
+        "play", "speeches", "novel", "code", "configuration", "forum", "subtitles",
+        "one conversation", "few conversations", "hard cuts", "verses",
+    ],
+)  # fmt: skip
+def test_no_empty_line_is_suggested_for_other_texts(tmp_path, text):
+    assert [value for value, _ in suggested(tmp_path, text) if value == r"\n\n"] == []
+
+
+@pytest.mark.parametrize("path", sorted(EXCERPTS.glob("*.txt")), ids=lambda path: path.stem)
+def test_no_excerpt_of_a_book_is_taken_for_conversations(tmp_path, path):
+    text = path.read_text(encoding="utf-8").partition("\n\n")[2].replace("¦", "")
+    assert [value for value, _ in suggested(tmp_path, f"{text}\n\n" * 10) if value == r"\n\n"] == []
+
+
+def test_check_says_where_to_cut_numbered_verses(tmp_path):
+    report = prepare_rows(tmp_path, CHATML, {"a.txt": verses(5, 30)}, cutoff=64).report
+    (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
+    assert sentence.endswith(
+        "the model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut is a fixed text and "
+        "can't stand for a chapter number that changes. Add the hard cut to your text before the first verse of "
+        "each chapter: 2:1, 3:1, 4:1 and so on."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [NOVEL, CODE, CONFIGURATION, FORUM, SRT, f"{TALK[2]}\n\n" * 20, verses(1, 60), "12:30 lunch\n" + NOVEL],
+)
+def test_other_texts_have_no_verses(text):
+    assert describe_verses(text) == ""
