@@ -48,6 +48,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help=f"password to open the page, with any user name (also as {PASSWORD_VARIABLE})",
     )
+    parser.add_argument(
+        "--host-name",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="more names that this computer has for others, such as that of a proxy",
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
@@ -55,7 +62,7 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
     refuse_used_port(args.port)
     from ..engine.peft_engine import PeftEngine
-    from ..interface.page import build_page
+    from ..interface.page import build_page, guard_middleware
 
     SESSION.set_observer(console.console_observer(say))
     blocks, launch_options = build_page(
@@ -67,6 +74,11 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
         inbrowser=not args.no_browser,
         prevent_thread_lock=True,
         quiet=True,
+        app_kwargs={
+            "middleware": [
+                guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
+            ]
+        },
         **_auth_options(args.password),
         **launch_options,
     )

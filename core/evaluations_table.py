@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .errors import SavingError
 from .files import write_text
 
 FILE_NAME = "evaluations.csv"
+FORMULA_STARTS = ("=", "+", "-", "@", "\t")
+"""Spreadsheets work out a cell that begins so; an apostrophe before it makes it a text."""
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
 
 
@@ -43,7 +47,7 @@ def add_row(row: EvaluationRow, logs: Path) -> None:
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*existing, row.cells()])
+    writer.writerows({name: _as_text(cell) for name, cell in each.items()} for each in [*existing, row.cells()])
     write_text(file, buffer.getvalue())
 
 
@@ -52,13 +56,34 @@ def read_rows(logs: Path) -> list[Mapping[str, str]]:
     return _read(logs / FILE_NAME)[0]
 
 
+def _as_text(cell: Any) -> Any:
+    """Make a cell a text for spreadsheets where it would be a formula; numbers and a lone dash stay."""
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\r", " ")  # csv writes it without quotes, and reads a new row from there
+    is_formula = cell.startswith(FORMULA_STARTS) and cell != "-" and not _is_number(cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def _from_text(cell: Any) -> Any:
+    is_marked = isinstance(cell, str) and cell.startswith("'") and cell[1:].startswith(FORMULA_STARTS)
+    return cell[1:] if is_marked else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return cell == cell.strip() and math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
 def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
     if not file.is_file():
         return [], []
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True, restkey="more")
-            rows = list(reader)
+            rows = [{name: _from_text(cell) for name, cell in row.items()} for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         raise SavingError(
             f"{file} can't be read as a table: {error}. Move the file away and try again."

@@ -100,7 +100,7 @@ def _load_tokenizer(weights: Path) -> PreTrainedTokenizerBase:
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -120,7 +120,7 @@ def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrained
     import torch
     from transformers import AutoModelForCausalLM
 
-    source = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name)
+    source = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
     model = AutoModelForCausalLM.from_config(_plain_config(source.config, tokenizer))
     model.load_state_dict(source.state_dict())
     model.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -202,13 +202,13 @@ class StandaloneHost:
     def _read_card(self) -> ModelCard:
         path = self._any_path(self.selected_model[0])
         _require("transformers", "to read a model")
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoConfig
 
         folder, options = _model_source(path)
         requested = self._tokenizer_of.get(_unquoted(self.selected_model[0]), "")
         try:
-            config = AutoConfig.from_pretrained(folder, **options)
-            tokenizer = None if requested else AutoTokenizer.from_pretrained(folder, **options)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
+            tokenizer = None if requested else _read_tokenizer(folder, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"{path} can't be read as a model: {_first_line(error)} Download it again, or choose another one."
@@ -237,13 +237,11 @@ def _checked_file(path: Path) -> Path:
 
 def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
     """Load the tokenizer of a folder, or of the folder that a file such as tokenizer.json lies in."""
-    from transformers import AutoTokenizer
-
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
         raise ModelError(f"There is no tokenizer {name!r} in {models}, and no such folder. Give its folder.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent if path.is_file() else path))
+        tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = _first_line(error)
         raise ModelError(f"{path} can't be read as a tokenizer: {reason} Give the folder of one.") from error
@@ -254,6 +252,12 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
             "the model was trained with."
         )
     return tokenizer
+
+
+def _read_tokenizer(folder: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def _unquoted(name: str) -> str:
@@ -273,7 +277,7 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
     if path.name in WEIGHT_FILES:
         options["use_safetensors"] = path.suffix == ".safetensors"
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
         advice = _limits_advice(card) or _memory_advice(error, loading)
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
@@ -374,4 +378,6 @@ def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
 
 def _first_line(error: Exception) -> str:
     """First line of a library's message, as a full sentence."""
+    if "custom code" in str(error):
+        return "It needs Python code of its own, and Training PRO runs no code from a model."
     return first_line(error).strip(" :.") + "."

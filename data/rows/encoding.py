@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
+from ...core.errors import ModelError
 from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
@@ -176,6 +177,8 @@ class RowEncoder:
         except BadRowError as error:
             self.counts.bad.append((row.number, str(error)))
             return []
+        except ModelError as error:  # of the template: it would come again with every row
+            raise ModelError(f"{self.unit.capitalize()} {row.number} can't be formatted. {error}") from error
         if any(row_texts):
             self._inspect(row, [row_text for row_text in row_texts if row_text])
         return row_texts

@@ -12,8 +12,8 @@ import copy
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -22,17 +22,21 @@ from typing import Any
 import numpy as np
 
 from ...chunking import EncodedText, Encoder
+from ...core.errors import ModelError, first_line
 from ...data import arrow_store
 from ...data.rows import CHATML
 from . import mistral_chat_template, slow_offsets, token_bytes
 from .mistral_chat_template import MistralChatTemplate
 from .slow_offsets import slow_encoder
+from .template_limits import LimitedTemplates, TemplateLimitError, check_transformers
 from .token_bytes import TokenBytes, added_tokens
 
 SOURCE_FILES = tuple(
     map(Path, (__file__, token_bytes.__file__, slow_offsets.__file__, mistral_chat_template.__file__))
 )
 """Source files that ids and offsets depend on besides the tokenizer itself."""
+MAX_PROBLEM_CHARS = 300
+"""Of what a template raises, in a message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,25 +111,38 @@ class JinjaChatTemplate:
     tokenizer: Any
     text: str | None  # None: the tokenizer's own
     origin: str
+    _templates: LimitedTemplates = field(default_factory=LimitedTemplates)
 
     @property
     def own(self) -> bool:
         return self.text is None
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
-        from jinja2.exceptions import TemplateError
-
+        apply = partial(
+            self.tokenizer.apply_chat_template,
+            [dict(message) for message in messages],
+            tools=list(tools) or None,
+            chat_template=self.text,
+            tokenize=False,
+            add_generation_prompt=opening,
+        )
+        check_transformers()
         try:
-            text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=list(tools) or None,
-                chat_template=self.text,
-                tokenize=False,
-                add_generation_prompt=opening,
-            )
-        except (TemplateError, TypeError, KeyError, IndexError) as error:
-            raise ValueError(str(error)) from error
-        return str(text)
+            return str(self._templates.render(apply))
+        except TemplateLimitError as error:
+            raise ModelError(
+                f"{self.origin[:1].upper()}{self.origin[1:]} was stopped: it {error}. Correct the template, or "
+                "choose a model with another one."
+            ) from error
+        except Exception as error:  # a template may raise anything
+            raise ValueError(_template_problem(error)) from error
+
+
+def _template_problem(error: Exception) -> str:
+    """What a template raised, as the end of a sentence."""
+    if isinstance(error, RecursionError):
+        return "it calls itself too deeply."
+    return first_line(error)[:MAX_PROBLEM_CHARS]
 
 
 def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | MistralChatTemplate:
