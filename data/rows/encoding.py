@@ -15,7 +15,7 @@ import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
 from ..examples import RowSource, reorder_rows
-from ..readers import Row, Table, normalize_line_ends
+from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
 from .row_parts import PartLimits, RowParts, find_parts
@@ -25,6 +25,7 @@ from .text_quality import TextInspector
 BATCH_ROWS = 1000
 BATCH_CHARS = 4_000_000
 MAX_ROW_CHARS = 5_000_000
+MAX_REASON = 300  # characters of why a row can't be read
 
 
 class Tokenizer(Protocol):
@@ -174,7 +175,7 @@ class RowEncoder:
                 raise BadRowError(row.problem)
             row_texts = [self._to_text(row.number, content) for content in self._contents(row)]
         except BadRowError as error:
-            self.counts.bad.append((row.number, str(error)))
+            self.counts.bad.append((row.number, shorten(str(error), MAX_REASON)))
             return []
         if any(row_texts):
             self._inspect(row, [row_text for row_text in row_texts if row_text])
