@@ -10,6 +10,7 @@ from datetime import datetime
 
 SMOOTHING = 0.9
 MAX_WARMUP = 100
+MAX_DIGITS = 1000  # of a number in a name; Python refuses to read much longer ones
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def format_times_range(least: int, most: int) -> str:
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """A sort key that puts 'chapter 2' before 'chapter 10'."""
     parts = re.split(r"(\d+)", name.casefold())
-    return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts]
+    return [(1, int(p[:MAX_DIGITS]), "") if p.isdecimal() else (0, 0, p) for p in parts]
 
 
 def checkpoint_name(step: int, reason: str) -> str:

@@ -5,7 +5,8 @@ TrainingProError
 ├── DataError       a dataset cannot be read
 ├── ModelError      no model, or a model that cannot be trained
 ├── BusyError       another job uses the model
-└── SavingError     a run folder cannot be written or read
+├── SavingError     a run folder cannot be written or read
+└── StoppedError    the user stopped the work before it had a result
 """
 
 from __future__ import annotations
@@ -80,3 +81,7 @@ class BusyError(TrainingProError):
 
 class SavingError(TrainingProError):
     """A run folder cannot be written or read."""
+
+
+class StoppedError(TrainingProError):
+    """The user stopped the work before it had a result."""

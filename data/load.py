@@ -13,7 +13,7 @@ from ..settings.definitions import TrainingSettings
 from . import dataset_index
 from .arrow_store import Store
 from .dataset_index import DatasetEntry
-from .readers import LoadedText, documents, row_files, text_files, unsupported
+from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
 from .text import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
 
@@ -71,11 +71,12 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
 
 def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> RowDataset:
     name = dataset.name + file.relative_to(dataset.path).as_posix() if dataset.path.is_dir() else dataset.name
-    rows, stored = row_dataset.load_or_restore(
-        (file, name, context.settings, context.folders, context.tokenizer),
-        lambda rows: context.say(f"Reading {name}: {rows:,} rows", 0.0),
-        context.store,
-    )
+    with as_data_error(name):
+        rows, stored = row_dataset.load_or_restore(
+            (file, name, context.settings, context.folders, context.tokenizer),
+            lambda rows: context.say(f"Reading {name}: {rows:,} rows", 0.0),
+            context.store,
+        )
     if stored:
         context.say(f"{name} was already prepared and is reused", None)
     return rows
@@ -90,12 +91,14 @@ def read_texts(
     """
     store = store or Store()
     texts, problems = [], []
-    for file in _text_files(path):
-        try:
+    with reader_process():
+        for file in _text_files(path):
             name = file.relative_to(path).as_posix() if file != path else path.name
-            texts.append(_read_text(file, name, hard_cut, store))
-        except DataError as error:
-            problems.append(str(error))
+            try:
+                with as_data_error(name):
+                    texts.append(_read_text(file, name, hard_cut, store))
+            except DataError as error:
+                problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
     boilerplate = load_or_find([text.text for text in texts], store)

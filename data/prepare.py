@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..chunking import SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
-from ..core.errors import DataError, TrainingProError
+from ..core.errors import DataError, StoppedError, TrainingProError
 from ..core.findings import Finding, Suggestion, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
@@ -19,6 +19,7 @@ from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
 from .examples import Examples
 from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
+from .readers import reader_process
 from .report import (
     DatasetReport,
     DiskEstimate,
@@ -63,12 +64,14 @@ def prepare(
     machine: DeviceMemory | None = None,
     *,
     keep: bool = True,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> TrainingData:
     """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
     store = Store(folders.prepared_data if keep else None)
-    context = PrepareContext(settings, folders, card, tokenizer, say, store)
-    loaded = load_datasets(context, settings.what.data)
-    loaded_aside = load_datasets(context, settings.aside.eval_data)
+    context = PrepareContext(settings, folders, card, tokenizer, _say_until_stopped(say, is_stopped), store)
+    with reader_process(is_stopped):
+        loaded = load_datasets(context, settings.what.data)
+        loaded_aside = load_datasets(context, settings.aside.eval_data)
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
     datasets = [prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules)]
     datasets += [prepare_validation_dataset(context, dataset, rules) for dataset in loaded_aside]
@@ -94,6 +97,17 @@ def prepare(
         tokens_known=_special_tokens(tokenizer),
     )
     return TrainingData(examples, validation, plan, resolved, report)
+
+
+def _say_until_stopped(say: ProgressFn, is_stopped: Callable[[], bool]) -> ProgressFn:
+    """Report progress, and end the work there once the user stopped it."""
+
+    def say_or_stop(text: str, share: float | None) -> None:
+        if is_stopped():
+            raise StoppedError("Stopped while the data was prepared. Nothing was trained.")
+        say(text, share)
+
+    return say_or_stop
 
 
 def _output_folder(context: PrepareContext) -> Path:

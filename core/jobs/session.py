@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from ..errors import BusyError, TrainingProError
+from ..errors import BusyError, StoppedError, TrainingProError
 from ..host import Host
 from ..version import is_updated
 from .auto_start import AutoStart
@@ -82,6 +82,8 @@ def _run_on_model(host: Host, work: JobFn, job: Job) -> JobEnded:
 def _run_work(job: Job, work: JobFn) -> JobEnded:
     try:
         return work(job)
+    except StoppedError as error:
+        return JobEnded(outcome="stopped", text=str(error))
     except TrainingProError as error:
         return JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit

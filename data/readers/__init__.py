@@ -18,6 +18,7 @@ from .json_rows import (
     describe_value,
     find_pair,
 )
+from .process import as_data_error, exceeds_depth, reader_process, shorten
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
@@ -33,11 +34,15 @@ __all__ = [
     "LoadedText",
     "Row",
     "Table",
+    "as_data_error",
     "describe_value",
     "documents",
+    "exceeds_depth",
     "find_pair",
     "normalize_line_ends",
+    "reader_process",
     "row_files",
+    "shorten",
     "sqlite_rows",
     "text_files",
     "unsupported",

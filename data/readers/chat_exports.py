@@ -13,13 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value, find_export_column
 
 FIRST_ROWS = 20
-CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】]*†[^【】]*】")
+CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
 CHAT_ROLES = ("user", "assistant")
 MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is dropped
@@ -87,13 +87,10 @@ def _clean(messages: Iterator[Message], left_out: Counter[str]) -> Iterator[Mess
 
 def _merge_turns(messages: Iterator[Message]) -> list[Message]:
     """The turns: consecutive messages of the same role become one message."""
-    turns: list[Message] = []
-    for message in messages:
-        if turns and turns[-1].role == message.role:
-            turns[-1] = Message(message.role, turns[-1].text + MESSAGE_SEPARATOR + message.text)
-        else:
-            turns.append(message)
-    return turns
+    return [
+        Message(role, MESSAGE_SEPARATOR.join(message.text for message in group))
+        for role, group in groupby(messages, key=lambda message: message.role)
+    ]
 
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
@@ -131,7 +128,8 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
 def _last_node(nodes: Mapping[str, Any], last_id: Any) -> Any:
     if last_id is not None:
         return last_id
-    parents = {node.get("parent") for node in nodes.values() if isinstance(node, dict)}
+    named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
+    parents = {parent for parent in named if isinstance(parent, str)}
     leaves = [node_id for node_id in nodes if node_id not in parents]
     if len(leaves) != 1:
         raise ConversationError(f"'current_node' is missing, and {len(leaves)} messages could be the last one.")
@@ -187,7 +185,7 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
                 f"message {number} is {describe_value(message)}. It must be an object with a sender and a text."
             )
         sender = message.get("sender")
-        if sender not in SENDER_ROLES:
+        if not isinstance(sender, str) or sender not in SENDER_ROLES:
             raise ConversationError(f"message {number} has the sender {sender!r}. It must be human or assistant.")
         for attachments in (message.get("attachments"), message.get("files")):
             left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0

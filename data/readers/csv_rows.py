@@ -143,8 +143,8 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
         return False
     if not KNOWN_COLUMNS.isdisjoint(filled):
         return True
-    while first and not first[-1]:
-        first = first[:-1]
+    last = max(number for number, cell in enumerate(first) if cell)
+    first = first[: last + 1]
     if not all(first[1:]):  # the first column may hold row numbers, without a name
         return False
     if any(len(cell) > MAX_NAME_CHARS or "\n" in cell or NUMBER.fullmatch(cell) for cell in first):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ...core.errors import DataError
@@ -10,6 +10,7 @@ from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from . import docx, epub, html, odt, pdf, subtitles, text_files
 from .paragraphs import Paragraph, join_paragraphs
+from .process import read_item
 
 
 def _web_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -45,14 +46,19 @@ def load_document(path: Path, name: str, hard_cut: str, store: Store) -> text_fi
 
 def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText:
     """A document's text, with hard cuts between its chapters; a DataError says why it has none."""
-    description, read_paragraphs = READERS[path.suffix.lower()]
-    paragraphs, notes = read_paragraphs(path, name)
+    text, notes = read_item("documents.extract_text", path, name, hard_cut)
+    return text_files.LoadedText(name, text, notes)
+
+
+def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """A document's text and notes on the reading, as the only item; called in the reader process."""
+    file = Path(path)
+    description, read_paragraphs = READERS[file.suffix.lower()]
+    paragraphs, notes = read_paragraphs(file, name)
     text, parts = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
         raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")
-    return text_files.LoadedText(
-        name, text, (*notes, f"{name} was read as {description}{_parts_note(parts, hard_cut)}.")
-    )
+    yield text, (*notes, f"{name} was read as {description}{_parts_note(parts, hard_cut)}.")
 
 
 def _parts_note(count: int, hard_cut: str) -> str:

@@ -16,7 +16,7 @@ from .paragraphs import Paragraph
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
 SKIPPED_TAGS = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
-HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
+HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
 DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, RuntimeError)
 TITLE_LEVELS = {"title": 8, "subtitle": 9}  # headings that divide nothing
 REPAIR_HINT = "Open it in Word or LibreOffice and save it again, or save its text as a .txt file."

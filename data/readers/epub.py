@@ -51,7 +51,8 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
     encrypted = _encrypted_files(book, name)
     if encrypted & set(files):
         raise DataError(f"{name} is protected (DRM), so its text can't be read. Use a copy without protection.")
-    if sum(book.getinfo(file).file_size for file in files if file in book.namelist()) > MAX_BOOK_BYTES:
+    sizes = {part.filename: part.file_size for part in book.infolist()}
+    if sum(sizes.get(file, 0) for file in files) > MAX_BOOK_BYTES:
         raise DataError(
             f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, too large for a book. {REPAIR_HINT}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 
@@ -32,6 +33,8 @@ DECLARED_ENCODING = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE
 )
 HEAD_BYTES = 4096
+UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
+"""Python's own, which no page is in; some take quadratic time."""
 
 
 def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -42,9 +45,9 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     except UnicodeDecodeError:
         encoding = declared[1].decode("ascii") if declared else ""
     try:
-        if encoding.lower().replace("-", "") != "utf8":
+        if encoding.lower().replace("-", "") != "utf8" and codecs.lookup(encoding).name not in UNSAFE_ENCODINGS:
             return data.decode(encoding), (f"{name} was read as {encoding}, as the page declares.",)
-    except (LookupError, UnicodeDecodeError):
+    except (LookupError, UnicodeError):
         pass
     return text_files.decode_bytes(data, name)
 
@@ -70,6 +73,7 @@ class _VisibleText:
     def __init__(self) -> None:
         self.paragraphs: list[Paragraph] = []
         self._text: list[str] = []
+        self._has_text = False  # whether `_text` holds more than spaces
         self._skip_depth = 0  # depth inside a skipped element
         self._pre_depth = 0  # depth inside <pre>
         self._level = 0
@@ -88,7 +92,7 @@ class _VisibleText:
             self._starts_part = self._starts_part or tag == "hr"
         elif tag == "br":
             self._text.append("\n")
-        elif tag in ("td", "th") and "".join(self._text).strip():
+        elif tag in ("td", "th") and self._has_text:
             self._text.append("\t")
 
     def end(self, tag: str) -> None:
@@ -104,14 +108,18 @@ class _VisibleText:
     def data(self, text: str) -> None:
         if not self._skip_depth:
             self._text.append(text if self._pre_depth else SPACES.sub(" ", text))
+            self._has_text = self._has_text or not text.isspace()
 
     def close(self) -> list[Paragraph]:
         self._end_paragraph()
         return self.paragraphs
 
     def _end_paragraph(self) -> None:
+        if not self._text:
+            return
         text = "".join(self._text)
         self._text.clear()
+        self._has_text = False
         if not self._pre_depth:
             text = re.sub(r" *([\n\t]) *", r"\1", re.sub(" {2,}", " ", text)).strip()
         if text.strip():

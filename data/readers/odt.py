@@ -19,13 +19,14 @@ SKIPPED_TAGS = frozenset(
     {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
 )
 REPAIR_HINT = "Open it in LibreOffice and save it again, or save its text as a .txt file."
+MAX_DIGITS = 100  # more are no count of anything, and Python refuses to read them
 DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
 
 
 def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The text of the document, headings with their levels; a page break before a paragraph begins a part."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text")
-    parser = lxml.XMLParser(resolve_entities=False, no_network=True)
+    parser = lxml.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     try:
         root = lxml.fromstring(_read_content(path, name), parser)
     except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
@@ -74,7 +75,14 @@ def _read_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
 
 def _heading_level(element: Any) -> int:
     level = element.get(TEXT + "outline-level", "1") if element.tag == TEXT + "h" else "0"
-    return int(level) if level.isdecimal() else 1
+    return _small_number(level)
+
+
+def _small_number(digits: str) -> int:
+    """A count or a level, at most 1000; 1 where it is no number."""
+    if not digits.isdecimal():
+        return 1
+    return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
 
 
 def _cell_text(cell: Any) -> str:
@@ -90,8 +98,7 @@ def _paragraph_text(paragraph: Any) -> str:
         if isinstance(part, str):
             parts.append(part)
         elif part.tag == TEXT + "s":
-            count = part.get(TEXT + "c", "1")
-            parts.append(" " * (min(int(count), 1000) if count.isdecimal() else 1))
+            parts.append(" " * _small_number(part.get(TEXT + "c", "1")))
         elif part.tag in (TEXT + "tab", TEXT + "line-break"):
             parts.append("\t" if part.tag == TEXT + "tab" else "\n")
         elif isinstance(part.tag, str) and part.tag not in SKIPPED_TAGS:

@@ -32,13 +32,13 @@ def join_paragraphs(paragraphs: Sequence[Paragraph], hard_cut: str) -> JoinedTex
     non_blank = _drop_blank(paragraphs)
     chapter_level = _chapter_level(non_blank)
     parts: list[list[Paragraph]] = []
-    for number, paragraph in enumerate(non_blank):
-        begins_part = paragraph.cut or (
-            0 < paragraph.level <= chapter_level and not _holds_only_headings(non_blank[:number], parts)
-        )
-        if begins_part or not parts:
+    only_headings = True  # in the part so far: 'Part One', then 'Chapter 1'
+    for paragraph in non_blank:
+        if paragraph.cut or not parts or (0 < paragraph.level <= chapter_level and not only_headings):
             parts.append([])
+            only_headings = True
         parts[-1].append(paragraph)
+        only_headings = only_headings and paragraph.level > 0
     return JoinedText((hard_cut or "\n\n").join(map(_join_part, parts)), len(parts))
 
 
@@ -58,11 +58,6 @@ def _chapter_level(paragraphs: Sequence[Paragraph]) -> int:
     """The level of the chapter headings; 0 where there are none."""
     counts = Counter(p.level for p in paragraphs if p.level)
     return min((level for level, count in counts.items() if count > 1), default=0)
-
-
-def _holds_only_headings(before: Sequence[Paragraph], parts: Sequence[Sequence[Paragraph]]) -> bool:
-    """Whether the part so far holds only headings: 'Part One', then 'Chapter 1'."""
-    return bool(before) and bool(parts) and all(p.level for p in parts[-1])
 
 
 def _join_part(part: Sequence[Paragraph]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
 from . import text_files
 from .json_rows import Row, Table
+from .process import MAX_DEPTH, Budget, read_item, read_items
 
 BATCH_ROWS = 256
 
@@ -19,34 +21,82 @@ def read_table(path: Path, name: str) -> Table:
     with text_files.open_binary(path, name) as stream:
         if not stream.read(1):
             raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
+    if not read_item("parquet.count_rows", path, name):
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
+    return Table(name, "row", lambda: _rows(path, name))
+
+
+def _rows(path: Path, name: str) -> Iterator[Row]:
+    number, budget = 0, Budget.of(path, name)
+    for rows, columns, problems in read_items("parquet.read_batches", path, name):
+        budget.check_rows(number + rows)
+        values = zip(*columns.values(), strict=True) if columns else repeat((), rows)
+        for row in values:
+            number += 1
+            problem = problems.get(number, "")
+            yield Row(number, {}, problem) if problem else Row(number, dict(zip(columns, row, strict=True)))
+
+
+def count_rows(path: str, name: str) -> Iterator[int]:
+    """The number of rows that a file states, as the only item; called in the reader process."""
     parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
     with _translate_errors(name), parquet.ParquetFile(path) as file:
-        if not file.metadata.num_rows:
-            raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
-    return Table(name, "row", lambda: _rows(parquet.ParquetFile, path, name))
+        yield file.metadata.num_rows
 
 
-def _rows(open_parquet: Callable[[Path], Any], path: Path, name: str) -> Iterator[Row]:
-    number = 0
-    with _translate_errors(name), open_parquet(path) as file:
+Columns = tuple[int, dict[str, list[Any]], dict[int, str]]
+"""The number of rows of a batch, its columns, and for each row that can't be read, by its number, the reason."""
+
+
+def read_batches(path: str, name: str) -> Iterator[Columns]:
+    """The batches of a file; called in the reader process."""
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    first = 1
+    with _translate_errors(name), parquet.ParquetFile(path) as file:
+        if max(map(_depth, file.schema_arrow.types), default=0) > MAX_DEPTH:
+            raise DataError(
+                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Drop that column."
+            )
         for batch in file.iter_batches(BATCH_ROWS):
-            for columns in _batch_rows(batch):
-                number += 1
-                yield Row(number, columns) if isinstance(columns, dict) else Row(number, {}, columns)
+            yield _read_columns(batch, first)
+            first += batch.num_rows
 
 
-def _batch_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
-    """The rows of a batch; for a row that cannot be read, the reason."""
+def _depth(kind: Any) -> int:
+    """How deeply lists and objects of an Arrow type are nested."""
+    level, depth = [kind], 0
+    while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
+        depth += 1
+    return depth
+
+
+def _read_columns(batch: Any, first: int) -> Columns:
     try:
-        yield from batch.to_pylist()
-        return
-    except UnicodeDecodeError:
+        return batch.num_rows, batch.to_pydict(), {}
+    except (ValueError, OverflowError):  # letters that are no UTF-8, dates that Python does not have
         pass
+    columns: dict[str, list[Any]] = {column: [] for column in batch.schema.names}
+    problems = {}
     for row in range(batch.num_rows):
-        try:
-            yield from batch.slice(row, 1).to_pylist()
-        except UnicodeDecodeError as error:
-            yield f"byte {error.start + 1} of a text is not UTF-8. Save the file as UTF-8."
+        values, problem = _read_row(batch.slice(row, 1))
+        for column, value in values.items():
+            columns[column].append(value)
+        if problem:
+            problems[first + row] = problem
+    return batch.num_rows, columns, problems
+
+
+def _read_row(row: Any) -> tuple[dict[str, Any], str]:
+    """The values of a row; None for each, and the reason, where they can't be read."""
+    try:
+        return {column: values[0] for column, values in row.to_pydict().items()}, ""
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start + 1} of a text is not UTF-8. Save the file as UTF-8."
+    except (ValueError, OverflowError) as error:
+        problem = (
+            f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or drop its column."
+        )
+    return dict.fromkeys(row.schema.names), problem
 
 
 @contextmanager

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ...settings.columns import Columns
 from . import chat_exports, csv_rows, parquet, sqlite_rows
-from .json_rows import Table, read_json, read_jsonl
+from .json_rows import Row, Table, read_json, read_jsonl
+from .process import MAX_DEPTH, Budget, exceeds_depth
 
-READERS: Mapping[str, Callable[[Path, str], Table]] = {
+READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
-    ".parquet": parquet.read_table,
 }
 JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-SUFFIXES = (*READERS, *DATABASE_SUFFIXES)
+TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. A row is an object of columns."
+SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
 
 
 def is_row_file(path: Path) -> bool:
@@ -31,5 +33,18 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     suffix = path.suffix.lower()
     if suffix in DATABASE_SUFFIXES:
         return sqlite_rows.read_table(path, name, columns)
+    if suffix == ".parquet":
+        return parquet.read_table(path, name)
     table = READERS[suffix](path, name)
-    return chat_exports.unpack_export(table) if suffix in JSON_SUFFIXES else table
+    if suffix in JSON_SUFFIXES:
+        table = chat_exports.unpack_export(_limit_depth(table))
+    return replace(table, rows=lambda: Budget.of(path, name).timed(table.rows()))
+
+
+def _limit_depth(table: Table) -> Table:
+    return replace(table, rows=lambda: map(_refuse_depth, table.rows()))
+
+
+def _refuse_depth(row: Row) -> Row:
+    """The row; where it is nested too deeply, a message in its place."""
+    return Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row

@@ -14,10 +14,10 @@ from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import text_files
 from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
+from .process import Budget, read_item, read_items
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
-MAX_ROW_SECONDS = 120  # from one row to the next
-INSTRUCTIONS_PER_CHECK = 100_000  # of SQLite's virtual machine, between two checks of the time
+BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05
 WAL_VERSION = 2  # bytes 18 and 19 of a file in write-ahead-log mode
 WAL_SUFFIX = "-wal"  # the suffix of the write-ahead log
 ALLOWED_ACTIONS = frozenset(
@@ -28,14 +28,53 @@ ALLOWED_ACTIONS = frozenset(
 def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
     address = _read_only_uri(path, name)
-    if columns.query:
-        query, description = columns.query, "the SELECT"
-    else:
-        chosen = _choose_table(address, name, columns)
+    chosen = (dict(columns.names), columns.table, columns.query)
+    query, description = read_item("sqlite_rows.choose_query", path, name, address, *chosen)
+    return Table(name, "row", lambda: _rows(path, name, address, query), (), description)
+
+
+def _rows(path: Path, name: str, address: str, query: str) -> Iterator[Row]:
+    number, budget = 0, Budget.of(path, name)
+    for columns, rows in read_items("sqlite_rows.read_batches", path, name, address, query):
+        budget.check_rows(number + len(rows))
+        for values in rows:
+            number += 1
+            yield Row(number, dict(zip(columns, values, strict=True)))
+
+
+def choose_query(
+    _path: str, name: str, address: str, names: dict[str, str], table: str, query: str
+) -> Iterator[tuple[str, str]]:
+    """The SELECT for the rows and its description, as the only item; called in the reader process."""
+    description = "the SELECT"
+    if not query:
+        chosen = _choose_table(address, name, Columns(table, "", names))
         query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
     with _connect(address, name) as connection:
         _execute(connection, query, name).close()
-    return Table(name, "row", lambda: _rows(address, query, name), (), description)
+    yield query, description
+
+
+def read_batches(_path: str, name: str, address: str, query: str) -> Iterator[tuple[list[str], list[Any]]]:
+    """The names of the columns, and some rows at a time; called in the reader process."""
+    with _connect(address, name) as connection:
+        cursor = _execute(connection, query, name)
+        columns = [column[0] for column in cursor.description or ()]
+        with _translate_errors(name):
+            while rows := _fetch_batch(cursor):
+                yield columns, rows
+
+
+def _fetch_batch(cursor: sqlite3.Cursor) -> list[Any]:
+    """The next rows: few where they are long, or where each takes its time."""
+    rows: list[Any] = []
+    started, characters = time.monotonic(), 0
+    for values in cursor:
+        rows.append(values)
+        characters += sum(len(value) for value in values if isinstance(value, (str, bytes)))
+        if len(rows) >= BATCH_ROWS or characters > BATCH_CHARS or time.monotonic() - started > BATCH_SECONDS:
+            break
+    return rows
 
 
 def _read_only_uri(path: Path, name: str) -> str:
@@ -153,27 +192,6 @@ def _explain(error: str) -> str:
             "only one SELECT statement is allowed. Training PRO never writes to a database and "
             "opens no other files."
         )
-    if "interrupted" in message:
-        return f"the SELECT returned no row within {MAX_ROW_SECONDS} seconds. Use a simpler one."
     if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
         return f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
     return f"SQLite says: {error}. Choose another table or SELECT under Column names, or save the database again."
-
-
-def _rows(address: str, query: str, name: str) -> Iterator[Row]:
-    with _connect(address, name) as connection:
-        row_started = time.monotonic()
-        connection.set_progress_handler(
-            lambda: int(time.monotonic() - row_started > MAX_ROW_SECONDS), INSTRUCTIONS_PER_CHECK
-        )
-        cursor = _execute(connection, query, name)
-        columns = [column[0] for column in cursor.description or ()]
-        number = 0
-        while True:
-            with _translate_errors(name):
-                values = cursor.fetchone()
-            row_started = time.monotonic()
-            if values is None:
-                return
-            number += 1
-            yield Row(number, dict(zip(columns, values, strict=True)))

@@ -12,10 +12,11 @@ from . import text_files
 from .paragraphs import Paragraph
 
 TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
-VOICE = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]*)>")
+VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
 FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
-UNSPACED = re.compile(r"[\u2e80-\uffee]$")
+UNSPACED = re.compile(r"[\u2e80-\uffee]")  # letters that are written without spaces between words
+LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
 def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -39,7 +40,7 @@ def _speech_lines(text: str) -> Iterator[str]:
             if speech and DASH.match(line):
                 yield speech
                 speech = ""
-            speech += line if not speech or UNSPACED.search(speech) else " " + line
+            speech += line if not speech or UNSPACED.match(speech[-1]) else " " + line
         if speech:
             yield speech
 
@@ -69,4 +70,5 @@ def _cut_at_note(lines: list[str]) -> Iterator[str]:
 
 def _plain_text(line: str) -> str:
     """A line without formatting; a speaker in a voice tag is put in front of it."""
-    return html.unescape(FORMATTING.sub("", VOICE.sub(r"\1: ", line))).strip()
+    spoken = VOICE.sub(lambda voice: f"{voice[1].lstrip()}: ", line)
+    return html.unescape(LONG_REFERENCE.sub("\ufffd", FORMATTING.sub("", spoken))).strip()

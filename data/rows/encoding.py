@@ -16,7 +16,7 @@ import numpy as np
 from ...chunking import EncodedText, Encoder, Flags, Ids
 from ...core.errors import ModelError
 from ..examples import RowSource, reorder_rows
-from ..readers import Row, Table, normalize_line_ends
+from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
 from .row_parts import PartLimits, RowParts, find_parts
@@ -26,6 +26,7 @@ from .text_quality import TextInspector
 BATCH_ROWS = 1000
 BATCH_CHARS = 4_000_000
 MAX_ROW_CHARS = 5_000_000
+MAX_REASON = 300  # characters of why a row can't be read
 
 
 class Tokenizer(Protocol):
@@ -175,7 +176,7 @@ class RowEncoder:
                 raise BadRowError(row.problem)
             row_texts = [self._to_text(row.number, content) for content in self._contents(row)]
         except BadRowError as error:
-            self.counts.bad.append((row.number, str(error)))
+            self.counts.bad.append((row.number, shorten(str(error), MAX_REASON)))
             return []
         except ModelError as error:  # of the template: it would come again with every row
             raise ModelError(f"{self.unit.capitalize()} {row.number} can't be formatted. {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +101,8 @@ class FormatSchema:
 
 
 def _is_number(value: Any) -> bool:
-    """Tables may have numbers in columns that a template uses."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Tables may have numbers in columns that a template uses; NaN and Infinity stand for none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def load_format_schema(

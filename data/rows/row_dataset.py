@@ -17,7 +17,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..examples import RowSource
-from ..readers import Row, Table, row_files, sqlite_rows, text_files
+from ..readers import Row, Table, row_files, shorten, sqlite_rows, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
@@ -28,6 +28,7 @@ from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
 MAX_LISTED = 10
+MAX_NAME = 60  # characters of a column's name in a note
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
 ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
@@ -218,7 +219,8 @@ def _unused_columns(table: Table, schema: RowSchema, requested: Columns, ids: Se
     used = {*(getattr(schema, part, "") for part in COLUMN_FIELDS), *ids}
     used = {name.strip().lower() for name in (*used, *map(requested.names.get, used), *requested.names) if name}
     existing = dict.fromkeys(str(column) for row in _first_rows(table) for column in row.columns)
-    unused = [repr(column) for column in existing if column.strip().lower() not in used][:MAX_LISTED]
+    names = [name for name in existing if name.strip().lower() not in used][:MAX_LISTED]
+    unused = [repr(shorten(name, MAX_NAME)) for name in names]
     if unused:
         yield f"{plural(len(unused), 'Column')} {', '.join(unused)} {plural(len(unused), 'is', 'are')} not used."
 

@@ -20,6 +20,7 @@ from ..readers import (
     TEXT_COLUMNS,
     Row,
     describe_value,
+    exceeds_depth,
     find_pair,
 )
 
@@ -29,6 +30,7 @@ ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function", "observation", "function_response", "ipython"), "tool"),
 }
+MAX_LITERAL_CHARS = 500_000
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
 HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
 
@@ -157,10 +159,18 @@ def _parse_list(value: Any) -> Any:
     """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
     if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
         return value
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (json.loads, _parse_literal):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return parse(value.strip())
+            parsed = parse(value.strip())
+            return value if exceeds_depth(parsed) else parsed
     return value
+
+
+def _parse_literal(text: str) -> Any:
+    """Parse a Python literal; its syntax tree takes hundreds of times the memory of the text."""
+    if len(text) > MAX_LITERAL_CHARS:
+        raise ValueError("too long")
+    return ast.literal_eval(text)
 
 
 def _value(columns: Mapping[str, Any], name: str) -> Any:

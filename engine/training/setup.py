@@ -13,7 +13,7 @@ from transformers import set_seed
 from ...core import dist_env
 from ...core.errors import DataError, SettingsError
 from ...core.host import Host, ModelCard
-from ...core.jobs import Advice, Job, Note, Stage
+from ...core.jobs import Advice, Job, Note, Request, Stage
 from ...data.prepare import TrainingData, prepare
 from ...records.folder import RunFolder
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
@@ -73,6 +73,7 @@ def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: J
         lambda text, share: job.log.append(Stage(text=text, share=share)),
         machine=host.memory(),
         keep=dist_env.is_main_process(),
+        is_stopped=lambda: job.control.asked(Request.STOP),
     )
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))

@@ -7,6 +7,8 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 import zipfile
 from functools import cache, partial
@@ -22,7 +24,7 @@ from training_pro.tests.tiny import read_tree
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOADS = ""
-SLOWEST = 20  # seconds, on a busy machine
+SLOWEST = 20  # seconds of CPU time
 PAIR = '{"instruction": "Who?", "output": "Nobody."}'
 LONG = "word " * 2_000_000
 
@@ -84,12 +86,22 @@ def write_database(script: str, path: Path) -> None:
     connection.close()
 
 
-def locked_database(path: Path) -> sqlite3.Connection:
+LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("begin exclusive")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def locked_database(path: Path) -> subprocess.Popen[bytes]:
     """A database that another program is writing to."""
     write_database("create table a (text text); insert into a values ('b c d')", path)
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("begin exclusive")
-    return connection
+    command = [sys.executable, "-c", LOCK, str(path)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout.readline() == b"locked\n"
+    return program
 
 
 def write_parquet(rows: list[dict], path: Path, **options) -> None:
@@ -345,16 +357,17 @@ def test_there_are_ten_of_each_kind():
 def test_it_loads_or_gets_its_message(tmp_path, kind, content, message):
     folders = make_folders(tmp_path)
     path = folders.datasets / f"a.{kind}"
-    connection = content(path) if callable(content) else path.write_bytes(_bytes(content))
-    before, started = read_tree(tmp_path), time.monotonic()
+    program = content(path) if callable(content) else path.write_bytes(_bytes(content))
+    before, started = read_tree(tmp_path), time.process_time()
     tokenizer = family("ChatML")
     settings = training_settings({"name": "a", "data": [path.name], "too_long": "cut_end"})
     report = check_datasets(
         settings, folders, ModelCard("toy", {}, tokenizer.tokenizer, "auto"), tokenizer, lambda *_: None
     )
-    assert time.monotonic() - started < SLOWEST
-    if isinstance(connection, sqlite3.Connection):
-        connection.close()
+    assert time.process_time() - started < SLOWEST
+    if isinstance(program, subprocess.Popen):
+        program.communicate()
+        (path.parent / f"{path.name}-journal").unlink(missing_ok=True)
     assert read_tree(tmp_path) == before
     if message == LOADS:
         assert (report.problems, report.examples > 0) == ((), True)

@@ -7,6 +7,7 @@ import zipfile
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data import load
+from training_pro.data.readers import documents
 from training_pro.data.readers.paragraphs import Paragraph, join_paragraphs
 
 CUT = "\n@\n"
@@ -135,7 +136,7 @@ def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, 
     path = tmp_path / f"a{ending}"
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
     with pytest.raises(DataError) as error:
-        load.read_texts(path)
+        next(documents.extract_text(str(path), path.name, CUT))  # as the reader process calls it
     assert f"the package {package} (pip install {package})" in str(error.value)
 
 

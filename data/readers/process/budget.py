@@ -1,0 +1,142 @@
+"""How much reading a file may take: seconds, memory, characters, rows and depth, by the file's size."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from ....core.errors import DataError, TrainingProError
+
+MB = 1_000_000
+SECONDS, SECONDS_PER_MB = 4, 10
+"""Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds."""
+MEMORY_BYTES = 400 * MB
+"""Above the file's size: libraries need some 60 MB, the largest novel as a Word document 150 MB."""
+CHARACTERS, CHARACTERS_PER_BYTE = 20 * MB, 100
+"""Packed text shrinks to a fifth; only a table that repeats its texts in every row shrinks to a fiftieth."""
+ROWS, ROWS_PER_BYTE = 100_000, 1
+MAX_MESSAGE = 1000
+MAX_DEPTH = 64
+"""Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion."""
+
+NESTED = (dict, list, tuple)
+Item = TypeVar("Item")
+Limit = Literal["seconds", "memory", "characters", "rows"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of reading one file, whose name is for messages."""
+
+    name: str
+    size: int
+    seconds: float
+    memory: int
+    characters: int
+    rows: int
+
+    @staticmethod
+    def of(path: Path, name: str) -> Budget:
+        """The limits of a file by its size on disk."""
+        try:
+            size = path.stat().st_size
+        except OSError:  # its reader says why it can't be read
+            size = 0
+        return Budget(
+            name,
+            size,
+            SECONDS + SECONDS_PER_MB * size / MB,
+            MEMORY_BYTES + size,
+            CHARACTERS + CHARACTERS_PER_BYTE * size,
+            ROWS + ROWS_PER_BYTE * size,
+        )
+
+    def exceeded(self, limit: Limit) -> DataError:
+        """The error of a limit that was reached."""
+        spent = {
+            "seconds": f"takes more than {self.seconds:,.0f} seconds of CPU time to read",
+            "memory": f"takes more than {self.memory // MB:,} MB of memory to read",
+            "characters": f"swells to more than {self.characters // MB:,} MB when it is read",
+            "rows": f"has more than {self.rows:,} rows",
+        }[limit]
+        return DataError(
+            f"{self.name} {spent}, too much for a file of {_size_words(self.size)}. It is damaged, or made to "
+            "overload programs. Save its text or rows in another format (.txt, .jsonl), or remove it from the "
+            "dataset."
+        )
+
+    def check_rows(self, count: int) -> None:
+        if count > self.rows:
+            raise self.exceeded("rows")
+
+    def timed(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The items, for as long as making them on this thread takes no more than the seconds."""
+        spent = 0.0
+        while True:
+            started = time.thread_time()
+            item = next(items, None)
+            spent += time.thread_time() - started
+            if item is None:
+                return
+            if spent > self.seconds:
+                raise self.exceeded("seconds")
+            yield item
+
+
+def _size_words(size: int) -> str:
+    return f"{size / MB:.1f} MB" if size >= MB / 10 else f"{size / 1000:.1f} KB"
+
+
+def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects in a value are nested more deeply."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [inner for outer in level for inner in _values(outer) if isinstance(inner, NESTED)]
+        if not level:
+            return False
+    return True
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value
+
+
+@contextmanager
+def as_data_error(name: str) -> Iterator[None]:
+    """Turn every error that reading a file leaves into a DataError with its name; the log gets the traceback."""
+    try:
+        yield
+    except DataError as error:
+        message = str(error)
+        if len(message) <= MAX_MESSAGE:
+            raise
+        raise DataError("\n".join(shorten(line, MAX_MESSAGE) for line in message.splitlines())) from error
+    except TrainingProError:
+        raise
+    except Exception as error:
+        logging.getLogger("training_pro").warning("%s can't be read", name, exc_info=True)
+        raise unforeseen(name, error) from error
+
+
+def shorten(text: str, length: int) -> str:
+    """A text of at most this length; names and values in a message may be as long as their file."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def unforeseen(name: str, error: Exception) -> DataError:
+    """The sentence for an error that no reader expects."""
+    if isinstance(error, MemoryError):
+        return DataError(f"{name} needs more memory than there is. Split it into smaller files.")
+    if isinstance(error, RecursionError):
+        return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
+    reason = " ".join(str(error).split())[:120].rstrip(".")
+    kind = type(error).__name__
+    return DataError(
+        f"{name} can't be read ({f'{kind}: {reason}' if reason else kind}). It may be damaged: save it again, or "
+        "save its text or rows in another format (.txt, .jsonl). The console has the details."
+    )

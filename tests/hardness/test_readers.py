@@ -1,0 +1,376 @@
+"""Hostile files of every kind: each is read, or refused with a sentence, within seconds and a limited memory.
+
+TRAINING_PRO_HARDNESS_CASES is the number of cases for each reader.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sqlite3
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.core.host import ModelCard
+from training_pro.data import dataset_index
+from training_pro.data.load import PrepareContext, load_dataset
+from training_pro.data.readers import reader_process
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.rowing import family
+
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
+psutil = pytest.importorskip("psutil", reason="the reader process is measured by psutil")
+resource = pytest.importorskip("resource", reason="CPU time and memory are measured by POSIX")
+from hypothesis import strategies as st  # noqa: E402
+
+CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "50"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MAX_SECONDS = 6  # of CPU time: the limit of a small file is 4, and a process may have to start anew
+MAX_MB = 500
+SOURCES = {
+    "txt": "story.txt",
+    "html": "landing.html",
+    "epub": "fourth-stroke.epub",
+    "docx": "winter-rope.docx",
+    "odt": "lamp-keeper.odt",
+    "pdf": "geese.pdf",
+    "srt": "six-o-clock.srt",
+    "vtt": "six-o-clock.srt",
+    "json": "ferry-questions.json",
+    "jsonl": "ferry-chats.jsonl",
+    "csv": "ferry-answers.csv",
+    "tsv": "ferry-lessons.tsv",
+    "db": "ferry-log.db",
+    "parquet": "ferry-talk.parquet",
+}
+TAGS = [
+    "<td>",
+    "<font>",
+    "<p>",
+    "<div>",
+    "<h1>",
+    "<table>",
+    "</p>",
+    "<br>",
+    "<pre>",
+    "<!--",
+    "<a ",
+    "&#x1",
+    "&#1111111;",
+]
+JSON_PARTS = [
+    *(
+        '{"text": ',
+        '{"messages": ',
+        '[{"role": "user", "content": ',
+        '"a b c"',
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ": ",
+        "NaN",
+    ),
+    *(
+        "-Infinity",
+        "1" * 5000,
+        '"\\ud800"',
+        '{"mapping": ',
+        '"parent": [',
+        '"current_node": ',
+        '{"chat_messages": ',
+    ),
+    *('"sender": []', "\n", '"【†"', "null", "true", "1e999", '"instruction": "a", "output": "b"'),
+]
+WORD_PARTS = [
+    *(
+        "<w:p>",
+        "</w:p>",
+        "<w:r>",
+        "</w:r>",
+        "<w:t>words</w:t>",
+        "<w:tbl>",
+        "<w:tr>",
+        "<w:tc>",
+        "</w:tc>",
+        "</w:tr>",
+    ),
+    *("</w:tbl>", "<!--x-->", '<w:br w:type="page"/>', "<w:pPr>", "</w:pPr>", '<w:pStyle w:val="Heading1"/>'),
+]
+OPEN_PARTS = [
+    *("<text:p>", "</text:p>", '<text:s text:c="1000"/>', f'<text:s text:c="{"9" * 5000}"/>', "words", "<!--x-->"),
+    *(f'<text:h text:outline-level="{"9" * 5000}">', "</text:h>", "<table:table-row>", "</table:table-row>"),
+    *("<text:list-item>", "</text:list-item>", "<text:tab/>"),
+]
+PDF_PARTS = [
+    "[",
+    "]",
+    "<<",
+    ">>",
+    "/Kids [2 0 R]",
+    "/Length 9999999999",
+    "stream\n",
+    "endstream\n",
+    "1 0 obj",
+    "(a) Tj ",
+]
+SUBTITLE_PARTS = [
+    "00:00:01.000 --> 00:00:02.000\n",
+    "<v ",
+    "<v.a",
+    ">",
+    "{\\",
+    "words\n",
+    "NOTE\n",
+    "\n",
+    f"&#{'1' * 5000};",
+]
+CELLS = ['"', ",", "\t", ";", "a b", "\n", "\r", "'", "text,", "\x00", "question,answer\n", "é", ",,,,,,,,"]
+WORDS = [
+    " ",
+    "word",
+    ".",
+    "\n\n\n",
+    "\u200d",
+    "\U0001f468",
+    "e\u0301",
+    "\ufeff",
+    "\x1b",
+    "* * *\n",
+    "Chapter 1\n",
+    "[1]",
+]
+PARTS = {
+    "txt": WORDS,
+    "html": TAGS,
+    "epub": TAGS,
+    "docx": WORD_PARTS,
+    "odt": OPEN_PARTS,
+    "pdf": PDF_PARTS,
+    "srt": SUBTITLE_PARTS,
+    "vtt": SUBTITLE_PARTS,
+    "json": JSON_PARTS,
+    "jsonl": JSON_PARTS,
+    "csv": CELLS,
+    "tsv": CELLS,
+}
+QUERIES = [
+    "with recursive r(n) as (select 1 union all select n + 1 from r) select n as text from r",
+    "with recursive r(n) as (select 1 union all select n + 1 from r) select 'a' as text from r order by n",
+    "select zeroblob(900000000) as text",
+    "select hex(zeroblob(300000000)) as text",
+    "select replace(hex(zeroblob(9000)), '0', hex(zeroblob(9000))) as text",
+    "select a.text from t a, t b, t c, t d where a.text < b.text",
+    "select 'x' as text limit 5",
+    "select nothing from nowhere",
+]
+worst: dict[str, tuple[float, float]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    with reader_process():
+        yield
+
+
+@cache
+def example_bytes(kind: str) -> bytes:
+    return (EXAMPLES / SOURCES[kind]).read_bytes()
+
+
+def repeated(kind: str) -> st.SearchStrategy[str]:
+    """A few parts of a format, each repeated: nothing closes, everything grows."""
+    run = st.tuples(st.sampled_from(PARTS[kind]), st.sampled_from([1, 1, 2, 70, 700, 5000, 20_000]))
+    limited = st.lists(run, min_size=1, max_size=5).map(lambda runs: "".join(part * count for part, count in runs))
+    return limited.map(lambda text: text[:400_000])
+
+
+@st.composite
+def mutated(draw: st.DrawFn, data: bytes) -> bytes:
+    """A real file with some bytes replaced, removed or doubled."""
+    for _ in range(draw(st.integers(1, 6))):
+        position, length = draw(st.integers(0, len(data))), draw(st.sampled_from([0, 1, 2, 16, 500]))
+        new = draw(
+            st.one_of(st.binary(max_size=8), st.just(data[position : position + 300]), st.just(b"\xff" * 64))
+        )
+        data = data[:position] + new + data[position + length :]
+    return data
+
+
+def packed(kind: str, content: str) -> bytes:
+    """The text as the content of a document of this kind."""
+    if kind == "epub":
+        return repacked(kind, "chapter 1", f"<html><body>{content}</body></html>")
+    if kind == "docx":
+        name = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+        body = f'<w:document xmlns:w="{name}"><w:body>{balanced(content)}</w:body></w:document>'
+        return repacked(kind, "word/document.xml", body)
+    if kind == "odt":
+        names = " ".join(
+            f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+            for name in ("office", "text", "table")
+        )
+        body = f"<office:body><office:text>{balanced(content)}</office:text></office:body>"
+        return repacked(kind, "content.xml", f"<office:document-content {names}>{body}</office:document-content>")
+    if kind == "pdf":
+        return b"%PDF-1.4\n" + content.encode() + b"\ntrailer<</Root 1 0 R>>\n%%EOF"
+    start = {"html": "<meta charset=undefined>\xe9", "vtt": "WEBVTT\n\n"}.get(kind, "")
+    return (start + content).encode("latin-1" if kind == "html" else "utf-8")
+
+
+def balanced(markup: str) -> str:
+    """XML with every opened element closed; an end without a beginning is dropped."""
+    opened, out = [], []
+    for piece in markup.replace(">", ">\0").split("\0"):
+        text, bracket, tag = piece.partition("<")
+        if tag.startswith("/"):
+            name = tag[1:-1]
+            if name not in opened:
+                piece = text
+            else:
+                while opened[-1] != name:
+                    text += f"</{opened.pop()}>"
+                opened.pop()
+                piece = f"{text}</{name}>"
+        elif bracket and not tag.startswith("!") and not tag.endswith("/>"):
+            opened.append(tag.split(" ")[0].rstrip(">"))
+        out.append(piece)
+    return "".join(out) + "".join(f"</{name}>" for name in reversed(opened))
+
+
+def repacked(kind: str, part: str, content: str) -> bytes:
+    stream = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(example_bytes(kind))) as old,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for entry in old.namelist():
+            new.writestr(entry, content if part in entry else old.read(entry))
+    return stream.getvalue()
+
+
+def database(view: str) -> bytes:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("create table t (text text)")
+    connection.executemany("insert into t values (?)", [(str(number),) for number in range(300)])
+    with suppress(sqlite3.Error):
+        connection.execute(f"create view v as {view}")
+        connection.execute("drop table t") if " t " not in view else None
+    return serialized(connection)
+
+
+def serialized(connection: sqlite3.Connection) -> bytes:
+    path = Path(os.environ["PYTEST_HARDNESS_FOLDER"]) / "made.db"
+    path.unlink(missing_ok=True)
+    connection.commit()
+    with sqlite3.connect(path) as copy:
+        connection.backup(copy)
+    copy.close()
+    return path.read_bytes()
+
+
+def table(values: object, rows: int, dictionary: bool) -> bytes:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    column = arrow.array([values] if not isinstance(values, arrow.Array) else values)
+    if len(column) == 1:
+        column = arrow.concat_arrays([column] * min(rows, 2000))
+    sink = io.BytesIO()
+    with parquet.ParquetWriter(sink, arrow.schema([("text", column.type)]), use_dictionary=dictionary) as writer:
+        for _ in range(max(1, rows // 2000)):
+            writer.write_table(arrow.table({"text": column}))
+    return sink.getvalue()
+
+
+def odd_values() -> list[object]:
+    arrow = pytest.importorskip("pyarrow")
+    far = arrow.array([2**62], arrow.int64())
+    nested: object = "x"
+    for _ in range(70):
+        nested = [nested]
+    return [
+        *("word " * 100_000, None, nested, {"a": [{"b": None}]}, float("nan"), b"\xff\xfe"),
+        *(far.cast(arrow.timestamp("s")), arrow.array([10**8], arrow.int32()).cast(arrow.date32())),
+    ]
+
+
+def hostile(kind: str) -> st.SearchStrategy[bytes]:
+    broken = mutated(example_bytes(kind))
+    if kind == "db":
+        return st.one_of(broken, st.sampled_from(QUERIES).map(database))
+    if kind == "parquet":
+        sizes = st.sampled_from([1, 300, 100_000])
+        return st.one_of(broken, st.builds(table, st.sampled_from(odd_values()), sizes, st.booleans()))
+    texts = repeated(kind).map(partial(packed, kind))
+    return st.one_of(broken, texts, st.binary(max_size=300))
+
+
+def read(path: Path, folders: object) -> str:
+    """How a file was read; the sentence where it was refused."""
+    tokenizer = family("ChatML")
+    settings = training_settings({"name": "a", "data": [path.name]})
+    context = PrepareContext(
+        settings, folders, ModelCard("toy", {}, tokenizer.tokenizer, "auto"), tokenizer, lambda *_: None
+    )
+    try:
+        load_dataset(context, dataset_index.find_datasets([path.name], folders)[0])
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def cpu_seconds() -> float:
+    """Seconds of this process, of the reader processes that have ended, and of the one that runs."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    running = [child.cpu_times() for child in psutil.Process().children()]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(t.user + t.system for t in running)
+
+
+def peak_mb() -> float:
+    """The most memory that this process or a reader process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peaks = [resource.getrusage(who).ru_maxrss * unit for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(*peaks, *(child.memory_info().rss for child in psutil.Process().children())) / 1e6
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeypatch, record_property):
+    monkeypatch.setenv("PYTEST_HARDNESS_FOLDER", str(tmp_path))
+    folders = make_folders(tmp_path)
+    path = folders.datasets / f"a.{kind}"
+    path.write_bytes(example_bytes(kind))
+    assert not read(path, folders)
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    slowest, largest = 0.0, 0.0
+
+    @hypothesis.settings(
+        max_examples=CASES,
+        deadline=None,
+        database=None,
+        derandomize=CASES <= 50,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(hostile(kind))
+    def try_file(content: bytes) -> None:
+        nonlocal slowest, largest
+        path.write_bytes(content)
+        started = cpu_seconds()
+        refusal = read(path, folders)
+        slowest = max(slowest, seconds := cpu_seconds() - started)
+        largest = max(largest, grown := peak_mb() - base)
+        assert not refusal or path.name in refusal
+        assert all(len(line) <= 1100 for line in refusal.splitlines())
+        assert seconds < MAX_SECONDS and grown < MAX_MB + len(content) / 1e6
+
+    try_file()
+    worst[kind] = (slowest, largest)
+    record_property("worst", f"{kind}: {CASES} cases, {slowest:.1f} s, {largest:.0f} MB")
