@@ -12,10 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+ENDS = ("finished", "failed", "killed")
 
 
 class Forks:
@@ -41,16 +43,31 @@ class Forks:
 
     def begin(self, place: Any, **run: Any) -> int:
         """Start a run; returns its process id once training begins or there is nothing left to train."""
+        pid = self.start(place, **run)
+        self.wait_for("training")
+        return pid
+
+    def start(self, place: Any, **run: Any) -> int:
+        """Start a job of JOBS and return its process id at once; with `announce` it says its stages."""
         run |= {"user_data": str(place.folders.user_data), "model": str(place.tiny)}
         self._process.stdin.write(json.dumps(run) + "\n")
         self._process.stdin.flush()
-        pid, answer = int(self._answer()), self._answer()
-        self._ended = "" if answer == "training" else answer
-        return pid
+        self._ended = ""
+        return int(self._answer())
+
+    def wait_for(self, stage: str) -> bool:
+        """Wait until the job says this stage; false if it has ended before."""
+        while not self._ended:
+            answer = self._answer()
+            if answer == stage:
+                return True
+            self._ended = answer if answer in ENDS else ""
+        return False
 
     def end(self) -> str:
         """Return how the run ended: 'finished', 'failed' or 'killed'."""
-        return self._ended or self._answer()
+        self.wait_for("")
+        return self._ended
 
     def _answer(self) -> str:
         return self._process.stdout.readline().strip()
@@ -64,20 +81,74 @@ def _say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-def _train(run: dict[str, Any]) -> None:
+def _watch(job: Any, event: Any) -> None:
     from training_pro.core.jobs.events import RunPlanned
-    from training_pro.hosts.standalone import StandaloneHost, standalone_folders
-    from training_pro.tests.tiny import QUICK, training_settings, watched_job
 
-    def watch(job: Any, event: Any) -> None:
-        if isinstance(event, RunPlanned):
-            _say("training")
+    if isinstance(event, RunPlanned):
+        _say("training")
 
+
+def _announce(job: Any, event: Any) -> None:
+    from training_pro.core.jobs.events import Stage
+
+    if isinstance(event, Stage):
+        _say(event.text.split()[0].lower())
+    _watch(job, event)
+
+
+def _train(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.engine.peft_engine import PeftEngine
+    from training_pro.tests.tiny import QUICK, training_settings
 
     resume = run.pop("resume", "")
+    PeftEngine().train(training_settings({**QUICK, **run}), host, job, resume=resume)
+
+
+def _merge(run: dict[str, Any], host: Any, job: Any) -> None:
+    from training_pro.core.engine import MergeRequest
+    from training_pro.engine.peft_engine import PeftEngine
+
+    _say("ready")
+    PeftEngine().merge(MergeRequest(run["lora"], run["out"], ""), host, job)
+
+
+def _export_gguf(run: dict[str, Any], host: Any, job: Any) -> None:
+    from training_pro.core.engine import GgufRequest
+    from training_pro.engine.peft_engine import PeftEngine
+
+    _say("ready")
+    PeftEngine().export_gguf(GgufRequest(run["lora"], "", ""), host)
+
+
+def _run_queue(run: dict[str, Any], host: Any, job: Any) -> None:
+    """Recover the queue of a program that was killed, and do what waits in it."""
+    from training_pro.core.jobs import Session
+    from training_pro.engine.peft_engine import PeftEngine
+    from training_pro.records.queue import QueueRunner
+    from training_pro.tests.tiny import QUICK
+
+    session = Session()
+    runner = QueueRunner(host, PeftEngine(), session)
+    runner.recover()
+    for values in run["add"]:
+        runner.add({**QUICK, **values})
+    _say("ready")
+    if runner.queue.waiting:
+        runner.start()
+    while runner.queue.waiting or runner.queue.begun:
+        time.sleep(0.01)
+
+
+JOBS = {"train": _train, "merge": _merge, "gguf": _export_gguf, "queue": _run_queue}
+
+
+def _do(run: dict[str, Any]) -> None:
+    from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+    from training_pro.tests.tiny import watched_job
+
+    job = watched_job(_announce if run.pop("announce", False) else _watch)
     host = StandaloneHost(standalone_folders(Path(run.pop("user_data"))), model=run.pop("model"))
-    PeftEngine().train(training_settings({**QUICK, **run}), host, watched_job(watch), resume=resume)
+    JOBS[run.pop("job", "train")](run, host, job)
 
 
 def _serve() -> None:
@@ -96,11 +167,11 @@ def _serve() -> None:
         child = os.fork()
         if child == 0:
             try:
-                _train(json.loads(line))
+                _say(str(os.getpid()))  # before anything else that this process says
+                _do(json.loads(line))
                 os._exit(0)
             finally:  # a failed child must not continue the loop
                 os._exit(1)
-        _say(str(child))
         _, status = os.waitpid(child, 0)
         _say("killed" if os.WIFSIGNALED(status) else "finished" if status == 0 else "failed")
 

@@ -62,3 +62,49 @@ def test_a_data_loader_pins_and_moves_a_batch_like_a_tensor(monkeypatch, in_one_
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved["batch"].examples == batch.examples
     assert moved["batch"][:1].labels.device.type == "meta"
+
+
+def make_batch(rows, joins=(), *, in_one_row=False):
+    return collate([Example(np.array(ids, np.int32), None, None, 0) for ids in rows], joins, in_one_row=in_one_row)
+
+
+def test_a_batch_counts_its_texts_and_its_tokens():
+    batch = make_batch([[1, 2, 3], [4, 5], [6]], (False, True, False))
+    assert (len(batch), batch.tokens) == (2, 6)
+    assert batch.joins == (False, True, False)
+    assert len(make_batch([[1], [2]])) == 2
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_texts_of_a_batch_are_the_batch_of_these_texts(in_one_row):
+    rows, joins = [[1, 2, 3], [4, 5], [6], [7, 8]], (False, True, False, False)
+    batch = make_batch(rows, joins, in_one_row=in_one_row)
+    assert batch[0:3] is batch
+    for texts, part, part_joins in [
+        (slice(0, 1), rows[:2], joins[:2]),
+        (slice(1, 3), rows[2:], (False, False)),
+        (slice(2, 3), rows[3:], (False,)),
+    ]:
+        expected = make_batch(part, part_joins, in_one_row=in_one_row)
+        selected = batch[texts]
+        assert len(selected) == len(expected)
+        assert selected.inputs.keys() == expected.inputs.keys()
+        assert all(torch.equal(selected.inputs[name], expected.inputs[name]) for name in expected.inputs)
+        assert torch.equal(selected.labels, expected.labels)
+        assert torch.equal(selected.owners, expected.owners)
+
+
+def test_an_example_repeated_to_fill_a_batch_continues_nothing():
+    assert make_batch([[1, 2], [3]], (True, True)).joins == (False, True)
+    assert len(make_batch([[1, 2], [3]], (True, False))) == 2
+
+
+def test_padding_belongs_to_the_last_example_of_its_row():
+    batch = make_batch([[1, 2], [3], [4, 5, 6, 7], [8]], (False, True, False, False))
+    assert batch.owners.tolist() == [[0, 0, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]]
+
+
+def test_packed_positions_begin_anew_with_each_text():
+    batch = make_batch([[1, 2], [3], [4, 5]], (False, True, False), in_one_row=True)
+    assert batch.inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
+    assert batch.owners.tolist() == [[0, 0, 1, 2, 2]]

@@ -1,0 +1,58 @@
+"""A proof counts its cases, and reports them for the table of docs/reliability.md.
+
+A test that counts by itself calls `record_property` with `cases`, `failures`, `worst_seconds`, `worst_megabytes`,
+and `what` where its name does not say it. `bench/reliability.py` reads these.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+import pytest
+
+MEGABYTE = 1_000_000
+
+
+def resident_megabytes() -> float:
+    return float(psutil.Process().memory_info().rss) / MEGABYTE
+
+
+@dataclass
+class Proof:
+    """Cases of one test: how many, which failed, the slowest, and the most memory above that at the start."""
+
+    cases: int = 0
+    failures: list[str] = field(default_factory=list)
+    worst_seconds: float = 0.0
+    worst_megabytes: float = 0.0
+    started_at_megabytes: float = field(default_factory=resident_megabytes)
+
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        """Count what happens inside as one case; a failure is kept, and the next case runs."""
+        began = time.monotonic()
+        self.cases += 1
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - every failure is a result
+            self.failures.append(f"{name}: {traceback.format_exc()}")
+        self.worst_seconds = max(self.worst_seconds, time.monotonic() - began)
+        self.worst_megabytes = max(self.worst_megabytes, resident_megabytes() - self.started_at_megabytes)
+
+
+@pytest.fixture
+def proof(record_property: Callable[[str, object], None]) -> Iterator[Proof]:
+    """Counts the cases of a test; the test fails at its end if one of them failed."""
+    counted = Proof()
+    yield counted
+    record_property("cases", counted.cases)
+    record_property("failures", len(counted.failures))
+    record_property("worst_seconds", round(counted.worst_seconds, 2))
+    record_property("worst_megabytes", round(counted.worst_megabytes, 1))
+    assert counted.cases, "the test had no case"
+    assert not counted.failures, "\n".join(counted.failures[:5])
