@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -31,6 +32,9 @@ MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
 DISK_FULL_PHRASES = ("space left", "(os error 112)", "(os error 39)")
 """Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers."""
+
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Result = TypeVar("Result")
 
@@ -104,16 +108,34 @@ def _retry_removal(remove: Callable[[str], object], path: str, error: object) ->
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with the same bytes on every system: translated line ends would grow."""
     with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(LONE_SURROGATE.sub("\ufffd", text), encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
     """Read a JSON file; return `otherwise` if it cannot be read or holds a value of another type."""
     try:
-        value = json.loads(with_retries(lambda: path.read_text(encoding="utf-8-sig")))
+        value = parse_json(path)
     except (OSError, ValueError):
         return otherwise
     return value if isinstance(value, type(otherwise)) else otherwise
+
+
+def parse_json(path: Path) -> Any:
+    """Parse a JSON file; a ValueError says why it is none. Lone surrogates are replaced."""
+    text = with_retries(lambda: path.read_text(encoding="utf-8-sig"))
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return _with_whole_characters(value) if SURROGATE_ESCAPE.search(text) else value
+
+
+def _with_whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_with_whole_characters(key): _with_whole_characters(item) for key, item in value.items()}
+    return [_with_whole_characters(item) for item in value] if isinstance(value, list) else value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,9 +14,10 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ...core.engine import MergeRequest
 from ...core.errors import ModelError, SavingError
-from ...core.files import PART_SUFFIX, move_new_folder
+from ...core.files import PART_SUFFIX, move_new_folder, write_error_reason
 from ...core.host import Host, describe_precision, get_model_card
 from ...core.jobs import Job, JobEnded, Stage
+from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
@@ -38,8 +39,8 @@ Weights = Mapping[str, torch.Tensor]
 
 def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     """Merge LoRA and model and save the result as safetensors, with config and tokenizer."""
-    folder, out = lora_folder(request.lora, host), Path(request.out).expanduser().absolute()
-    _refuse_overwriting(out, host.folders.loras)
+    folder, out = lora_folder(request.lora, host), choose_output(request.out, host.folders)
+    _refuse_overwriting(out)
     card = get_model_card(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
@@ -58,12 +59,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     )
 
 
-def _refuse_overwriting(out: Path, loras: Path) -> None:
-    lora_folders = [path for path in out.resolve().parents if path.parent == loras.resolve() and path.exists()]
-    if lora_folders:
-        raise SavingError(
-            f"{out} is in the folder of the LoRA {lora_folders[0].name!r}. Choose a separate folder."
-        )
+def _refuse_overwriting(out: Path) -> None:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise SavingError(f"{out} is not empty. Choose a folder that does not exist yet.")
 
@@ -206,6 +202,8 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
             out.rmdir()  # it is empty
         move_new_folder(folder, out)
     except OSError as error:
-        raise SavingError(f"{out} can't be written: {error}. Choose another folder.") from error
+        raise SavingError(
+            f"{out} can't be written: {write_error_reason(error, parent)}. Choose another folder."
+        ) from error
     finally:
         shutil.rmtree(parent, ignore_errors=True)

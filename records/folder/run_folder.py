@@ -13,7 +13,7 @@ from ...core.errors import SavingError, SettingsError
 from ...core.files import (
     PART_SUFFIX,
     move_atomically,
-    read_json,
+    read_record,
     remove_folder,
     safe_paths,
     with_retries,
@@ -186,7 +186,8 @@ class RunFolder:
 
     def _restore_backup(self) -> None:
         """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
-        name = read_json(self.partial_folder / BACKUP_FILE, {}).get("name", "")
+        nothing: dict[str, str] = {}
+        name = read_record(self.partial_folder / BACKUP_FILE, dict[str, str], nothing).get("name", "")
         for backup in [path for path in replaced_folders(self.path) if path.name == name]:
             for item in list(backup.iterdir()):
                 move_atomically(item, self.path / item.name)

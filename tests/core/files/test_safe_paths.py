@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.errors import DataError, ModelError, SavingError
-from training_pro.core.files.safe_paths import MAX_SHOWN_CHARS, child, descendant, leads_out, name_fault
+from training_pro.core.files.safe_paths import child, descendant, leads_out, name_fault
+from training_pro.core.readable import MAX_VALUE_CHARS
 from training_pro.tests import hostile
 
 GOOD = (
@@ -90,4 +91,4 @@ def test_the_folder_itself_may_be_a_link(folder, tmp_path):
 def test_a_long_value_is_shortened(folder):
     with pytest.raises(SavingError) as refusal:
         child(folder, "x" * 5000, "LoRA")
-    assert "x" * MAX_SHOWN_CHARS not in str(refusal.value)
+    assert "x" * MAX_VALUE_CHARS not in str(refusal.value)
