@@ -30,8 +30,16 @@ NEW_FOLDER_PAUSES_SECONDS = (1.6, 3.2, *[5.0] * 9)
 wait as long on Windows."""
 MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
-DISK_FULL_PHRASES = ("space left", "(os error 112)", "(os error 39)")
-"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers."""
+MANY_FREE_BYTES = 10**10
+"""With as many free bytes, a disk that is full for us has a quota or a limit."""
+DISK_FULL_PHRASES = (
+    *("space left", "(os error 112)", "(os error 39)"),
+    *("iostream error", "file write failed", "unexpected pos", "os error 27", "os error 122"),
+)
+"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers.
+
+The second row is of torch.save, where a write fails, and of limits on files and on their owner.
+"""
 
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -168,19 +176,31 @@ def flush_to_disk(folder: Path) -> None:
 def is_disk_full(error: Exception, folder: Path) -> bool:
     """Whether the disk or the user's quota is full; some libraries say so only in their message, or not at all."""
     number = getattr(error, "errno", None)
-    in_message = any(words in str(error) for words in DISK_FULL_PHRASES)
-    return in_message or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < MIN_FREE_BYTES
+    return (
+        says_disk_full(error)
+        or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        or free_bytes(folder) < MIN_FREE_BYTES
+    )
+
+
+def says_disk_full(error: Exception) -> bool:
+    """Whether an error says in its message that the disk is full, as libraries do that have no type for it."""
+    return any(words in str(error) for words in DISK_FULL_PHRASES)
 
 
 def write_error_reason(error: Exception, folder: Path) -> str:
     """Reason why a folder cannot be written, in words."""
     if is_disk_full(error, folder):
-        return f"the disk is full ({size(free_bytes(folder))} free)"
+        free = free_bytes(folder)
+        what = "the disk is full" if free < MANY_FREE_BYTES else "the disk is full, or a limit on it is reached"
+        return f"{what} ({size(free)} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} can't be written, or another program has it open"
     if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
-    return first_line(error)
+    if isinstance(error, NotADirectoryError):
+        return "a file is where a folder was"
+    return str(getattr(error, "strerror", None) or first_line(error))
 
 
 def free_bytes(folder: Path) -> int:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from safetensors import SafetensorError
+
 from ...core.errors import SavingError
 from ...core.files import Count, check_record, dump_json, flush_to_disk, move_new_folder, read_record
 from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
@@ -15,6 +17,7 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ..plan import DATA_KEY, RunPlan, SteeringRecord
 
 WRITE_ATTEMPTS = 2
+TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
@@ -34,12 +37,8 @@ class TrainerRecord(TypedDict):
 
 def is_write_error(error: Exception) -> bool:
     """Whether an error is about writing files; torch.save has no exception type of its own for that."""
-    message = str(error)
-    return (
-        isinstance(error, OSError)
-        or "PytorchStreamWriter" in message
-        or "irectory" in message
-        or "inline_container" in message
+    return isinstance(error, (OSError, SafetensorError)) or any(
+        phrase in str(error) for phrase in TORCH_SAVE_PHRASES
     )
 
 

@@ -26,7 +26,7 @@ from ..lora import (
     load_lora,
     lora_folder,
     remove_peft_layers,
-    translate_safetensors_errors,
+    translate_write_errors,
     without_loras,
 )
 
@@ -51,7 +51,8 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _temporary_folder(out) as temporary:
             job.log.append(Stage(text=f"Writing {out}"))
             _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
-            card.tokenizer.save_pretrained(temporary)
+            with translate_write_errors():
+                card.tokenizer.save_pretrained(temporary)
         precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
     return JobEnded(
@@ -160,7 +161,7 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
     if tied and torch.equal(state_dict[names[0]].cpu(), state_dict[names[1]].cpu()):
         state_dict[names[1]] = state_dict[names[0]]
         tied = False
-    with _config_for_saving(base, untied=tied), translate_safetensors_errors():
+    with _config_for_saving(base, untied=tied), translate_write_errors():
         base.save_pretrained(folder, state_dict=state_dict, max_shard_size=shard_size)
 
 

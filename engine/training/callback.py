@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...core import dist_env
@@ -135,7 +136,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         for _ in range(WRITE_ATTEMPTS):
             try:
                 write()
-            except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
+            except (
+                OSError,
+                RuntimeError,
+                SafetensorError,
+            ) as error:  # the last two: a full disk
                 if not is_write_error(error):
                     raise
                 self.save_error, is_full = write_error_reason(error, folder.path), is_disk_full(error, folder.path)
