@@ -192,7 +192,8 @@ def write_error_reason(error: Exception, folder: Path) -> str:
     """Reason why a folder cannot be written, in words."""
     if is_disk_full(error, folder):
         free = free_bytes(folder)
-        what = "the disk is full" if free < MANY_FREE_BYTES else "the disk is full, or a limit on it is reached"
+        is_limit = free >= MANY_FREE_BYTES and getattr(error, "errno", None) != errno.ENOSPC
+        what = "the disk is full" + ", or a limit on it is reached" * is_limit
         return f"{what} ({size(free)} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} can't be written, or another program has it open"
