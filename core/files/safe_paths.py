@@ -9,6 +9,8 @@ from pathlib import Path
 from ..errors import SavingError, TrainingProError
 from ..readable import quote
 
+MAX_DEPTH = 30
+"""The most folders in a name; each is looked at."""
 MAX_NAME_BYTES = 255
 """The longest file name of the file systems in use (NTFS, APFS, ext4)."""
 PATH_SEPARATORS = re.compile(r"[/\\:]")
@@ -44,7 +46,7 @@ def descendant(
 ) -> Path:
     """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
-    if len(elements) > 1 and any(map(name_fault, elements)):
+    if len(elements) > MAX_DEPTH or (len(elements) > 1 and any(map(name_fault, elements))):
         raise refusal(f"{what}: {quote(name)} is a path. Enter the name of something in {folder}.")
     path = folder
     for element in elements:

@@ -30,8 +30,18 @@ def folder(tmp_path):
     return tmp_path / "loras"
 
 
-def test_there_are_forty_and_none_twice(tmp_path):
-    assert len(set(hostile.hostile_values(tmp_path / "outside"))) == hostile.COUNT
+def test_there_are_three_hundred_and_none_twice(tmp_path):
+    assert len(set(hostile.hostile_values(tmp_path / "outside"))) == hostile.COUNT >= 300
+
+
+@pytest.mark.parametrize("name", hostile.NOT_ELSEWHERE)
+def test_a_strange_name_is_refused_or_what_lies_there(folder, name):
+    try:
+        found = descendant(folder, name, "LoRA")
+    except SavingError as refusal:
+        assert len(str(refusal)) < 400 + len(str(folder))
+    else:
+        assert found.is_relative_to(folder) and ".." not in found.parts
 
 
 @pytest.mark.parametrize("number", range(hostile.COUNT))
