@@ -45,8 +45,8 @@ def root(tmp_path):
     write_files(made / "training", "datasets", {"book.txt": "Once upon a time.\n"})
     hostile.plant_link(made / "loras", outside)
     values = [*hostile.VALUES, *hostile.NOT_ELSEWHERE, str(outside)]
-    for folder in (tmp_path / "here", made / "loras", made / "models", *(made / "training").iterdir()):
-        folder.mkdir(exist_ok=True)
+    for folder in (tmp_path / "a" / "here", made / "loras", made / "models", *(made / "training").iterdir()):
+        folder.mkdir(parents=True, exist_ok=True)
         assert all(hostile.is_harmless(value, folder, tmp_path) for value in values)
     return made
 
@@ -54,7 +54,7 @@ def root(tmp_path):
 @pytest.fixture
 def here(root, monkeypatch):
     """The folder from which commands are called: paths on a command line begin in it."""
-    monkeypatch.chdir(root.parent / "here")
+    monkeypatch.chdir(root.parent / "a" / "here")
     return root
 
 
