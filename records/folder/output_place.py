@@ -21,7 +21,7 @@ def choose_output(text: str, folders: Folders, *, own: Path | None = None) -> Pa
     """
     if not text.strip() or "\x00" in text:
         raise SavingError(f"{quote(text)} is not a path. Enter the path of a new file or folder.")
-    out = Path(text).expanduser().absolute()
+    out = _absolute(text)
     if problem := safe_paths.name_fault(out.name):
         raise SavingError(f"{quote(out.name)} {problem}. Choose another name.")
     try:
@@ -34,6 +34,13 @@ def choose_output(text: str, folders: Folders, *, own: Path | None = None) -> Pa
             f"{out} is {'' if owner == place else 'in '}{_description(owner, folders)}. Choose a separate folder."
         )
     return out
+
+
+def _absolute(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:  # ~NAME, without a user of that name
+        raise SavingError(f"{quote(text)} names a user that does not exist. Enter another path.") from error
 
 
 def _description(folder: Path, folders: Folders) -> str:

@@ -50,6 +50,11 @@ def test_a_name_that_no_disk_holds_is_a_short_refusal(folders, tmp_path, name):
     assert str(refusal.value).encode() and len(str(refusal.value)) < 400
 
 
+def test_the_home_of_nobody_is_a_short_refusal(folders):
+    with pytest.raises(SavingError, match="names a user that does not exist"):
+        choose_output("~training-pro-not-there/merged", folders)
+
+
 def test_a_path_that_is_too_long_is_a_short_refusal(folders, tmp_path):
     with pytest.raises(SavingError):
         choose_output(str(tmp_path) + "/x" * 5000, folders)
