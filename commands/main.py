@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core import dist_env
-from ..core.errors import TrainingProError
+from ..core.errors import SavingError, TrainingProError, error_message
 from ..core.launcher import launch_command
+from ..core.readable import quote
 from .environment import interpreter
 
 if TYPE_CHECKING:  # an older Python must get as far as the message that says so
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         interpreter.check_python()
+        _refuse_broken_text(rest)
         return _load_command(name)(rest)
     except TrainingProError as error:
         if dist_env.is_main_process():  # otherwise each process of distributed training would print it
@@ -59,9 +61,19 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except OSError as error:
         if not is_broken_pipe(error):
-            raise
+            print(error_message(error), file=sys.stderr)
+            return 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _refuse_broken_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are not text before a path or a note with them gets into a record or onto a page."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise SavingError(
+                f"{quote(argument)} has bytes that are not UTF-8 text. Rename the file, or type it anew."
+            )
 
 
 def is_broken_pipe(error: OSError) -> bool:

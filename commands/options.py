@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
+from ..core.files import describe_unusable, safe_paths
 from ..core.host import Folders
 from ..core.launcher import launch_command
+from ..core.readable import quote, readable
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras
@@ -73,13 +75,22 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
 def find_user_data(requested: Path | None) -> Path:
     """The working folder: the given one, that of the webui around us, or ./user_data."""
     folder = requested or _webui_user_data() or Path("user_data")
+    if safe_paths.has_impossible_character(str(folder.resolve())):
+        raise SavingError(f"The working folder {quote(folder.resolve())} is not UTF-8 text. Rename it.")
     say(f"Working folder: {folder.resolve()}")
     return folder
+
+
+def warn_about_names(folders: Folders) -> None:
+    """Say once which files and folders of the user can't be chosen because of their names."""
+    for sentence in describe_unusable(folders.listed):
+        say(readable(sentence))
 
 
 def make_host(options: argparse.Namespace) -> StandaloneHost:
     """Make the standalone host for the parsed options."""
     folders, tokenizer = standalone_folders(find_user_data(options.user_data)), getattr(options, "tokenizer", "")
+    warn_about_names(folders)
     if tokenizer and not options.model:
         raise ModelError("--tokenizer needs --model: a tokenizer belongs to a model.")
     model, limits = options.model or "", options.max_memory

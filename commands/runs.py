@@ -14,7 +14,7 @@ from ..core.host import Folders
 from ..core.launcher import launch_command
 from ..data import arrow_store
 from ..hosts.standalone import standalone_folders
-from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
+from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash
 from ..train_utils import size
 from . import options
 from .main import is_broken_pipe
@@ -69,7 +69,11 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
         print(json.dumps(_as_json(runs, folders), indent=2, ensure_ascii=False))
         return
     lines = _format_run(runs[0]) if args.name else [*_format_table(runs), *_format_other(folders)]
+    options.warn_about_names(folders)
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
+    for lora in runs:
+        for sentence in describe_damage(lora.damage):
+            say(f"{lora.name}: {sentence}")
 
 
 def _run_folder(name: str, folders: Folders) -> Path:

@@ -14,5 +14,6 @@ __all__ = [
     "jobs",
     "launcher",
     "model_shape",
+    "readable",
     "version",
 ]

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .readable import readable
+
 
 @dataclass(frozen=True)
 class Remedy:
@@ -28,7 +30,8 @@ def error_message(error: TrainingProError | OSError) -> str:
     if isinstance(error, TrainingProError):
         return str(error)
     reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}." if error.filename else f"A file can't be read or written: {reason}."
+    place = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
+    return readable(f"{place}: {reason}." if place else f"A file can't be read or written: {reason}.")
 
 
 def failure_message(action: str, error: Exception) -> str:
@@ -46,7 +49,7 @@ def failure_message(action: str, error: Exception) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of an error's message, or its type if it has none."""
-    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+    return readable(str(error)).strip().partition("\n")[0].rstrip() or type(error).__name__
 
 
 class TrainingProError(Exception):
@@ -54,12 +57,15 @@ class TrainingProError(Exception):
 
     remedies: tuple[Remedy, ...] = ()
 
+    def __init__(self, message: str) -> None:
+        super().__init__(readable(message))
+
 
 class SettingsError(TrainingProError):
     """All problems of the settings, so that they can be fixed in one go."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(map(readable, problems))
         super().__init__("\n".join(self.problems))
 
 

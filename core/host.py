@@ -63,6 +63,11 @@ class Folders:
     def presets(self) -> Path:
         return self.training / "presets"
 
+    @property
+    def listed(self) -> tuple[Path, ...]:
+        """The folders whose entries the user chooses by name."""
+        return (self.datasets, self.models, self.loras, self.presets, self.formats)
+
 
 CAUSAL_LM_CLASSES = ("ForCausalLM", "LMHead", "ForConditionalGeneration")
 """Parts of the class names of models that predict tokens."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.errors import DataError
-from ..core.files import safe_paths
+from ..core.files import safe_paths, usable_entries
 from ..core.host import Folders
 from ..settings.setting import comma_hint
 from ..train_utils import natural_key
@@ -176,11 +176,9 @@ def _exists(path: Path) -> bool:
 
 
 def _list_folder(folder: Path, *, example: bool) -> list[DatasetEntry]:
-    if not folder.is_dir():
-        return []
     datasets = [
         DatasetEntry(path.name + "/" * path.is_dir(), path, example)
-        for path in folder.iterdir()
+        for path in usable_entries(folder)
         if not unsupported.is_hidden(path.name)
         and (bool(dataset_files(path)) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES)
     ]
@@ -189,4 +187,7 @@ def _list_folder(folder: Path, *, example: bool) -> list[DatasetEntry]:
 
 def dataset_files(path: Path, kinds: Sequence[str] = DATA_SUFFIXES) -> list[Path]:
     """The file itself, or the files of these kinds in a folder."""
-    return unsupported.visible_files(path, lambda file: file.suffix.lower() in kinds) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    files = unsupported.visible_files(path, lambda file: file.suffix.lower() in kinds)
+    return [file for file in files if not safe_paths.has_impossible_character(str(file.relative_to(path)))]

@@ -74,7 +74,8 @@ class StandaloneHost:
         root = self.folders.models
         folders = (path.parent for path in root.glob("*/config.json"))
         paths = [*folders, *root.glob("*.gguf"), *root.glob("*/*.gguf")]
-        return sorted({p.relative_to(root).as_posix() for p in paths}, key=str.casefold)
+        names = {p.relative_to(root).as_posix() for p in paths}
+        return sorted((n for n in names if not safe_paths.has_impossible_character(n)), key=str.casefold)
 
     def select_model(self, name: str, loading: str) -> None:
         """Choose the model to load; unloads another one."""

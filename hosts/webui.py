@@ -12,7 +12,7 @@ from typing import Any
 from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import EvaluationRow
-from ..core.files import safe_paths
+from ..core.files import safe_paths, usable_entries
 from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision, unwrap_peft
 from ..core.launcher import launch_command
 from . import memory
@@ -55,7 +55,8 @@ class WebuiHost:
         return ""
 
     def models(self) -> list[str]:
-        return sorted(p.parent.name for p in self.folders.models.glob("*/config.json"))
+        paths = usable_entries(self.folders.models)
+        return sorted(path.name for path in paths if (path / "config.json").is_file())
 
     def model_status(self) -> ModelStatus:
         try:

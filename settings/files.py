@@ -55,7 +55,7 @@ def _parse(path: Path) -> dict[str, Any]:
         raise SettingsError(
             [f"{path}: can't be read ({error.strerror}). Enter the path of a settings file."]
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError([f"{path}: is not a settings file ({error}). It must be one JSON object."]) from None
     if not isinstance(values, dict):
         raise SettingsError([f"{path}: is a JSON {type(values).__name__}. A settings file is one JSON object."])

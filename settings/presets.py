@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.files import safe_paths, with_retries, write_json
+from ..core.files import check_record, safe_paths, usable_entries, with_retries, write_json
 from . import other_names
 from .definitions import SETTINGS
 from .name_rules import name_problem
@@ -19,6 +19,13 @@ GOALS_FILE = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")
 OWN_KIND = "own"
 KINDS = ("goals", *TABLES, OWN_KIND)
+TEXTS = str | list[str] | None
+NUMBER = str | float | None
+BOX_TYPES: Mapping[str, Any] = {
+    **{"text": str, "texts": TEXTS, "names": TEXTS, "choice": TEXTS, "yes/no": bool},
+    **{"whole": NUMBER, "number": NUMBER},
+}
+"""What a box of each kind of setting may hold."""
 EXCLUDED_KEYS = ("name", "data", "if_exists")
 """Keys that a preset never sets, because they say what a run is about."""
 
@@ -83,8 +90,9 @@ def _problems(key: str, value: object) -> list[str]:
 
 def own_presets(folder: Path) -> list[Preset]:
     """Return the user's own presets, sorted by name; skip files that are not presets."""
-    paths = (path for path in sorted(folder.glob("*.json")) if not safe_paths.leads_out(path))
-    presets = (_read_preset(path) for path in paths if path.stem not in TABLES)
+    paths = (path for path in sorted(usable_entries(folder)) if path.suffix == ".json")
+    own = (path for path in paths if path.stem not in TABLES and not safe_paths.leads_out(path))
+    presets = map(_read_preset, own)
     return [preset for preset in presets if preset is not None]
 
 
@@ -95,8 +103,8 @@ def _read_preset(path: Path) -> Preset | None:
 
 def _read_json_object(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(with_retries(path.read_bytes))
-    except (OSError, ValueError):
+        values = json.loads(with_retries(path.read_bytes))  # bytes, so that UTF-16 is detected
+    except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None
 
@@ -183,8 +191,17 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
 
 
 def load_form(path: Path) -> dict[str, Any]:
-    """Return the saved state of the form, without keys that this version does not have."""
-    return {k: v for k, v in (_read_json_object(path) or {}).items() if k in SETTINGS}
+    """Return the saved state of the form, without unknown keys and damaged values."""
+    return {k: v for k, v in (_read_json_object(path) or {}).items() if k in SETTINGS and _can_be_shown(k, v)}
+
+
+def _can_be_shown(key: str, value: object) -> bool:
+    """Whether the box of a setting can show a value, which need not be valid: the form is saved as it is typed."""
+    try:
+        check_record(value, BOX_TYPES[SETTINGS[key].kind], key, [])
+    except ValueError:
+        return False
+    return True
 
 
 def save_form(path: Path, values: Mapping[str, Any]) -> None:

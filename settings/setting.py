@@ -130,7 +130,7 @@ def _read_number(setting: Setting, value: object) -> Any:
         if isinstance(value, bool):
             raise ValueError
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{setting.label}: {value!r} is not a number.{comma_hint(value) or _range_hint(setting)}"
         ) from None

@@ -13,21 +13,29 @@ from .atomic_files import (
     move_atomically,
     move_new_folder,
     nearest_existing,
+    parse_json,
     read_json,
     remove_folder,
+    says_disk_full,
     staging_folder,
     with_retries,
     write_error_reason,
     write_json,
     write_text,
 )
+from .folder_names import describe_unusable, usable_entries
 from .locks import is_locked, lock, remove_lock_file
+from .records import Count, Timestamp, check_record, read_record
 from .safe_paths import descendant, name_fault
 
 __all__ = [
     "PART_SUFFIX",
+    "Count",
+    "Timestamp",
     "atomic_write",
+    "check_record",
     "descendant",
+    "describe_unusable",
     "dump_json",
     "flush_to_disk",
     "free_bytes",
@@ -38,11 +46,15 @@ __all__ = [
     "move_new_folder",
     "name_fault",
     "nearest_existing",
+    "parse_json",
     "read_json",
+    "read_record",
     "remove_folder",
     "remove_lock_file",
     "safe_paths",
+    "says_disk_full",
     "staging_folder",
+    "usable_entries",
     "with_retries",
     "write_error_reason",
     "write_json",

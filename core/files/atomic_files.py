@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -29,8 +30,19 @@ NEW_FOLDER_PAUSES_SECONDS = (1.6, 3.2, *[5.0] * 9)
 wait as long on Windows."""
 MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
-DISK_FULL_PHRASES = ("space left", "(os error 112)", "(os error 39)")
-"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers."""
+MANY_FREE_BYTES = 10**10
+"""With as many free bytes, a disk that is full for us has a quota or a limit."""
+DISK_FULL_PHRASES = (
+    *("space left", "(os error 112)", "(os error 39)"),
+    *("iostream error", "file write failed", "unexpected pos", "os error 27", "os error 122"),
+)
+"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers.
+
+The second row is of torch.save, where a write fails, and of limits on files and on their owner.
+"""
+
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Result = TypeVar("Result")
 
@@ -104,16 +116,34 @@ def _retry_removal(remove: Callable[[str], object], path: str, error: object) ->
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with the same bytes on every system: translated line ends would grow."""
     with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(LONE_SURROGATE.sub("\ufffd", text), encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
     """Read a JSON file; return `otherwise` if it cannot be read or holds a value of another type."""
     try:
-        value = json.loads(with_retries(lambda: path.read_text(encoding="utf-8-sig")))
+        value = parse_json(path)
     except (OSError, ValueError):
         return otherwise
     return value if isinstance(value, type(otherwise)) else otherwise
+
+
+def parse_json(path: Path) -> Any:
+    """Parse a JSON file; a ValueError says why it is none. Lone surrogates are replaced."""
+    text = with_retries(lambda: path.read_text(encoding="utf-8-sig"))
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return _with_whole_characters(value) if SURROGATE_ESCAPE.search(text) else value
+
+
+def _with_whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_with_whole_characters(key): _with_whole_characters(item) for key, item in value.items()}
+    return [_with_whole_characters(item) for item in value] if isinstance(value, list) else value
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -146,19 +176,32 @@ def flush_to_disk(folder: Path) -> None:
 def is_disk_full(error: Exception, folder: Path) -> bool:
     """Whether the disk or the user's quota is full; some libraries say so only in their message, or not at all."""
     number = getattr(error, "errno", None)
-    in_message = any(words in str(error) for words in DISK_FULL_PHRASES)
-    return in_message or number in (errno.ENOSPC, errno.EDQUOT) or free_bytes(folder) < MIN_FREE_BYTES
+    return (
+        says_disk_full(error)
+        or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        or free_bytes(folder) < MIN_FREE_BYTES
+    )
+
+
+def says_disk_full(error: Exception) -> bool:
+    """Whether an error says in its message that the disk is full, as libraries do that have no type for it."""
+    return any(words in str(error) for words in DISK_FULL_PHRASES)
 
 
 def write_error_reason(error: Exception, folder: Path) -> str:
     """Reason why a folder cannot be written, in words."""
     if is_disk_full(error, folder):
-        return f"the disk is full ({size(free_bytes(folder))} free)"
+        free = free_bytes(folder)
+        is_limit = free >= MANY_FREE_BYTES and getattr(error, "errno", None) != errno.ENOSPC
+        what = "the disk is full" + ", or a limit on it is reached" * is_limit
+        return f"{what} ({size(free)} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} can't be written, or another program has it open"
     if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
-    return first_line(error)
+    if isinstance(error, NotADirectoryError):
+        return "a file is where a folder was"
+    return str(getattr(error, "strerror", None) or first_line(error))
 
 
 def free_bytes(folder: Path) -> int:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import SavingError, TrainingProError
+from ..readable import quote
 
+MAX_DEPTH = 30
+"""The most folders in a name; each is looked at."""
 MAX_NAME_BYTES = 255
 """The longest file name of the file systems in use (NTFS, APFS, ext4)."""
-MAX_SHOWN_CHARS = 60
 PATH_SEPARATORS = re.compile(r"[/\\:]")
 """Path separators of all systems; a colon follows a drive letter or begins an alternate data stream."""
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+IMPOSSIBLE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 DEVICE_NAMES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
 """Device names reserved by Windows, with any suffix."""
 
@@ -30,12 +32,11 @@ def child(
     that users may link into the folder themselves: models and datasets.
     """
     if problem := name_fault(name):
-        raise refusal(f"{what}: {shorten_value(name)} {problem}. Enter the name of something in {folder}.")
+        raise refusal(f"{what}: {quote(name)} {problem}. Enter the name of something in {folder}.")
     path = folder / name
     if not follow_links and leads_out(path):
         raise refusal(
-            f"{what}: {shorten_value(name)} is a link to a place outside of {folder}. Put the file or "
-            "folder itself there."
+            f"{what}: {quote(name)} is a link to a place outside of {folder}. Put the file or folder itself there."
         )
     return path
 
@@ -45,8 +46,8 @@ def descendant(
 ) -> Path:
     """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
-    if len(elements) > 1 and any(map(name_fault, elements)):
-        raise refusal(f"{what}: {shorten_value(name)} is a path. Enter the name of something in {folder}.")
+    if len(elements) > MAX_DEPTH or (len(elements) > 1 and any(map(name_fault, elements))):
+        raise refusal(f"{what}: {quote(name)} is a path. Enter the name of something in {folder}.")
     path = folder
     for element in elements:
         path = child(path, element, what, refusal=refusal, follow_links=follow_links)
@@ -57,7 +58,7 @@ def name_fault(name: object) -> str:
     """Say why a value is not a plain file name on every system; empty if it is one."""
     if not isinstance(name, str) or not name.strip():
         return "is not a valid name"
-    if any(0xD800 <= ord(character) <= 0xDFFF for character in name) or CONTROL_CHARACTERS.search(name):
+    if has_impossible_character(name):
         return "contains a character that file names can't have"
     if len(name.encode()) > MAX_NAME_BYTES:
         return "is too long for a file name"
@@ -68,15 +69,14 @@ def name_fault(name: object) -> str:
     return "is a name that Windows reserves for a device" if DEVICE_NAMES.fullmatch(name) else ""
 
 
+def has_impossible_character(name: str) -> bool:
+    """Whether a name has a control character, or half of a character: bytes on the disk that are not UTF-8."""
+    return bool(IMPOSSIBLE_CHARACTERS.search(name))
+
+
 def leads_out(path: Path) -> bool:
     """Whether an entry is a link to a target outside of its own folder."""
     try:
         return path.resolve().parent != path.parent.resolve()
     except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that the system does not allow
         return True
-
-
-def shorten_value(value: object) -> str:
-    """Format a value for a message: quoted, on one line, and not too long."""
-    text = str(value)
-    return repr(text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "\u2026")

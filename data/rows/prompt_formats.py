@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from ...core.files import safe_paths
+from ...core.files import safe_paths, usable_entries
 from ...core.host import Folders
 from ..readers import Row, find_pair
 from .row_schema import BadRowError, FixedText, RowSchema
@@ -149,7 +149,8 @@ def _read_format(name: str, folders: Folders) -> dict[str, str]:
 
 
 def list_formats(folders: Folders) -> list[str]:
-    stems = {path.stem for folder in (SHIPPED_FORMATS, folders.formats) for path in folder.glob("*.json")}
+    paths = (path for folder in (SHIPPED_FORMATS, folders.formats) for path in usable_entries(folder))
+    stems = {path.stem for path in paths if path.suffix == ".json"}
     return sorted(stems, key=str.lower)
 
 

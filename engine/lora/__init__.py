@@ -9,7 +9,7 @@ from .adapter import (
     lora_config,
     lora_folder,
     remove_peft_layers,
-    translate_safetensors_errors,
+    translate_write_errors,
     without_loras,
 )
 from .adapter_stash import removed_message, snapshot_adapters
@@ -51,7 +51,7 @@ __all__ = [
     "slow_dtype_advice",
     "snapshot_adapters",
     "tied_layer_notes",
-    "translate_safetensors_errors",
+    "translate_write_errors",
     "unused_bias_advice",
     "without_loras",
 ]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ...core.errors import ModelError, SavingError, SettingsError
-from ...core.files import read_json
+from ...core.files import read_json, says_disk_full
 from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
@@ -126,7 +126,7 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
     """Save the LoRA in PEFT's two files; the same LoRA always gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     state = adapter_state(model, model.active_adapter)
-    with translate_safetensors_errors():
+    with translate_write_errors():
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
@@ -273,9 +273,11 @@ def _restore_layers(
 
 
 @contextmanager
-def translate_safetensors_errors() -> Iterator[None]:
-    """Turn the error that safetensors raises on a full disk into an OSError."""
+def translate_write_errors() -> Iterator[None]:
+    """Turn the errors that safetensors and tokenizers raise on a full disk into an OSError."""
     try:
         yield
-    except SafetensorError as error:
+    except Exception as error:
+        if isinstance(error, OSError) or not (isinstance(error, SafetensorError) or says_disk_full(error)):
+            raise
         raise OSError(str(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .lr_plan import LR_SHARE_KEY, LrPlan, apply_to_scheduler
-from .run_controller import RunController
+from .run_controller import RunController, SteeringRecord
 from .run_plan import DATA_KEY, RunPlan, build_run_plan
 from .step_log import StepLog
 from .step_rules import Evaluation, StepState
@@ -15,6 +15,7 @@ __all__ = [
     "LrPlan",
     "RunController",
     "RunPlan",
+    "SteeringRecord",
     "StepLog",
     "StepState",
     "apply_to_scheduler",

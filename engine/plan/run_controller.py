@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...settings.live_settings import LiveSettings, resumed_settings
-from .lr_plan import load_wind_down
+from .lr_plan import WindDown, load_wind_down
 from .run_plan import RunPlan
-from .step_rules import BestStep, Evaluation, Patience, SaveRequest, SavingRules, StepState, stop_reason
+from .step_rules import (
+    BestStep,
+    Evaluation,
+    LossDrop,
+    Patience,
+    SaveRequest,
+    SavingRules,
+    StepState,
+    stop_reason,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,27 @@ class Restart:
 
     more_epochs: float = 0.0
     frees_gpu: bool = False
+
+
+class _SavingRecord(TypedDict, total=False):
+    falls: LossDrop
+    best: BestStep
+
+
+class _LiveRecords(TypedDict):
+    asked: dict[str, Any]
+    live: dict[str, Any]
+
+
+class SteeringRecord(_LiveRecords, total=False):
+    """The memory of a controller in a checkpoint."""
+
+    planned: int
+    fall: WindDown | None
+    ending: str
+    saving: _SavingRecord
+    patience: Patience
+    kept_aside: str
 
 
 class RunController:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+from safetensors import SafetensorError
 
 from ...core.errors import SavingError
-from ...core.files import dump_json, flush_to_disk, move_new_folder, read_json
-from ...records.folder import PARAMETERS, STATE, RunFolder, loras
+from ...core.files import Count, check_record, dump_json, flush_to_disk, move_new_folder, read_record
+from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
 from ...settings import presets
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ..plan import DATA_KEY, RunPlan
+from ..plan import DATA_KEY, RunPlan, SteeringRecord
 
 WRITE_ATTEMPTS = 2
+TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
+
+TRAINER_STATE = "trainer_state.json"
+
+
+class TrainerRecord(TypedDict):
+    """What a resume reads of the Trainer's own state."""
+
+    global_step: Count
+    max_steps: Count
+    num_train_epochs: float
+    epoch: float | None
+    log_history: list[dict[str, Any]]
+    stateful_callbacks: dict[str, Any]
 
 
 def is_write_error(error: Exception) -> bool:
     """Whether an error is about writing files; torch.save has no exception type of its own for that."""
-    message = str(error)
-    return (
-        isinstance(error, OSError)
-        or "PytorchStreamWriter" in message
-        or "irectory" in message
-        or "inline_container" in message
+    return isinstance(error, (OSError, SafetensorError)) or any(
+        phrase in str(error) for phrase in TORCH_SAVE_PHRASES
     )
 
 
@@ -34,11 +46,12 @@ def is_write_error(error: Exception) -> bool:
 class RunState:
     """State of a run besides the Trainer's: its loss curve so far, and the values that must stay the same."""
 
-    step: int = 0
+    step: Count = 0
     smoothed: float | None = None
-    graph: list[dict[str, Any]] = field(default_factory=list)
+    graph: Sequence[GraphRecord] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
-    changes: list[Any] = field(default_factory=list)  # when the batch order switched: epoch and examples taken
+    changes: Sequence[tuple[Count, ...]] = ()
+    """When the batch order switched: epoch and examples taken."""
     steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
 
 
@@ -55,10 +68,16 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
 
 
 def load_run_state(checkpoint: Path) -> RunState:
-    try:
-        return RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise SavingError(f"{checkpoint} can't be resumed: {error}. Choose another checkpoint.") from error
+    """Read the state to resume from; a damaged value is refused, because the run would not be the same."""
+    damage: list[str] = []
+    state = read_record(checkpoint / STATE, RunState, None, damage)
+    if state is not None and state.steering:
+        check_record(state.steering, SteeringRecord, f"{STATE}: steering", damage)
+    trainer_state = read_record(checkpoint / TRAINER_STATE, TrainerRecord, None, damage)
+    if state is None or trainer_state is None or damage:
+        reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing."
+        raise SavingError(f"{checkpoint} can't be resumed: {reason} Choose another checkpoint.")
+    return state
 
 
 def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
@@ -78,12 +97,12 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
 
 def earlier_settings(folder: RunFolder, state: RunState) -> dict[str, Any]:
     """Values of the checkpoint; what an older version did not save: from the run's settings, else the defaults."""
-    return {**TrainingSettings().values(), **read_json(folder.path / PARAMETERS, {}), **state.unchangeable}
+    return {**TrainingSettings().values(), **read_parameters(folder.path), **state.unchangeable}
 
 
 def _data_changes(run: RunPlan) -> str:
     """Data settings that differ; if none does, the files do."""
-    earlier, current = read_json(run.folder.path / PARAMETERS, {}), run.settings.values()
+    earlier, current = read_parameters(run.folder.path), run.settings.values()
     different = [
         key
         for key in presets.differing_keys(earlier, current)

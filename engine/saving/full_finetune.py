@@ -11,7 +11,7 @@ from ...core.errors import SettingsError
 from ...core.host import Host
 from ...core.jobs import Job, Note, RunPlanned
 from ...settings.definitions import TrainingSettings
-from ..lora import adapter, removed_message, translate_safetensors_errors
+from ..lora import adapter, removed_message, translate_write_errors
 from ..plan import RunPlan
 
 
@@ -49,8 +49,8 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
-        with translate_safetensors_errors():
+        with translate_write_errors():
             model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
+            run.card.tokenizer.save_pretrained(folder)
     finally:
         model.config.use_cache = use_cache
-    run.card.tokenizer.save_pretrained(folder)

@@ -16,7 +16,7 @@ from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
-from ...records.folder import loras, run_folder_of
+from ...records.folder import choose_output, loras, run_folder_of
 from ...train_utils import checkpoint_step
 from .gguf_row_order import (
     COLUMN_ORDERS,
@@ -56,7 +56,9 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     _require_gguf()
     lora, name = request.lora, str(request.lora)
     folder = (lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)).absolute()
-    out = Path(request.out).expanduser().absolute() if request.out else default_path(folder)
+    out = (
+        choose_output(request.out, host.folders, own=_run_folder(folder)) if request.out else default_path(folder)
+    )
     if request.out and out.exists():
         raise SavingError(f"{out} already exists. Delete it, or choose another name.")
     config = read_json(folder / CONFIG, {})
@@ -67,6 +69,10 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     tensors, alpha = _gguf_tensors(layers, base, name)
     _write(tensors, alpha, base, folder, out)
     return out
+
+
+def _run_folder(folder: Path) -> Path:
+    return folder if checkpoint_step(folder.name) is None else run_folder_of(folder)
 
 
 def default_path(folder: Path) -> Path:

@@ -14,9 +14,10 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ...core.engine import MergeRequest
 from ...core.errors import ModelError, SavingError
-from ...core.files import PART_SUFFIX, move_new_folder
+from ...core.files import PART_SUFFIX, move_new_folder, write_error_reason
 from ...core.host import Host, describe_precision, get_model_card
 from ...core.jobs import Job, JobEnded, Stage
+from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
@@ -25,7 +26,7 @@ from ..lora import (
     load_lora,
     lora_folder,
     remove_peft_layers,
-    translate_safetensors_errors,
+    translate_write_errors,
     without_loras,
 )
 
@@ -38,8 +39,8 @@ Weights = Mapping[str, torch.Tensor]
 
 def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     """Merge LoRA and model and save the result as safetensors, with config and tokenizer."""
-    folder, out = lora_folder(request.lora, host), Path(request.out).expanduser().absolute()
-    _refuse_overwriting(out, host.folders.loras)
+    folder, out = lora_folder(request.lora, host), choose_output(request.out, host.folders)
+    _refuse_overwriting(out)
     card = get_model_card(host)
     with without_loras(host) as (base, _):
         _refuse_quantized(base, card.name)
@@ -50,7 +51,8 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _temporary_folder(out) as temporary:
             job.log.append(Stage(text=f"Writing {out}"))
             _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
-            card.tokenizer.save_pretrained(temporary)
+            with translate_write_errors():
+                card.tokenizer.save_pretrained(temporary)
         precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
     return JobEnded(
@@ -58,12 +60,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     )
 
 
-def _refuse_overwriting(out: Path, loras: Path) -> None:
-    lora_folders = [path for path in out.resolve().parents if path.parent == loras.resolve() and path.exists()]
-    if lora_folders:
-        raise SavingError(
-            f"{out} is in the folder of the LoRA {lora_folders[0].name!r}. Choose a separate folder."
-        )
+def _refuse_overwriting(out: Path) -> None:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise SavingError(f"{out} is not empty. Choose a folder that does not exist yet.")
 
@@ -164,7 +161,7 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
     if tied and torch.equal(state_dict[names[0]].cpu(), state_dict[names[1]].cpu()):
         state_dict[names[1]] = state_dict[names[0]]
         tied = False
-    with _config_for_saving(base, untied=tied), translate_safetensors_errors():
+    with _config_for_saving(base, untied=tied), translate_write_errors():
         base.save_pretrained(folder, state_dict=state_dict, max_shard_size=shard_size)
 
 
@@ -206,6 +203,8 @@ def _temporary_folder(out: Path) -> Iterator[Path]:
             out.rmdir()  # it is empty
         move_new_folder(folder, out)
     except OSError as error:
-        raise SavingError(f"{out} can't be written: {error}. Choose another folder.") from error
+        raise SavingError(
+            f"{out} can't be written: {write_error_reason(error, parent)}. Choose another folder."
+        ) from error
     finally:
         shutil.rmtree(parent, ignore_errors=True)

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request
-from ...records.folder import PARAMETERS, Heartbeat, retention
+from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Evaluator
 from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
@@ -135,7 +136,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         for _ in range(WRITE_ATTEMPTS):
             try:
                 write()
-            except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
+            except (
+                OSError,
+                RuntimeError,
+                SafetensorError,
+            ) as error:  # the last two: a full disk
                 if not is_write_error(error):
                     raise
                 self.save_error, is_full = write_error_reason(error, folder.path), is_disk_full(error, folder.path)
@@ -159,7 +164,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Complete the checkpoint and remove older ones; returns the reason if that fails."""
         folder, controller, step_log = self._run_plan.folder, self.controller, self.step_log
         changes, memory = list(self.phases.changes), controller.memory()
-        state = RunState(step, step_log.smoothed, step_log.graph, self._unchangeable, changes, memory)
+        graph = cast("list[GraphRecord]", step_log.graph)
+        state = RunState(step, step_log.smoothed, graph, self._unchangeable, changes, memory)
         try:
             self.last_saved = finalize_checkpoint(folder, self._reason, state)
             if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings

@@ -11,10 +11,10 @@ from typing import Any
 
 from ...core import dist_env
 from ...core.errors import TrainingProError
-from ...core.files import read_json, write_text
+from ...core.files import write_text
 from ...core.host import Folders
 from ...core.jobs import Advice, EvaluationDone, Event, Job, JobEnded, Note, RunPlanned, Step
-from ...records.folder import GRAPH, LOG, REPORT, STATE, inventory, loras, read_samples
+from ...records.folder import REPORT, inventory, loras, read_graph, read_log, read_samples, read_state
 from ...records.report import ReportData, graph_entry, render_report
 from ...settings.definitions import FULL_FINETUNE
 
@@ -57,9 +57,9 @@ def _build_story(ended: JobEnded, folder: Path, folders: Folders, job: Job) -> R
     return ReportData(
         events=events,
         ended=ended,
-        graph=_partial_graph(folder, events) if crashed else read_json(folder / GRAPH, []),
+        graph=_partial_graph(folder, events) if crashed else read_graph(folder),
         samples=read_samples(folder),
-        log={} if crashed else read_json(folder / LOG, {}),
+        log={} if crashed else read_log(folder),
         lora=inventory.read_entry(folder, folders),
     )
 
@@ -68,6 +68,6 @@ def _partial_graph(folder: Path, events: Sequence[Event]) -> list[Mapping[str, A
     """Return the curve of a crashed run: from its last checkpoint, and from the events since."""
     entries = [graph_entry(event) for event in events if isinstance(event, (Step, EvaluationDone))]
     checkpoints = loras.resumable_checkpoints(folder)
-    state: dict[str, Any] = read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {}
-    earlier = [e for e in state.get("graph", []) if e["current_steps"] < entries[0]["current_steps"]]
+    graph = read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
+    earlier = [entry for entry in graph if entry["current_steps"] < entries[0]["current_steps"]]
     return [*earlier, *entries]

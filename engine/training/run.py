@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ...core import dist_env
-from ...core.host import Host, get_model_card
-from ...core.jobs import Job, JobEnded, Note, Request, RunPlanned, Stage
+from ...core.errors import DataError
+from ...core.host import Folders, Host, get_model_card
+from ...core.jobs import Advice, Job, JobEnded, Note, Request, RunPlanned, Stage
+from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
-from ...records.report import read_evaluations, read_steps
+from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
 from ..compute import (
@@ -47,16 +49,27 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     refuse_in_progress(folder.name, host.folders)
     if folder.initial_lora is not None:
         refuse_shape_mismatch(settings.lora, folder.initial_lora)
+    if folder.start is not None:
+        _warn_about_examples(settings, host.folders, job)
     settings = draw_seeds(settings.with_name(folder.name), folder, job)
     card = add_param_count(get_model_card(host), settings)
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
     if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
-        return _already_finished(run_plan, finished.steps)
+        return _already_finished(run_plan, finished.steps, host.folders)
     keep_awake = prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
     with hold_run_lock(folder.name, host.folders), keep_awake:
         segment = _first_segment(run_plan, job)
         with distributed.process_run_folder(folder) as process_folder:
             return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)
+
+
+def _warn_about_examples(settings: TrainingSettings, folders: Folders, job: Job) -> None:
+    """Say which datasets of a resumed run are examples, because a file of the same name may have been removed."""
+    with suppress(DataError):  # said when the data are read
+        for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
+            if dataset.example:
+                text = f"{dataset.name} is not in {folders.datasets}, so the example of that name is used."
+                job.log.append(Advice(text=text))
 
 
 def _train_segments(segment: RunSegment, host: Host, job: Job) -> JobEnded:
@@ -131,8 +144,9 @@ def _save(result: TrainingResult, model: Any, samples: SampleCallback, host: Hos
     return ended
 
 
-def _already_finished(run_plan: RunPlan, done: int) -> JobEnded:
+def _already_finished(run_plan: RunPlan, done: int, folders: Folders) -> JobEnded:
     run_plan.folder.clean_up()
+    write_missing_report(run_plan.folder.path, folders)
     planned = run_plan.plan.steps
     steps = f"{done} of {planned} steps are done"
     if done > planned:

@@ -112,12 +112,12 @@ class QueueView:
             await asyncio.sleep(REFRESH_SECONDS)
 
     def _read_queue(self) -> tuple[Queue, str]:
-        """The queue; if it cannot be read, the last one and the error."""
+        """The queue and what is damaged in it; if it cannot be read, the last one and the error."""
         try:
-            self._last_read = self._runner.queue
+            self._last_read, problem = self._runner.read_with_damage()
         except (TrainingProError, OSError) as error:
             return self._last_read, error_message(error)
-        return self._last_read, ""
+        return self._last_read, problem
 
 
 def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
@@ -138,7 +138,7 @@ def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
 
 def _row_html(run: QueuedRun) -> str:
     """A waiting run with its buttons: up, down, remove, and back into the form."""
-    data, epochs = ", ".join(map(str, run.values.get("data", ()))), run.values.get("epochs", 0)
+    data, epochs = presets.format_value("data", run.values.get("data", ())), run.values.get("epochs", 0)
     steps = f"{run.steps:,} {plural(run.steps, 'step')}"
     if not run.values.get("max_steps"):
         steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ...core.errors import TrainingProError
-from ...core.files import read_json
-from ...records.folder import GRAPH, PARAMETERS, LoraEntry
+from ...records.folder import PARAMETERS, LoraEntry, read_graph
 from ...records.report import best_evaluation, read_evaluations, read_steps
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
@@ -28,7 +27,7 @@ class RunRecords:
 
     @cached_property
     def graph(self) -> list[Mapping[str, Any]]:
-        return [entry for entry in read_json(self.entry.folder / GRAPH, []) if isinstance(entry, dict)]
+        return [*read_graph(self.entry.folder)]
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:

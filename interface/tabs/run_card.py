@@ -6,10 +6,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ...core.files import read_json
 from ...core.html import html
 from ...core.jobs import measure_phases
-from ...records.folder import GRAPH, LOG, REPORT, LoraEntry
+from ...records.folder import REPORT, LoraEntry, describe_damage, read_graph, read_log
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
 from ..base import markup
@@ -24,7 +23,8 @@ PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in p
 
 def run_card(entry: LoraEntry, chosen: str) -> str:
     """The card of a run; `chosen` is its name or that of one of its checkpoints."""
-    verdict = read_verdict(read_json(entry.folder / LOG, {}))
+    damage = list[str]()
+    verdict = read_verdict(read_log(entry.folder, damage))
     listed = ListedRun(entry)
     steps = f"{listed.steps} {plural(entry.steps or entry.step, 'step')}" if entry.step else ""
     facts = " \u00b7 ".join(filter(None, (entry.status, entry.model, steps, listed.date, size(entry.size))))
@@ -32,7 +32,8 @@ def run_card(entry: LoraEntry, chosen: str) -> str:
         chosen,
         markup.paragraph(facts, quiet=True),
         markup.paragraph(verdict) if verdict else "",
-        *_curve_and_phases(entry.folder),
+        *_curve_and_phases(entry.folder, damage),
+        *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),
         _parts(entry, chosen),
         _report(entry.folder),
     )
@@ -50,8 +51,8 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 
-def _curve_and_phases(folder: Path) -> tuple[str, str]:
-    graph = [entry for entry in read_json(folder / GRAPH, []) if isinstance(entry, dict)]
+def _curve_and_phases(folder: Path, damage: list[str]) -> tuple[str, str]:
+    graph = read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
     curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""

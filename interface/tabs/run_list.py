@@ -11,10 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.files import read_json
 from ...core.host import Folders
 from ...core.html import html
-from ...records.folder import GRAPH, LoraEntry, inventory
+from ...records.folder import GRAPH, LoraEntry, inventory, read_graph
 from ...records.report import best_evaluation, read_evaluations
 from ...train_utils import natural_key, plural, size
 from ..base import markup
@@ -131,7 +130,7 @@ def validation_loss(folder: Path) -> float | None:
 @lru_cache(maxsize=4096)
 def _read_validation_loss(graph: Path, _written: int, _size: int) -> float | None:
     """Read it from the graph; the time and size of the file are part of the cache's key."""
-    best = best_evaluation(read_evaluations([e for e in read_json(graph, []) if isinstance(e, dict)]))
+    best = best_evaluation(read_evaluations(read_graph(graph.parent)))
     return best.loss if best else None
 
 

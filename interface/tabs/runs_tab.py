@@ -14,8 +14,10 @@ import gradio as gr
 
 from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError, error_message
+from ...core.files import describe_unusable
 from ...core.host import Folders
 from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
+from ...records.report import write_missing_report
 from ...settings.name_rules import name_problem
 from ...train_utils import plural, size
 from ..base import Form, PageContext, add_handler, markup
@@ -183,7 +185,9 @@ class RunsTab:
         names = {name for run in runs for name in run.entry.names}
         gone = {box: "" for box in boxes if (inputs.get(box) or "") not in {"", *names}}
         chosen, other = (gone.get(box, gr.update()) for box in boxes)
-        return self._list_html({**inputs, **gone, self._runs: runs}), runs, chosen, other
+        unusable = map(markup.problem, describe_unusable(self._context.host.folders.listed))
+        table = self._list_html({**inputs, **gone, self._runs: runs})
+        return markup.join([table, *unusable]), runs, chosen, other
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""
@@ -195,6 +199,8 @@ class RunsTab:
     def _show_run(self, name: str | None) -> tuple[str, str, Any]:
         """The card of the run, its note, and whether it can be resumed."""
         run = self._find_run(name)
+        if run is not None and not self._context.read_only_reason():
+            write_missing_report(run.folder, self._context.host.folders)
         shown = (run_card(run, name or ""), run.note) if run else (CHOOSE_HINT, "")
         return *shown, self._use_panel.resume_update(run)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ import gradio as gr
 
 from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
-from ...core.files import safe_paths
+from ...core.files import read_record, safe_paths
 from ...core.jobs import Answer, Event, Job, JobEnded
 from ...records.folder import DATA_SAMPLE, loras, read_training_prompt
 from ..base import PageContext, add_handler, follow_job, markup, page_load, stop_job
@@ -212,8 +211,9 @@ def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
         return SuggestedPrompt()
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
-        first: str = json.loads((folder / DATA_SAMPLE).read_text(encoding="utf-8"))[0]["value"]
-    except (TrainingProError, OSError, ValueError, LookupError, TypeError):
+        sample = read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])
+        first = sample[0]["value"]
+    except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return SuggestedPrompt()
     if chat := read_training_prompt(folder):
         return SuggestedPrompt(chat.message(first), as_chat=True)

@@ -19,10 +19,21 @@ from .filenames import (
 from .heartbeat import Heartbeat
 from .hub_upload import plan_upload
 from .inventory import LoraEntry
+from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
 from .run_folder import RunFolder, choose_run_folder, with_final_name
 from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
+from .run_records import (
+    GraphRecord,
+    RunLog,
+    StateRecord,
+    describe_damage,
+    read_graph,
+    read_log,
+    read_parameters,
+    read_state,
+)
 
 __all__ = [
     "DATA_SAMPLE",
@@ -34,19 +45,28 @@ __all__ = [
     "STATE",
     "TRAINING_PROMPT",
     "CrashedRun",
+    "GraphRecord",
     "Heartbeat",
     "LoraEntry",
     "RunFolder",
+    "RunLog",
+    "StateRecord",
+    "choose_output",
     "choose_run_folder",
     "copy_as_lora",
     "crashed_runs",
+    "describe_damage",
     "hold_run_lock",
     "inventory",
     "is_hidden",
     "is_in_progress",
     "loras",
     "plan_upload",
+    "read_graph",
+    "read_log",
+    "read_parameters",
     "read_samples",
+    "read_state",
     "read_training_prompt",
     "refuse_in_progress",
     "retention",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import read_json, safe_paths, write_json
+from ...core.files import safe_paths, usable_entries, write_json
 from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
@@ -18,6 +18,7 @@ from .loras import Checkpoint
 from .run_files import log_entry
 from .run_folder import RunFolder
 from .run_lock import is_in_progress
+from .run_records import read_state
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class CrashedRun:
 
 def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     """Return the crashed runs that are not being trained now, the latest first."""
-    parents = [parent for parent in (folders.loras, folders.models) if parent.is_dir()]
-    paths = [path for parent in parents for path in parent.iterdir() if path.is_dir()]
+    paths = [
+        path for parent in (folders.loras, folders.models) for path in usable_entries(parent) if path.is_dir()
+    ]
     candidates = [run for path in paths if not safe_paths.leads_out(path) and (run := _crashed_run(path))]
     runs = [run for run in candidates if not is_in_progress(run.name, folders)]
     return sorted(runs, key=lambda run: -run.at)
@@ -60,15 +62,15 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     if not checkpoints:
         raise SavingError(f"{run.name!r} crashed before its first checkpoint, so there is nothing to keep.")
     checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
-    state = read_json(checkpoint.folder / STATE, {})
+    state = read_state(checkpoint.folder)
     partial = folder.partial_folder / "lora"
     partial.mkdir(parents=True, exist_ok=True)
     for file in loras.weight_files(checkpoint.folder):
         shutil.copyfile(file, partial / file.name)
     folder.move_into_place(partial)
-    graph = state.get("graph") or [{}]
+    graph = state.get("graph") or []
     write_json(run.folder / GRAPH, graph)
-    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoint, graph[-1])))
+    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoint, dict(graph[-1]) if graph else {})))
     return run.folder
 
 

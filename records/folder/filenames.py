@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...core.files import usable_entries
+
 LOG = "training_log.json"
 GRAPH = "training_graph.json"
 GRAPH_IMAGE = "training_graph.png"
@@ -33,7 +35,7 @@ def is_hidden(folder: Path) -> bool:
 
 def replaced_folders(folder: Path) -> list[Path]:
     """Return the backups of what the run replaced in this folder."""
-    return [path for path in folder.glob(f"{REPLACED_PREFIX}*") if path.is_dir()]
+    return [path for path in usable_entries(folder) if path.name.startswith(REPLACED_PREFIX) and path.is_dir()]
 
 
 def run_folder_of(checkpoint: Path) -> Path:

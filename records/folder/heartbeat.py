@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...core.files import PART_SUFFIX, write_json
+from ...core.files import PART_SUFFIX, Count, Timestamp, read_record, write_json
 from .run_folder import RunFolder
 
 HEARTBEAT_FILE = "pulse.json"
@@ -19,11 +18,11 @@ INTERVAL_SECONDS = 15.0
 class HeartbeatState:
     """Progress of a run, the time since its last checkpoint, and the step at which it began."""
 
-    step: int
-    steps: int
-    at: float
+    step: Count
+    steps: Count
+    at: Timestamp
     unsaved_seconds: float
-    began_at_step: int = 0
+    began_at_step: Count = 0
 
 
 class Heartbeat:
@@ -50,7 +49,5 @@ class Heartbeat:
 
 
 def read_heartbeat(folder: Path) -> HeartbeatState | None:
-    try:
-        return HeartbeatState(**json.loads((folder / PART_SUFFIX / HEARTBEAT_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    path = folder / PART_SUFFIX / HEARTBEAT_FILE
+    return read_record(path, HeartbeatState, None)

@@ -11,8 +11,9 @@ from typing import Any
 from ...core.errors import SavingError
 from ...core.files import read_json, safe_paths
 from ...core.hub_upload import REPOSITORY, HubUpload, UploadFile
-from .filenames import PARAMETERS, run_folder_of
+from .filenames import run_folder_of
 from .loras import ADAPTER_FILES, ADAPTER_WEIGHTS
+from .run_records import read_parameters
 
 CARD = "README.md"
 CONFIG = ADAPTER_FILES[0]
@@ -65,7 +66,7 @@ def _model_card(folder: Path, repository: str, config: Mapping[str, Any]) -> str
     """The model card: base model, settings, and how to load it. The license is left to the user."""
     base = config["base_model_name_or_path"]
     known = bool(REPOSITORY.fullmatch(base))
-    settings = {**read_json(run_folder_of(folder) / PARAMETERS, {}), **read_json(folder / PARAMETERS, {})}
+    settings = {**read_parameters(run_folder_of(folder)), **read_parameters(folder)}
     title = repository.partition("/")[2]
     return "\n".join(
         [

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import datetime
 import difflib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import read_json, safe_paths
+from ...core.files import read_json, safe_paths, usable_entries
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
 from . import loras, retention
-from .filenames import BACKUP_FOLDER, BEST_SUFFIX, LOG, PARAMETERS, REPLACED_PREFIX, STATE, is_hidden
+from .filenames import BACKUP_FOLDER, BEST_SUFFIX, PARAMETERS, REPLACED_PREFIX, STATE, is_hidden
 from .loras import RunStatus
 from .run_files import read_note
 from .run_lock import is_in_progress
+from .run_records import RunLog, StateSummary, read_log, read_summary
 
 PartKind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
 
@@ -48,6 +48,8 @@ class LoraEntry:
     size: int
     parts: tuple[LoraPart, ...]
     note: str
+    damage: tuple[str, ...] = ()
+    """Sentences about values of its records that are damaged."""
 
     @property
     def names(self) -> list[str]:
@@ -65,29 +67,32 @@ class LoraEntry:
 
 def list_entries(folders: Folders) -> list[LoraEntry]:
     """Return all LoRAs and unfinished runs, in natural order."""
-    if not folders.loras.is_dir():
-        return []
-    run_folders = [p for p in folders.loras.iterdir() if p.is_dir() and loras.is_listed(p) and _is_run_folder(p)]
+    run_folders = [
+        p for p in usable_entries(folders.loras) if p.is_dir() and loras.is_listed(p) and _is_run_folder(p)
+    ]
     return [read_entry(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
 
 
 def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
-    log, checkpoints = read_json(folder / LOG, {}), loras.resumable_checkpoints(folder)
-    values = log or (read_json(checkpoints[-1].folder / STATE, {}) if checkpoints else {})
-    loss = values.get("smoothed_loss", values.get("smoothed", values.get("loss")))
+    damage: list[str] = []
+    log, checkpoints = read_log(folder, damage), loras.resumable_checkpoints(folder)
+    nothing: StateSummary = {}
+    state = read_summary(checkpoints[-1].folder, damage) if checkpoints and not log else nothing
+    losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
     return LoraEntry(
         name=folder.name,
         folder=folder,
         status="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
         model=str(log.get("base_model_name") or _base_model_name(folder)),
-        step=int(values.get("current_steps") or values.get("step") or 0),
-        steps=int(log.get("steps") or 0),
-        loss=float(loss) if isinstance(loss, (int, float)) else None,
+        step=log.get("current_steps") or state.get("step") or 0,
+        steps=log.get("steps") or 0,
+        loss=next((float(loss) for loss in losses if loss is not None), None),
         when=_end_time(folder, log),
         size=loras.size_on_disk(folder),
         parts=tuple(_parts(folder)),
         note=read_note(folder),
+        damage=tuple(damage),
     )
 
 
@@ -99,8 +104,7 @@ def normalize_name(typed: str) -> str:
 def find_folder(name: str, folders: Folders) -> Path:
     """Return the folder of 'story' or 'story/checkpoint-40'; a SavingError suggests similar names."""
     lora, _, part = normalize_name(name).partition("/")
-    paths = folders.loras.iterdir() if folders.loras.is_dir() else ()
-    names = [path.name for path in paths if path.is_dir() and not is_hidden(path)]
+    names = [path.name for path in usable_entries(folders.loras) if path.is_dir() and not is_hidden(path)]
     if lora not in names:
         similar = " or ".join(map(repr, difflib.get_close_matches(lora, names, n=3)))
         hint = f" Did you mean {similar}?" if similar else ""
@@ -141,7 +145,7 @@ def _parts(folder: Path) -> list[LoraPart]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_dir() and not safe_paths.leads_out(path)]
+    return [path for path in usable_entries(folder) if path.is_dir() and not safe_paths.leads_out(path)]
 
 
 def _kind(folder: Path) -> PartKind | None:
@@ -162,9 +166,9 @@ def _base_model_name(folder: Path) -> str:
     return ""
 
 
-def _end_time(folder: Path, log: Mapping[str, Any]) -> float:
+def _end_time(folder: Path, log: RunLog) -> float:
     """Return when the run ended, or else when something was last written to its folder."""
     try:
         return datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # the last two for years that the system does not know
         return max((p.stat().st_mtime for p in (folder, *folder.iterdir())), default=0.0)

@@ -6,12 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ...core.errors import SavingError
-from ...core.files import PART_SUFFIX, move_atomically, read_json, remove_folder, safe_paths
+from ...core.files import PART_SUFFIX, move_atomically, remove_folder, safe_paths, usable_entries
 from ...train_utils import checkpoint_step, natural_key
-from .filenames import BACKUP_FOLDER, LOG, STATE, is_hidden, replaced_folders
+from .filenames import BACKUP_FOLDER, STATE, is_hidden, replaced_folders
+from .run_records import read_log
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
@@ -34,17 +35,13 @@ class Checkpoint:
 
 def list_loras(loras: Path) -> list[str]:
     """Return the names of the LoRAs that can be loaded, in natural order."""
-    if not loras.is_dir():
-        return []
-    names = [p.name for p in loras.iterdir() if has_lora(p) and is_listed(p)]
+    names = [p.name for p in usable_entries(loras) if has_lora(p) and is_listed(p)]
     return sorted(names, key=natural_key)
 
 
 def list_loadable(loras: Path) -> list[str]:
     """Return everything that can be loaded: the LoRAs, each followed by its checkpoints and backups."""
-    if not loras.is_dir():
-        return []
-    runs = sorted((p for p in loras.iterdir() if p.is_dir() and is_listed(p)), key=_natural_name)
+    runs = sorted((p for p in usable_entries(loras) if p.is_dir() and is_listed(p)), key=_natural_name)
     folders = [path for run in runs for path in (run, *sorted(checkpoint_folders(run), key=_natural_name))]
     return [p.relative_to(loras).as_posix() for p in folders if has_lora(p) and not safe_paths.leads_out(p)]
 
@@ -56,7 +53,8 @@ def is_listed(folder: Path) -> bool:
 
 def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
     """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
-    return [*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*")]
+    paths = (*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*"))
+    return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
 
 
 def _natural_name(path: Path) -> list[tuple[int, int, str]]:
@@ -93,8 +91,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def run_status(folder: Path) -> RunStatus:
     """Return the status of the run in this folder."""
-    ended: RunStatus | None = _read_log(folder).get("ended")
-    if ended in ("finished", "stopped", "failed"):
+    if ended := read_log(folder).get("ended"):
         return ended
     if resumable_checkpoints(folder):
         return "cut off"
@@ -132,21 +129,14 @@ def finished_steps(folder: Path) -> FinishedSteps | None:
     """Return the steps of a finished run, or None if it is not finished."""
     if run_status(folder) != "finished":
         return None
-    log = _read_log(folder)
-    steps = int(log.get("current_steps") or 0)
-    return FinishedSteps(steps, int(log.get("steps") or steps))
-
-
-def _read_log(folder: Path) -> dict[str, Any]:
-    log: dict[str, Any] = read_json(folder / LOG, {})
-    return log
+    log = read_log(folder)
+    steps = log.get("current_steps") or 0
+    return FinishedSteps(steps, log.get("steps") or steps)
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints of a run, oldest first. A folder gets its name only when it is complete."""
-    if not folder.is_dir():
-        return []
-    steps = ((checkpoint_step(path.name), path) for path in folder.iterdir() if (path / STATE).is_file())
+    steps = ((checkpoint_step(path.name), path) for path in usable_entries(folder) if (path / STATE).is_file())
     complete = [Checkpoint(step, path) for step, path in steps if step is not None]
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 

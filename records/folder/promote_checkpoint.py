@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import PART_SUFFIX, atomic_write, read_json, safe_paths, write_json
+from ...core.files import PART_SUFFIX, atomic_write, safe_paths, write_json
 from ...core.host import Folders
 from ...settings.name_rules import name_problem
 from ...train_utils import checkpoint_step
@@ -21,11 +21,11 @@ from .filenames import (
     LOG,
     PARAMETERS,
     SAMPLES,
-    STATE,
     TRAINING_PROMPT,
     run_folder_of,
 )
 from .run_files import log_entry
+from .run_records import GraphRecord, read_graph, read_log, read_parameters, read_state
 
 COPIED_RECORDS = (TRAINING_PROMPT, DATA_SAMPLE)
 
@@ -51,25 +51,25 @@ def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
 def _copy(checkpoint: Path, partial: Path, name: str) -> None:
     has_records = (checkpoint / PARAMETERS).is_file()  # a backup of a whole LoRA has its own
     run = checkpoint if has_records else run_folder_of(checkpoint)
-    step = checkpoint_step(checkpoint.name) or int(read_json(run / LOG, {}).get("current_steps") or 0)
+    step = checkpoint_step(checkpoint.name) or (read_log(run).get("current_steps") or 0)
     partial.mkdir()
     files = [checkpoint / name for name in loras.ADAPTER_FILES] + [run / name for name in COPIED_RECORDS]
     for file in filter(Path.is_file, files):
         shutil.copy2(file, partial / file.name)
-    entries = read_json(checkpoint / STATE, {}).get("graph") or read_json(run / GRAPH, [])
-    graph = [entry for entry in entries if int(entry.get("current_steps") or 0) <= step]
+    entries = read_state(checkpoint).get("graph") or read_graph(run)
+    graph = [entry for entry in entries if entry["current_steps"] <= step]
     write_json(partial / LOG, _log_values(checkpoint, run, step, graph))
     if graph:
         write_json(partial / GRAPH, graph)
-    if parameters := read_json(run / PARAMETERS, {}):
+    if parameters := read_parameters(run):
         write_json(partial / PARAMETERS, {**parameters, "name": name})
     if samples := _samples_until(run / SAMPLES, step):
         (partial / SAMPLES).write_text(samples, encoding="utf-8")
 
 
-def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[GraphRecord]) -> dict[str, Any]:
     """Return the log of the run, if there is one, with the figures of this step."""
-    run_log: dict[str, Any] = read_json(run / LOG, {})
+    run_log = read_log(run)
     last: Mapping[str, Any] = next((entry for entry in reversed(graph) if "loss" in entry), {})
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
     is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run
@@ -84,5 +84,5 @@ def _samples_until(path: Path, step: int) -> str:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         return "".join(f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return ""

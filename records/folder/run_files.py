@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.files import read_json, write_text
+from ...core.files import check_record, write_text
 from ...core.jobs import SampleGenerated
 from .filenames import NOTES, SAMPLES, TRAINING_PROMPT
+from .run_records import PromptRecord, read_prompt
 
 _FIRST_KEYS = (
     "base_model_name",
@@ -64,10 +65,10 @@ def write_samples(folder: Path, samples: Iterable[SampleGenerated]) -> None:
 
 def _parse_line(line: str) -> SampleGenerated | None:
     try:
-        sample = SampleGenerated(**json.loads(line))
-    except (ValueError, TypeError):
+        sample: SampleGenerated = check_record(json.loads(line), SampleGenerated, SAMPLES, [])
+    except (ValueError, RecursionError):
         return None
-    return sample if isinstance(sample.step, int) else None
+    return sample
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ def read_training_prompt(folder: Path) -> TrainingPrompt | None:
     """Read the prompt of a LoRA or a checkpoint of it; None if it is unknown or the LoRA learned raw text."""
     for place in (folder, folder.parent, folder.parent.parent):
         if (place / TRAINING_PROMPT).is_file():
-            return _parse(read_json(place / TRAINING_PROMPT, {}))
+            return _parse(read_prompt(place))
     return None
 
 
-def _parse(values: dict[str, Any]) -> TrainingPrompt | None:
+def _parse(values: PromptRecord) -> TrainingPrompt | None:
     before, after = values.get("before"), values.get("after")
-    if values.get("kind") not in ("chat", "format") or not isinstance(before, str) or not isinstance(after, str):
+    if values.get("kind") not in ("chat", "format") or before is None or after is None:
         return None
     return TrainingPrompt(before, after, values.get("starts_with_bos") is True)

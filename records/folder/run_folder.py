@@ -13,7 +13,7 @@ from ...core.errors import SavingError, SettingsError
 from ...core.files import (
     PART_SUFFIX,
     move_atomically,
-    read_json,
+    read_record,
     remove_folder,
     safe_paths,
     with_retries,
@@ -36,6 +36,7 @@ from .filenames import (
     replaced_folders,
 )
 from .loras import Checkpoint, FinishedSteps
+from .run_lock import refuse_in_progress
 
 IF_EXISTS = SETTINGS["if_exists"]
 
@@ -153,11 +154,18 @@ class RunFolder:
     def clean_up(self) -> None:
         """Clean up after a kill, also after one at the very end of a run."""
         self.remove_partial_files()
+        self._remove_empty_backups()
         for name in RUN_FILES:
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
         loras.finish_interrupted(self.path)
         if loras.finished_steps(self.path):
             self.remove_backups()
+
+    def _remove_empty_backups(self) -> None:
+        """Remove the folders of backups into which a kill let nothing get."""
+        for folder in [self.path / BACKUP_FOLDER, *replaced_folders(self.path)]:
+            with suppress(OSError):  # it is not there, or not empty
+                folder.rmdir()
 
     def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
@@ -186,7 +194,8 @@ class RunFolder:
 
     def _restore_backup(self) -> None:
         """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
-        name = read_json(self.partial_folder / BACKUP_FILE, {}).get("name", "")
+        nothing: dict[str, str] = {}
+        name = read_record(self.partial_folder / BACKUP_FILE, dict[str, str], nothing).get("name", "")
         for backup in [path for path in replaced_folders(self.path) if path.name == name]:
             for item in list(backup.iterdir()):
                 move_atomically(item, self.path / item.name)
@@ -225,6 +234,7 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
     if if_exists == "replace":
         return RunFolder(path, folders.logs, replaces=_has_files(path))
+    refuse_in_progress(path.name, folders)
     raise SettingsError([_exists_problem(path)])
 
 

@@ -46,7 +46,7 @@ def list_trash(folders: Folders) -> list[TrashItem]:
     ]
     items = []
     for path in paths:
-        if path.name != BACKUP_FOLDER:
+        if path.name != BACKUP_FOLDER and not safe_paths.has_impossible_character(str(path.relative_to(trash))):
             time, _, name = path.relative_to(trash).as_posix().split("/", 2)
             items.append(TrashItem(name, time, path))
     return sorted(items, key=lambda item: (item.when, item.name), reverse=True)

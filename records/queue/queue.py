@@ -5,7 +5,7 @@ Several programs may share the file: each change is made under its lock.
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError, SettingsError
-from ...core.files import lock, with_retries, write_error_reason, write_json
+from ...core.files import Count, Timestamp, check_record, lock, parse_json, write_error_reason, write_json
+from ...core.readable import readable
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...settings.parsing import training_settings
 
 MAX_ENDED_RUNS = 20  # in the file
+DAMAGED_COPY = "queue.damaged.json"
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
 
 
@@ -27,12 +29,12 @@ PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
 class QueuedRun:
     """A run in the queue: `values` are its settings, `model` is the name of the model it was added for."""
 
-    number: int
+    number: Count
     name: str
     model: str
     values: Mapping[str, Any]
-    steps: int = 0
-    added: float = field(default_factory=time.time)
+    steps: Count = 0
+    added: Timestamp = field(default_factory=time.time)
     skipped: str = ""
     """Why it was skipped when it was its turn."""
 
@@ -49,7 +51,7 @@ class EndedRun:
     outcome: str
     text: str
     values: Mapping[str, Any]
-    at: float = field(default_factory=time.time)
+    at: Timestamp = field(default_factory=time.time)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Queue:
     waiting: tuple[QueuedRun, ...] = ()
     begun: tuple[QueuedRun, ...] = ()
     done: tuple[EndedRun, ...] = ()
-    numbered: int = 0
+    numbered: Count = 0
     """The highest number given to a run. Numbers are never reused, since a page may show an older list."""
 
     def with_run(self, name: str, model: str, values: Mapping[str, Any], steps: int) -> Queue:
@@ -142,14 +144,33 @@ def lock_queue(path: Path) -> Iterator[None]:
         yield
 
 
-def load(path: Path) -> Queue:
-    """Read the queue; return an empty one if there is no file, and raise SavingError if it cannot be read."""
+def load(path: Path, damage: list[str] | None = None) -> Queue:
+    """Read the queue; return an empty one if there is no file, and raise SavingError if it cannot be read.
+
+    Damaged runs are left out, and `damage` gets a sentence about each.
+    """
     try:
-        return _from_json(json.loads(with_retries(lambda: path.read_text(encoding="utf-8-sig"))))
+        return _from_json(parse_json(path), [] if damage is None else damage)
     except FileNotFoundError:
         return Queue()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise SavingError(f"The queue in {path} can't be read: {error}. Fix the file, or delete it.") from error
+
+
+def keep_damaged(path: Path, damage: Sequence[str]) -> None:
+    """Copy a file with damaged runs before it is written without them, so that nothing is lost."""
+    if damage:
+        shutil.copyfile(path, path.with_name(DAMAGED_COPY))
+
+
+def describe_damage(path: Path, damage: Sequence[str]) -> str:
+    """Say in one sentence which runs of the queue are damaged; empty if none is."""
+    if not damage:
+        return ""
+    return readable(
+        f"The queue in {path} is damaged, and this is left out: {damage[0]} The next change of the queue keeps "
+        f"a copy in {DAMAGED_COPY}."
+    )
 
 
 def save(path: Path, queue: Queue) -> None:
@@ -161,11 +182,9 @@ def save(path: Path, queue: Queue) -> None:
         raise SavingError(f"The queue can't be saved in {path}: {reason}. Fix that, then try again.") from error
 
 
-def _from_json(values: Mapping[str, Any]) -> Queue:
-    begun = values.get("begun") or ()
-    return Queue(
-        tuple(QueuedRun(**run) for run in values.get("waiting", ())),
-        tuple(QueuedRun(**run) for run in ([begun] if isinstance(begun, dict) else begun)),
-        tuple(EndedRun(**run) for run in values.get("done", ())),
-        int(values.get("numbered", 0)),
-    )
+def _from_json(values: Any, damage: list[str]) -> Queue:
+    if isinstance(values, dict) and not isinstance(values.get("begun", []), list):
+        begun = values["begun"]  # older versions had one run or none
+        values = {**values, "begun": [begun] if begun else []}
+    queue: Queue = check_record(values, Queue, "queue", damage)
+    return queue

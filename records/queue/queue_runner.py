@@ -35,6 +35,12 @@ class QueueRunner:
         """The queue on disk."""
         return queue.load(self._host.folders.queue)
 
+    def read_with_damage(self) -> tuple[Queue, str]:
+        """Return the queue on disk, and a sentence if runs in its file are damaged."""
+        damage: list[str] = []
+        path = self._host.folders.queue
+        return queue.load(path, damage), queue.describe_damage(path, damage)
+
     def recover(self) -> None:
         """Recover runs of programs that ended in the middle of them."""
         if self.queue.begun:
@@ -88,8 +94,10 @@ class QueueRunner:
         """Apply `change` to the queue under its locks, and return the new queue."""
         path = self._host.folders.queue
         with self._auto_start.lock, queue.lock_queue(path):
-            current = self.queue
+            damage: list[str] = []
+            current = queue.load(path, damage)
             if (updated := change(current)) != current:
+                queue.keep_damaged(path, damage)
                 queue.save(path, updated)
         return updated
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import curve_png, svg
 from .curve_svg import Mark, draw_curve, steps_per_epoch
 from .graph_file import best_evaluation, graph_entry, read_evaluations, read_steps
+from .late_report import write_missing_report
 from .report import ReportData, render_report
 from .time_estimate import estimate_time
 from .verdict import judge_run, read_verdict
@@ -24,4 +25,5 @@ __all__ = [
     "render_report",
     "steps_per_epoch",
     "svg",
+    "write_missing_report",
 ]

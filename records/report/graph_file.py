@@ -49,7 +49,7 @@ def _evaluation_values(evaluated: EvaluationDone) -> dict[str, Any]:
 
 
 def read_steps(graph: Iterable[GraphEntry]) -> list[Step]:
-    """Read the steps; other programs and older versions store fewer values."""
+    """Read the steps; other programs and older versions store fewer values, and damaged ones are left out."""
     return [_step(entry) for entry in graph if "loss" in entry]
 
 
@@ -81,7 +81,7 @@ def _evaluation(entry: GraphEntry) -> EvaluationDone:
     return EvaluationDone(
         at=0.0,
         step=entry["current_steps"],
-        epoch=entry.get("epoch", 0.0),
+        epoch=entry.get("epoch") or 0.0,
         why=entry.get("why", "planned"),
         loss=_number(entry["eval_loss"]),
         perplexity=_number(entry.get("eval_perplexity")),

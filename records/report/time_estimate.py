@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ...core.files import read_json
+from ...core.files import usable_entries
 from ...core.host import ModelCard
 from ...train_utils import duration
-from ..folder import GRAPH, LOG, is_hidden
+from ..folder import RunLog, is_hidden, read_graph, read_log
 from .graph_file import read_steps
 
 MIN_STEPS = 3
@@ -18,7 +17,7 @@ MIN_STEPS = 3
 def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
     """Yield an estimate by the last run with the same model, loading and method, if there is one."""
     for name, log in _similar_runs(card, method, runs_folder):
-        if speed := _tokens_per_second(runs_folder / name / GRAPH):
+        if speed := _tokens_per_second(runs_folder / name):
             yield (
                 f"Time: about {duration(tokens / speed)}, if it is as fast as {name} with this model "
                 f"({log.get('device')}, {speed:,.0f} tokens per second). Use 'Test one step' to "
@@ -27,18 +26,18 @@ def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path
             return
 
 
-def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple[str, dict[str, Any]]]:
+def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple[str, RunLog]]:
     """Return the folder names and logs of comparable runs, the newest first."""
-    folders = [path for path in runs_folder.iterdir() if not is_hidden(path)] if runs_folder.is_dir() else []
-    logs = [(folder.name, read_json(folder / LOG, {})) for folder in folders]
+    folders = [path for path in usable_entries(runs_folder) if not is_hidden(path)]
+    logs = [(folder.name, read_log(folder)) for folder in folders]
     key = (card.name, card.loading, method)
     matches = [run for run in logs if tuple(map(run[1].get, ("base_model_name", "loaded_as", "method"))) == key]
     return sorted(matches, key=lambda run: str(run[1].get("ended_at")), reverse=True)
 
 
-def _tokens_per_second(graph: Path) -> float:
+def _tokens_per_second(folder: Path) -> float:
     """Return the speed of all steps but the first, which includes the setup; 0 if there are too few."""
-    steps = [s for s in read_steps(read_json(graph, [])) if s.tokens and s.seconds]
+    steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds]
     if len(steps) < MIN_STEPS:
         return 0.0
     return sum(s.tokens for s in steps[1:]) / sum(s.seconds for s in steps[1:])

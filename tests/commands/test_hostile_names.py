@@ -34,7 +34,8 @@ def folders(tmp_path) -> Folders:
 
 def names(folders):
     """Those that a command line can hold; with blanks around or a slash behind, a console has put them there."""
-    return [name for name in hostile.hostile_values(folders.loras.parent.parent / "outside") if "\x00" not in name]
+    values = hostile.some(hostile.hostile_values(folders.loras.parent.parent / "outside"))
+    return [name for name in values if "\x00" not in name]
 
 
 def ended(*words):

@@ -103,11 +103,11 @@ def test_a_dataset_named_twice_is_refused_with_how_to_learn_it_twice(folders):
 
 def test_all_missing_datasets_are_named_at_once(folders):
     with pytest.raises(DataError) as refusal:
-        find_datasets(["missing.txt", "story.txt", "x" * 300], folders)
+        find_datasets(["missing.txt", "story.txt", "x" * 256], folders)
     existing = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
         f"Dataset: there is no 'missing.txt' in {folders.datasets}. Available: {existing}.",
-        f"Dataset: there is no '{'x' * 300}' in {folders.datasets}. Available: {existing}.",
+        f"Dataset: there is no '{'x' * 256}' in {folders.datasets}. Available: {existing}.",
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.errors import DataError, ModelError, SavingError
-from training_pro.core.files.safe_paths import MAX_SHOWN_CHARS, child, descendant, leads_out, name_fault
+from training_pro.core.files.safe_paths import child, descendant, leads_out, name_fault
+from training_pro.core.readable import MAX_VALUE_CHARS
 from training_pro.tests import hostile
 
 GOOD = (
@@ -29,8 +30,18 @@ def folder(tmp_path):
     return tmp_path / "loras"
 
 
-def test_there_are_forty_and_none_twice(tmp_path):
-    assert len(set(hostile.hostile_values(tmp_path / "outside"))) == hostile.COUNT
+def test_there_are_three_hundred_and_none_twice(tmp_path):
+    assert len(set(hostile.hostile_values(tmp_path / "outside"))) == hostile.COUNT >= 300
+
+
+@pytest.mark.parametrize("name", hostile.NOT_ELSEWHERE)
+def test_a_strange_name_is_refused_or_what_lies_there(folder, name):
+    try:
+        found = descendant(folder, name, "LoRA")
+    except SavingError as refusal:
+        assert len(str(refusal)) < 400 + len(str(folder))
+    else:
+        assert found.is_relative_to(folder) and ".." not in found.parts
 
 
 @pytest.mark.parametrize("number", range(hostile.COUNT))
@@ -90,4 +101,4 @@ def test_the_folder_itself_may_be_a_link(folder, tmp_path):
 def test_a_long_value_is_shortened(folder):
     with pytest.raises(SavingError) as refusal:
         child(folder, "x" * 5000, "LoRA")
-    assert "x" * MAX_SHOWN_CHARS not in str(refusal.value)
+    assert "x" * MAX_VALUE_CHARS not in str(refusal.value)

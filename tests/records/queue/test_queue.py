@@ -113,13 +113,27 @@ def test_a_file_that_another_program_has_open_is_waited_for(tmp_path, monkeypatc
     assert calls == ["replace"] * 3 + ["read_text"] * 3
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"waiting": [{"name": "a"}]}', '{"waiting": [3]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_a_broken_file_is_named_and_left_alone(tmp_path, text):
     path = tmp_path / "queue.json"
     path.write_text(text)
     with pytest.raises(SavingError, match=r"queue\.json can't be read"):
         queue.load(path)
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "damaged", ['{"name": "a"}', "3", '{"number": "x", "name": "a", "model": "m", "values": {}}']
+)
+def test_a_damaged_run_is_told_and_the_others_stay(tmp_path, damaged):
+    path, damage = tmp_path / "queue.json", []
+    queue.save(path, queue_of("a"))
+    text = path.read_text().replace('"waiting": [', f'"waiting": [{damaged},')
+    path.write_text(text)
+    assert [run.name for run in queue.load(path, damage).waiting] == ["a"]
+    assert "queue: waiting, entry 1" in queue.describe_damage(path, damage)
+    queue.keep_damaged(path, damage)
+    assert (tmp_path / queue.DAMAGED_COPY).read_text() == text
 
 
 def test_a_name_conflicts_unless_the_user_chose_what_to_do():

@@ -1,0 +1,241 @@
+"""Hostile names through every field, flag and file that carries names: nothing outside is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from contextlib import suppress
+
+import pytest
+from training_pro.commands.main import main
+from training_pro.core.errors import TrainingProError
+from training_pro.core.jobs.session import Session
+from training_pro.data.dataset_index import find_datasets, list_datasets
+from training_pro.data.rows.prompt_formats import list_formats, load_templates
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.interface.base.form import Form
+from training_pro.interface.page import page
+from training_pro.records.folder import choose_output, choose_run_folder, crashed_runs, inventory, loras, trash
+from training_pro.records.queue import QueueRunner
+from training_pro.settings import presets
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
+from training_pro.tests import hostile
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
+
+KINDS_OF_NAMES = ("text", "names", "choice")
+SAFE = {"name": "new", "data": ["book.txt"]}
+OWN_LOCKS = ("queue.json.lock", "queue.damaged.json", "queue.json", "form.json")
+needs_bytes = pytest.mark.skipif(sys.platform != "linux", reason="names of other bytes are known on Linux only")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A working folder beside a folder to which links lead out of it."""
+    made, outside = tmp_path / "user_data", tmp_path / "outside"
+    write_files(tmp_path, "outside", {**FINISHED, "secret.txt": "not yours", "mine.json": {"rank": 4}})
+    write_files(made / "loras", "story", FINISHED)
+    write_files(made / "loras", "night", CUT_OFF)
+    write_files(made / "models", "tiny", {"config.json": {"model_type": "none"}})
+    for name in ("presets", "formats"):
+        write_files(made / "training", name, {"mine.json": {"instruction": "%instruction%"}})
+    write_files(made / "training", "datasets", {"book.txt": "Once upon a time.\n"})
+    hostile.plant_link(made / "loras", outside)
+    values = [*hostile.VALUES, *hostile.NOT_ELSEWHERE, str(outside)]
+    for folder in (tmp_path / "a" / "here", made / "loras", made / "models", *(made / "training").iterdir()):
+        folder.mkdir(parents=True, exist_ok=True)
+        assert all(hostile.is_harmless(value, folder, tmp_path) for value in values)
+    return made
+
+
+@pytest.fixture
+def here(root, monkeypatch):
+    """The folder from which commands are called: paths on a command line begin in it."""
+    monkeypatch.chdir(root.parent / "a" / "here")
+    return root
+
+
+def names(root):
+    outside = root.parent / "outside"
+    return hostile.some([*hostile.NOT_ELSEWHERE, *hostile.hostile_values(outside)])
+
+
+def tree(root):
+    """Hashes of all files beside and inside the working folder, but of those that are written on purpose."""
+    state = {}
+    for path in root.parent.rglob("*"):
+        if path.name not in OWN_LOCKS and "prepared" not in path.parts:
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else str(path.is_symlink())
+            state[str(path.relative_to(root.parent))] = content
+    return state
+
+
+def test_there_are_enough_names(root):
+    assert len({*hostile.hostile_values(root.parent / "outside"), *hostile.NOT_ELSEWHERE}) >= 350
+
+
+def test_every_field_of_settings(root):
+    folders = standalone_folders(root)
+    fields = [key for key, setting in SETTINGS.items() if setting.kind in KINDS_OF_NAMES]
+    before = tree(root)
+    assert len(fields) > 20
+    for value in names(root):
+        for key in fields:
+            with suppress(TrainingProError):
+                settings = training_settings({**SAFE, key: [value] if key in ("data", "eval_data") else value})
+                found = find_datasets((*settings.what.data, *settings.aside.eval_data), folders)
+                assert all(entry.path.is_relative_to(folders.datasets) for entry in found)
+                load_templates(settings.rows.format, folders)
+                run = choose_run_folder(settings, folders, "")
+                assert run.path.parent in (folders.loras, folders.models) and not run.path.is_symlink()
+    assert tree(root) == before
+
+
+FLAGS = (
+    ("train", "--name"),
+    ("train", "--data"),
+    ("check", "--preset"),
+    ("check", "--format"),
+    ("slice",),
+    ("push", "--to", "me/it", "--yes"),
+    ("gguf", "--model", "tiny", "--lora"),
+    ("merge", "--model", "tiny", "--out", "merged", "--lora"),
+    ("perplexity", "--model", "tiny", "--data", "book.txt", "--lora"),
+    ("runs", "story", "--as"),
+    ("runs", "--note", "n"),
+    ("get",),
+)
+NEEDS_MODEL = ("train", "check", "slice")
+
+
+@pytest.mark.parametrize("words", FLAGS, ids=" ".join)
+def test_every_flag_of_every_command(here, words, capsys, monkeypatch):
+    """A path is any path on a command line, which is read; what is not there is a sentence."""
+    monkeypatch.setattr("training_pro.downloads.download.download_model", lambda *_: pytest.fail("downloads"))
+    before = tree(here)
+    command, *flags = words
+    model = ["--model", hostile.ABSENT] if command in NEEDS_MODEL else []
+    for value in names(here):
+        if "\x00" in value or (command == "get" and not value.startswith((".", "\ud800"))):
+            continue  # a command line cannot hold it; a word is the name of a model on the hub
+        with suppress(SystemExit):  # a wrong command line
+            assert main([command, *model, "--user-data", str(here), *flags, value]) in (0, 1), value
+        new = {path for path in tree(here).keys() ^ before.keys() if not path.startswith("user_data/loras/")}
+        assert new == set(), value
+    assert "Traceback" not in capsys.readouterr().err
+    assert {path: tree(here)[path] for path in before} == before
+
+
+def test_every_place_to_write_to(root):
+    folders = standalone_folders(root)
+    for value in names(root):
+        with suppress(TrainingProError):
+            out = choose_output(str(folders.loras / "story") + os.sep + value, folders)
+            assert not out.resolve().is_relative_to(folders.loras / "story")
+        with suppress(TrainingProError):
+            out = choose_output(value, folders)
+            assert not out.resolve().is_relative_to(root.parent / "outside")
+
+
+def test_every_file_that_carries_names(root):
+    host = StandaloneHost(standalone_folders(root))
+    folders = host.folders
+    before = tree(root)
+    run = {"number": 1, "model": "tiny", "values": {**SAFE, "if_exists": "replace"}}
+    for value in names(root):
+        queue = {"waiting": [], "begun": [{**run, "name": value}], "done": [], "numbered": 1}
+        folders.queue.write_text(json.dumps(queue), encoding="utf-8")
+        with suppress(TrainingProError):
+            QueueRunner(host, PeftEngine(), Session()).recover()
+        folders.form.write_text(json.dumps(dict.fromkeys(SETTINGS, value)), encoding="utf-8")
+        Form().updates(presets.load_form(folders.form))
+        with suppress(TrainingProError):
+            presets.find_preset(value, folders.presets)
+        with suppress(TrainingProError):
+            presets.delete(folders.presets, value) if value.strip() != "mine" else None
+    assert tree(root) == before
+
+
+def test_a_record_of_a_run_names_no_other_folder(root):
+    folders = standalone_folders(root)
+    for number, value in enumerate(names(root)):
+        part = folders.loras / f"cut-{number}" / ".part"
+        part.mkdir(parents=True)
+        (part / "backup.json").write_text(json.dumps({"name": value}), encoding="utf-8")
+        beat = {"step": 1, "steps": 2, "at": 1.0, "unsaved_seconds": 0.0}
+        (part / "pulse.json").write_text(json.dumps(beat), encoding="utf-8")
+    kept = {path: content for path, content in tree(root).items() if "cut-" not in path}
+    for run in crashed_runs.find_crashed_runs(folders):
+        if run.name.startswith("cut-"):
+            crashed_runs.discard_run(run, folders)
+    assert tree(root) == kept
+
+
+@pytest.fixture
+def strange(root):
+    """One of everything under a name of bytes that are no text."""
+    bad = os.fsdecode(b"caf\xe9")
+    write_files(root / "loras", bad, FINISHED)
+    write_files(root / "loras" / "night", f"checkpoint-{bad}", {"adapter_model.safetensors": ""})
+    write_files(root / "models", bad, {"config.json": {"model_type": "none"}})
+    write_files(root / "models", "other", {f"{bad}.gguf": ""})
+    write_files(
+        root / "training", "datasets", {f"{bad}.txt": "text", f"folder/{bad}.txt": "text", "folder/a.txt": "a"}
+    )
+    write_files(root / "loras", "trash-np", {f"2026-11-21 10.00.00/lora/{bad}/notes.txt": ""})
+    for name in ("presets", "formats"):
+        write_files(root / "training", name, {f"{bad}.json": {"rank": 8}})
+    return root
+
+
+@needs_bytes
+def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange, capsys):
+    host = StandaloneHost(standalone_folders(strange))
+    folders = host.folders
+    lists = [
+        *host.models(),
+        *(entry.name for entry in list_datasets(folders)),
+        *list_formats(folders),
+        *loras.list_loras(folders.loras),
+        *loras.list_loadable(folders.loras),
+        *(preset.name for preset in presets.own_presets(folders.presets)),
+        *(item.name for item in trash.list_trash(folders)),
+        *(name for entry in inventory.list_entries(folders) for name in entry.names),
+        *(run.name for run in crashed_runs.find_crashed_runs(folders)),
+    ]
+    assert "story" in lists and "book.txt" in lists and "tiny" in lists
+    assert all(name.encode() for name in lists)
+    assert main(["runs", "--user-data", str(strange)]) == 0
+    said = capsys.readouterr()
+    assert said.out.encode() and said.err.count("can't be used") == 5
+    assert "1 name is not plain UTF-8 text and can't be used: 'caf\\udce9'. Rename it." in said.err
+
+
+@needs_bytes
+def test_the_page_starts_beside_names_that_are_not_text(strange):
+    host = StandaloneHost(standalone_folders(strange))
+    blocks, _ = page.build_page(host, PeftEngine(), Session(), loadings={"auto": "auto"}, first_look=False)
+    assert json.dumps(blocks.get_config_file(), ensure_ascii=False, default=str).encode()
+
+
+@pytest.mark.parametrize(
+    "command", [["runs", "story", "--note"], ["check", "--model", "tiny", "--name"], ["train"]]
+)
+def test_bytes_on_a_command_line_that_are_not_text_are_a_sentence(root, command, capsys):
+    assert main([*command, "caf\udce9"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "'caf\\udce9' has bytes that are not UTF-8 text. Rename the file, or type it anew.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags", [["gguf", "--lora"], ["slice", "--model", "tiny"], ["push", "--to", "a/b", "--yes"]]
+)
+def test_a_name_longer_than_disks_allow_is_a_short_sentence(root, flags, capsys):
+    assert main([*flags, "x" * 5000, "--user-data", str(root)]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and max(map(len, said.splitlines())) < 1500

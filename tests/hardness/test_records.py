@@ -1,0 +1,199 @@
+"""One damaged value in any record costs only that value: never a list, a card, a queue or a run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from training_pro.commands.main import main
+from training_pro.core.errors import TrainingProError
+from training_pro.core.host import ModelCard
+from training_pro.core.jobs.session import Session
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.engine.saving.checkpoints import load_run_state
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.interface.base.form import Form
+from training_pro.interface.run.queue_view import queue_html
+from training_pro.interface.tabs import compare_runs, run_card, run_list
+from training_pro.records.folder import (
+    copy_as_lora,
+    crashed_runs,
+    inventory,
+    loras,
+    plan_upload,
+    read_samples,
+    read_training_prompt,
+    trash,
+)
+from training_pro.records.queue import QueueRunner
+from training_pro.records.report import estimate_time
+from training_pro.records.report.report import ReportData  # noqa: F401 - the report is drawn from these records
+from training_pro.settings import presets
+from training_pro.settings.files import load_settings
+
+WRITTEN = Path(__file__).parents[1] / "fixtures" / "version_1_0_0"
+CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "60"))
+HUGE = 10**400
+BAD_VALUES = (
+    *(None, True, False, 0, -1, 1.5, -(2**70), 2**53, 1e308, HUGE, float("nan"), float("inf"), float("-inf")),
+    *("", "x", "1e999", "\ud800", "\u202e\x00\x1b[2J", "9" * 5000, "../../outside", "0001-01-01T00:00:00+00:00"),
+    *([], [None], [[]], {}, {"": {}}, {"loss": "x"}, [{"current_steps": "x", "loss": None}]),
+)
+NOT_JSON = (
+    b"",
+    b"{",
+    b"null",
+    b"7",
+    b'"x"',
+    b"\xff\xfe\x00",
+    b"[" * 5000,
+    b"[" * 100_000,
+    b'{"a": 1' + b"0" * 5000 + b"}",
+)
+RECORDS = ("*.json", "*.jsonl")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A working folder with everything that an older version wrote, and a crashed run with a heartbeat."""
+    made = tmp_path_factory.mktemp("records") / "user_data"
+    shutil.copytree(WRITTEN / "loras", made / "loras")
+    shutil.copytree(
+        made / "loras" / "stopped", made / "loras" / "trash-np" / "2026-11-21 10.00.00" / "lora" / "gone"
+    )
+    training = made / "training"
+    training.mkdir()
+    shutil.copy(WRITTEN / "queue.json", training / "queue.json")
+    shutil.copy(WRITTEN / "settings.json", training / "form.json")
+    (training / "presets").mkdir()
+    (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
+    beat = {"step": 5, "steps": 8, "at": 1e9, "unsaved_seconds": 3.0, "began_at_step": 0}
+    sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
+    (made / "loras" / "crashed" / ".part").mkdir(exist_ok=True)
+    (made / "loras" / "crashed" / ".part" / "pulse.json").write_text(json.dumps(beat))
+    (made / "loras" / "finished" / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    return made
+
+
+def record_files(root):
+    """All files of ours that are read back; a config of PEFT's is read by PEFT."""
+    files = (path for kind in RECORDS for path in root.rglob(kind))
+    return sorted(path for path in files if path.name != "adapter_config.json")
+
+
+def places(value, path=()):
+    """The ways to every value inside a value, itself included; of a long list the first and the last entry."""
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+    if isinstance(value, list):
+        for number in sorted({0, len(value) - 1} & set(range(len(value)))):
+            yield from places(value[number], (*path, number))
+
+
+def with_value(value, path, bad):
+    """A copy of a value with `bad` at a place."""
+    if not path:
+        return bad
+    changed = copy.copy(value)
+    changed[path[0]] = with_value(value[path[0]], path[1:], bad)
+    return changed
+
+
+def act(root):
+    """What the page and the command line do with the records. Lists must not fail."""
+    host = StandaloneHost(standalone_folders(root))
+    folders = host.folders
+    entries = inventory.list_entries(folders)
+    assert {entry.name for entry in entries} >= {"finished", "stopped"}
+    for command in (["runs"], ["runs", "--json"], ["runs", "stopped"], ["runs", "crashed", "--json"]):
+        assert main([*command, "--user-data", str(root)]) == 0
+    runs = run_list.list_runs(folders)
+    for column in run_list.COLUMNS:
+        assert run_list.list_html(runs, run_list.ListView(sort=column))
+    for entry in entries:
+        assert run_card.run_card(entry, entry.name)
+        read_samples(entry.folder)
+        read_training_prompt(entry.folder)
+        loras.describe_folder(entry.folder)
+        loras.finished_steps(entry.folder)
+    compare_runs.comparison_html(entries[0], entries[-1])
+    trash.list_trash(folders)
+    card = ModelCard("tiny", {}, None, "float32")
+    list(estimate_time(1000.0, card, "lora", folders.loras))
+    found = crashed_runs.find_crashed_runs(folders)
+    [run.lost_work for run in found]
+    look_at_queue(host)
+    Form().updates(presets.load_form(folders.form))
+    presets.own_presets(folders.presets)
+    refuse_or_do(folders, entries)
+
+
+def look_at_queue(host):
+    session = Session()
+    runner = QueueRunner(host, PeftEngine(), session)
+    with suppress(TrainingProError):
+        queue, _ = runner.read_with_damage()
+        queue_html(queue, session.auto_start, training=False)
+    with suppress(TrainingProError):
+        runner.recover()
+        runner.remove(1)
+
+
+def refuse_or_do(folders, entries):
+    """Acts that may refuse, but only in a sentence."""
+    for entry in entries:
+        with suppress(TrainingProError):
+            load_settings(entry.folder / "training_parameters.json")
+        with suppress(TrainingProError):
+            plan_upload(entry.folder, entry.name, "me/it")
+        for checkpoint in loras.resumable_checkpoints(entry.folder):
+            with suppress(TrainingProError):
+                load_run_state(checkpoint.folder)
+            with suppress(TrainingProError):
+                copy_as_lora(checkpoint.folder, "copied", folders)
+                assert inventory.read_entry(folders.loras / "copied", folders)
+            shutil.rmtree(folders.loras / "copied", ignore_errors=True)
+    with suppress(TrainingProError):
+        presets.find_presets(["mine"], folders.presets)
+
+
+@st.composite
+def damages(draw, files):
+    """A file, the bytes that it gets."""
+    file = draw(st.sampled_from(files))
+    if draw(st.integers(0, 5)) == 0:
+        return file, draw(st.sampled_from(NOT_JSON))
+    value = json.loads(file.read_text(encoding="utf-8"))
+    place = draw(st.sampled_from(list(places(value))))
+    return file, json.dumps(with_value(value, place, draw(st.sampled_from(BAD_VALUES)))).encode()
+
+
+def test_a_damaged_value_costs_only_itself(root, capsys):
+    files = record_files(root)
+    assert len({file.name for file in files}) >= 11
+
+    @settings(
+        max_examples=CASES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(damages(files))
+    def damage_one(case):
+        file, damaged = case
+        before, queue = file.read_bytes(), (root / "training" / "queue.json").read_bytes()
+        try:
+            file.write_bytes(damaged)
+            act(root)
+        finally:
+            (root / "training" / "queue.json").write_bytes(queue)
+            file.write_bytes(before)
+        assert "Traceback" not in capsys.readouterr().err
+
+    damage_one()
