@@ -83,6 +83,12 @@ def known_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return list(zip(*(column for column in columns if set(column[1:]) - {"", "-"}), strict=True))
 
 
+def align_columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """A table of texts as lines with aligned columns; none for an empty table."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+
+
 def is_logged(step: int, last: int, every: int | str, first: bool) -> bool:
     """Whether a step is logged where every n-th one is; `every` is "auto" for each of them."""
     return step == last or (step == 1 and first) or isinstance(every, str) or step % every == 0

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "slice": "show how a text is sliced into blocks",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
+    "recall": "measure how much of its training data a LoRA knows by heart",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",

@@ -63,6 +63,17 @@ class PerplexityRequest:
 
 
 @dataclass(frozen=True)
+class RecallRequest:
+    """Request to measure how much of its training data a LoRA continues word for word.
+
+    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
+    """
+
+    lora: str | Path
+    passages: int = 256
+
+
+@dataclass(frozen=True)
 class MergeRequest:
     """Request to merge a LoRA into the model, and the folder of the result.
 
@@ -121,6 +132,10 @@ class Engine(Protocol[Settings, Report]):
 
         The settings say how rows are read.
         """
+        ...
+
+    def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
+        """Measure recall without the LoRA and with it as RecallMeasured events, and write it into its folder."""
         ...
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:

@@ -6,7 +6,15 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..core.engine import NO_PREVIEW, AnswerRequest, GgufRequest, MergeRequest, PerplexityRequest, PreviewQuery
+from ..core.engine import (
+    NO_PREVIEW,
+    AnswerRequest,
+    GgufRequest,
+    MergeRequest,
+    PerplexityRequest,
+    PreviewQuery,
+    RecallRequest,
+)
 from ..core.errors import ModelError, SettingsError
 from ..core.findings import Finding, note, texts
 from ..core.host import Host
@@ -92,6 +100,14 @@ class PeftEngine:
 
         with free_memory_afterwards():
             return perplexity.measure_perplexity(asked, settings, host, job)
+
+    def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
+        _start(host, job)
+        from .compute import free_memory_afterwards
+        from .inference import recall_of_lora
+
+        with free_memory_afterwards():
+            return recall_of_lora.measure_recall(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)

@@ -273,6 +273,13 @@ class EvaluationSettings:
         bounds=(1, 1024),
         words=("auto",),
     )
+    recall_passages: int = integer(
+        16,
+        "Recall passages",
+        "Number of passages of the training data that the model has to continue, to measure what it knows by "
+        "heart: before the first step, after epochs and at the end. 0 is off.",
+        bounds=(0, 10_000),
+    )
 
 
 @dataclass(frozen=True)

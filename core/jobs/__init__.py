@@ -36,6 +36,7 @@ from .events import (
 from .job import Job, JobFn
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
+from .recall_event import PartRecall, RecallFigures, RecallMeasured, part_table, recall_table, recall_text
 from .session import SESSION, Session
 
 __all__ = [
@@ -58,11 +59,14 @@ __all__ = [
     "MachineUse",
     "Note",
     "Outcome",
+    "PartRecall",
     "PerplexityMeasured",
     "PhaseFigures",
     "PhasesMeasured",
     "PlanChanged",
     "ProbeDone",
+    "RecallFigures",
+    "RecallMeasured",
     "Request",
     "RowScores",
     "RunControl",
@@ -79,7 +83,10 @@ __all__ = [
     "console",
     "event_text",
     "measure_phases",
+    "part_table",
     "peak_memory_of",
     "phase_table",
     "probe_extra_times",
+    "recall_table",
+    "recall_text",
 ]

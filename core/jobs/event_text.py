@@ -11,6 +11,7 @@ from . import events
 from .events import Event
 from .perplexity_event import PerplexityMeasured
 from .phase_event import PhasesMeasured, phase_lines
+from .recall_event import RecallMeasured, recall_text
 
 MAX_TEXT_CHARS = 100  # characters of a prompt, and of its answer
 
@@ -116,6 +117,11 @@ def _perplexity(event: PerplexityMeasured) -> str:
 @event_text.register
 def _phases(event: PhasesMeasured) -> str:
     return f"By phase of hybrid batching:\n{phase_lines(event.phases)}"
+
+
+@event_text.register
+def _recall(event: RecallMeasured) -> str:
+    return f"Recall, step {event.step}: {recall_text(event)}"
 
 
 @event_text.register

@@ -57,8 +57,8 @@ class RunPlanned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
-    earlier: tuple[Step | EvaluationDone, ...] = ()
-    """Steps and evaluations of a resumed run before `first_step`."""
+    earlier: tuple[Event, ...] = ()
+    """Steps, evaluations and recall of a resumed run before `first_step`."""
     disk: str = ""
     """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0

@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from ...train_utils import known_columns
+from ...train_utils import align_columns, known_columns
 from .events import EvaluationDone, Event, Step
 
 PHASE_COLUMNS = (
@@ -119,6 +119,4 @@ def _as_log(evaluation: EvaluationDone | None) -> dict[str, Any] | None:
 
 def phase_lines(phases: Sequence[PhaseFigures]) -> str:
     """The table as aligned lines, for the console."""
-    rows = phase_table(phases)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(align_columns(phase_table(phases)))

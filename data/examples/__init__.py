@@ -6,6 +6,7 @@ from . import batch_order
 from .batch_order import BatchItem, IndexArray
 from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
+from .passages import MIN_PASSAGE_TOKENS, Passage, pick_passages
 from .split import (
     NGRAM_WORDS,
     count_shared_rows,
@@ -18,12 +19,14 @@ from .truncation import TruncatedRows, reorder_rows, truncate_rows
 
 __all__ = [
     "IGNORE_INDEX",
+    "MIN_PASSAGE_TOKENS",
     "NGRAM_WORDS",
     "BatchItem",
     "Example",
     "ExampleDatasets",
     "Examples",
     "IndexArray",
+    "Passage",
     "RowSource",
     "Source",
     "TextSource",
@@ -33,6 +36,7 @@ __all__ = [
     "find_example_datasets",
     "find_shared_passages",
     "pick_examples",
+    "pick_passages",
     "reorder_rows",
     "split_rows",
     "split_texts",

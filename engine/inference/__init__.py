@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from . import generation, perplexity
+from . import generation, perplexity, recall_of_lora
 from .evaluator import EvalScheduler, Evaluator
+from .meters import Meters, make_meters
+from .recall_scheduler import RecallScheduler
 from .sample_generation import SampleGenerator, sampling_mode
 
-__all__ = ["EvalScheduler", "Evaluator", "SampleGenerator", "generation", "perplexity", "sampling_mode"]
+__all__ = [
+    "EvalScheduler",
+    "Evaluator",
+    "Meters",
+    "RecallScheduler",
+    "SampleGenerator",
+    "generation",
+    "make_meters",
+    "perplexity",
+    "recall_of_lora",
+    "sampling_mode",
+]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ...data.examples import IGNORE_INDEX, Example, Examples
+from ...settings.definitions import TrainingSettings
 from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
 from ..lora import autocast_model, model_device, preserve_rng
 
@@ -31,6 +32,12 @@ class BatchLimit(NamedTuple):
 
     examples: float = inf
     tokens: float = inf
+
+
+def batch_limit(settings: TrainingSettings) -> BatchLimit:
+    """The limit of a batch during a run."""
+    size = settings.aside.eval_batch_size
+    return BatchLimit(examples=settings.steps.batch_size if isinstance(size, str) else size)
 
 
 class GroupSums(NamedTuple):

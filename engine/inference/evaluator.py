@@ -12,15 +12,11 @@ from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import graph_entry, read_evaluations
 from ...train_utils import perplexity
-from ..compute import ModelCapabilities, distributed
+from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
 from ..tokenizer import make_working_tokenizer
 from .context_gain import continuation_pairs, measure_context_gain
-from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
-
-NO_VALIDATION_SPLIT = (
-    "There is no validation split, so there is nothing to evaluate. Set Validation split (eval_share)."
-)
+from .eval_loop import EvalLoop, GroupSums, ProgressFn, batch_limit, evaluation_context
 
 EVALUATING, PROGRESS_SECONDS = "Evaluating on the validation split", 3.0
 
@@ -40,7 +36,7 @@ class EvalScheduler:
         """Without a validation split there is no evaluator; `ends_phase` says whether a phase ends with a step."""
         self._run_plan, self._evaluator, self._graph = run_plan, evaluator, graph
         self._ends_phase = ends_phase
-        self._control, self._log = job.control, job.log
+        self._log = job.log
         self._reported_at = 0.0
 
     def _report_progress(self, share: float) -> None:
@@ -58,16 +54,8 @@ class EvalScheduler:
             return self._evaluate(step, "start")
         return self._evaluate(step, "planned") if self._is_due(step) and earlier[-1].step < step else None
 
-    def evaluate_after(self, step: int, *, last: bool) -> Evaluation | None:
+    def evaluate_after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
-        asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
-        if self._evaluator is None:
-            if asked:
-                self._log.append(Advice(text=NO_VALIDATION_SPLIT))
-            return None
-        asked, stopping = distributed.any_rank(asked, stopping)  # all processes evaluate, or none
-        if stopping:
-            return None
         if last:
             return self._evaluate(step, "end")
         if self._is_due(step):
@@ -141,9 +129,8 @@ class Evaluator:
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
         self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
-        size = settings.aside.eval_batch_size
-        limit = BatchLimit(examples=settings.steps.batch_size if isinstance(size, str) else size)
-        self._eval_loop = EvalLoop(model, capabilities, limit, lambda: job.control.asked(Request.STOP))
+        limit, is_stopping = batch_limit(settings), lambda: job.control.asked(Request.STOP)
+        self._eval_loop = EvalLoop(model, capabilities, limit, is_stopping)
 
     def evaluate(self, report: ProgressFn) -> EvalResult | None:
         """Evaluate; None if the run was stopped."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ... import train_utils
@@ -21,7 +19,7 @@ from ...data.dataset_index import DatasetEntry
 from ...data.load import PrepareContext, load_dataset
 from ...settings.definitions import TrainingSettings
 from ..compute import ModelCapabilities, probe_model, use_packed_attention
-from ..lora import load_lora, lora_folder, remove_peft_layers, without_loras
+from ..lora import loaded_lora, lora_folder, without_loras
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
 from .perplexity_input import PerplexityInput, window_input
@@ -48,7 +46,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
             if job.control.asked(Request.STOP):
                 break
             started = time.monotonic()
-            with _with_lora(base, folder, name) as model:
+            with loaded_lora(base, folder, name) as model:
                 capabilities = probe_model(model, settings)
                 sums = _sums(
                     model,
@@ -113,18 +111,6 @@ def _problems(length: int, card: ModelCard) -> Iterator[str]:
         yield (
             f"Window length: {length} is more than {card.name} supports ({card.context} tokens). Use that or less."
         )
-
-
-@contextmanager
-def _with_lora(base: Any, folder: Path | None, name: str) -> Iterator[Any]:
-    """Load a LoRA onto the model within this context, or none."""
-    if folder is None:
-        yield base
-        return
-    try:
-        yield load_lora(base, folder, name)
-    finally:
-        remove_peft_layers(base)
 
 
 def _sums(

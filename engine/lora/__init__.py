@@ -6,6 +6,7 @@ from . import adapter
 from .adapter import (
     inject_lora,
     load_lora,
+    loaded_lora,
     lora_config,
     lora_folder,
     remove_peft_layers,
@@ -37,6 +38,7 @@ __all__ = [
     "is_tf32_enabled",
     "load_initial_weights",
     "load_lora",
+    "loaded_lora",
     "lora_config",
     "lora_folder",
     "lora_problems",

@@ -175,6 +175,18 @@ def load_lora(
     return model
 
 
+@contextmanager
+def loaded_lora(base: torch.nn.Module, folder: Path | None, name: str) -> Iterator[torch.nn.Module]:
+    """Load a LoRA onto the base model within this context, or none."""
+    if folder is None:
+        yield base
+        return
+    try:
+        yield load_lora(base, folder, name)
+    finally:
+        remove_peft_layers(base)
+
+
 def _adapter_name(name: str) -> str:
     """PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'."""
     safe = name.replace(".", "_")

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from ...core.errors import SavingError
 from ...core.files import Count, check_record, dump_json, flush_to_disk, move_new_folder, read_record
+from ...core.jobs import RecallMeasured
 from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
 from ...settings import presets
 from ...settings.definitions import SETTINGS, TrainingSettings
@@ -53,6 +54,7 @@ class RunState:
     changes: Sequence[tuple[Count, ...]] = ()
     """When the batch order switched: epoch and examples taken."""
     steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
+    recalls: Sequence[RecallMeasured] = ()
 
 
 def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:

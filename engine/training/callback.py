@@ -16,10 +16,15 @@ from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request
 from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
 from ..compute import MachineMonitor, StepSums, distributed
-from ..inference import EvalScheduler, Evaluator
+from ..inference import EvalScheduler, Meters, RecallScheduler
 from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
 from .sampler import BatchingPhases
+
+NOTHING_TO_MEASURE = (
+    "There is no validation split, so there is nothing to evaluate. Set Validation split (eval_share), or Recall "
+    "passages (recall_passages)."
+)
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
@@ -29,12 +34,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self,
         run_plan: RunPlan,
         state: RunState,
-        evaluator: Evaluator | None,
+        meters: Meters,
         sums: StepSums,
         monitor: MachineMonitor,
         job: Job,
     ) -> None:
-        """The trainer adds each batch to the `sums`; without a validation split there is no evaluator."""
+        """The trainer adds each batch to the `sums`."""
         self._run_plan, self._sums, self._monitor = run_plan, sums, monitor
         self._control, self._log = job.control, job.log
         self._first = state.step + 1
@@ -44,8 +49,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
         self._evaluations = EvalScheduler(
-            run_plan, evaluator, self.step_log.graph, job, ends_phase=self.phases.ends_with
+            run_plan, meters.evaluator, self.step_log.graph, job, ends_phase=self.phases.ends_with
         )
+        self.recalls = RecallScheduler(run_plan, meters.recall, state.recalls, job)
+        self._can_measure = meters != Meters(None, None)
         self.controller = RunController(run_plan, state.steering, job)
         self.last_saved: Path | None = run_plan.folder.start.folder if run_plan.folder.start else None
         self.save_error = ""
@@ -55,6 +62,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if evaluation := self._evaluations.evaluate_at_start(state.global_step):
             self.controller.observe_initial(evaluation, state.global_step)
+        self.recalls.measure_at_start(state.global_step)
         self.step_log.begin_step()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -101,9 +109,21 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._monitor.observe_step(progress)
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"After step {step} the order switches: {change}"))
-        evaluation = self._evaluations.evaluate_after(step, last=self.controller.is_last(step))
+        evaluation = self._measure(step)
         self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
+
+    def _measure(self, step: int) -> Evaluation | None:
+        """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
+        asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
+        asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
+        if asked and not self._can_measure:
+            self._log.append(Advice(text=NOTHING_TO_MEASURE))
+        if stopping:
+            return None
+        last = self.controller.is_last(step)
+        self.recalls.measure_after(step, last=last, asked=asked)
+        return self._evaluations.evaluate_after(step, last=last, asked=asked)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._monitor.observe(at_once=True)
@@ -165,7 +185,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         folder, controller, step_log = self._run_plan.folder, self.controller, self.step_log
         changes, memory = list(self.phases.changes), controller.memory()
         graph = cast("list[GraphRecord]", step_log.graph)
-        state = RunState(step, step_log.smoothed, graph, self._unchangeable, changes, memory)
+        recalls = self.recalls.measured
+        state = RunState(step, step_log.smoothed, graph, self._unchangeable, changes, memory, recalls)
         try:
             self.last_saved = finalize_checkpoint(folder, self._reason, state)
             if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings

@@ -6,9 +6,9 @@ import datetime
 import math
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from ...core.jobs import (
     Outcome,
     PhaseFigures,
     PhasesMeasured,
+    RecallMeasured,
     Stage,
     StartedFromQueue,
     measure_phases,
@@ -54,6 +55,8 @@ class TrainingResult:
     last_saved: Path | None
     save_error: str
     model_info: Mapping[str, Any]
+    recalls: Sequence[RecallMeasured] = ()
+    """The measurements of recall, in order."""
     divergence: DivergenceError | None = None
 
     @property
@@ -83,7 +86,10 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     entry = _log_entry(trained, outcome) | _closing_entries(best, job)
     if folder is not run_folder:
         _move_records(run_folder, folder, entry, job)
-    verdict = judge_run(trained.step_log.graph, checkpoints, run_plan.validation_key, best.step if best else 0)
+    kept_step = best.step if best else 0
+    verdict = judge_run(
+        trained.step_log.graph, checkpoints, run_plan.validation_key, kept_step, recalls=trained.recalls
+    )
     _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left
         folder.remove_backups()
@@ -259,6 +265,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "data_fingerprint": run_plan.data.examples.digest(),
         **_validation_entries(trained),
         **_phase_entries(trained),
+        **_recall_entries(trained),
         "training_time": duration(sum(e.get("seconds", 0) for e in step_log.graph)),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
         | {"python": platform.python_version(), "training_pro": VERSION},
@@ -284,6 +291,14 @@ def _phase_entries(trained: TrainingResult) -> dict[str, Any]:
     """Return a log entry on each phase of hybrid batching."""
     phases = _phases(trained)
     return {"phases": [phase.as_log() for phase in phases]} if phases else {}
+
+
+def _recall_entries(trained: TrainingResult) -> dict[str, Any]:
+    """Return a log entry on recall: all measurements, those of chapters only of the last one."""
+    if not trained.recalls:
+        return {}
+    *earlier, last = trained.recalls
+    return {"recall": [*(replace(event, parts=()).as_log() for event in earlier), last.as_log()]}
 
 
 def _target_names(model: Any) -> list[str]:

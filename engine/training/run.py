@@ -29,7 +29,7 @@ from ..compute import (
     out_of_memory_error,
     probe_model,
 )
-from ..inference import Evaluator
+from ..inference import make_meters
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch
 from ..plan import RunPlan, build_run_plan
 from ..saving import RunState, full_finetune, load_run_state, refuse_changes
@@ -93,9 +93,9 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
     ):
         capabilities = probe_model(model, run_plan.settings)
         sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
-        evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.validation) else None
+        meters = make_meters(run_plan, model, capabilities, job)
         monitor = MachineMonitor(base.device, job.log)
-        callback = RunCallback(run_plan, segment.state, evaluator, sums, monitor, job)
+        callback = RunCallback(run_plan, segment.state, meters, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
         with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
@@ -117,6 +117,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
             callback.last_saved,
             callback.save_error,
             describe_model(run_plan, model, capabilities),
+            callback.recalls.measured,
             divergence,
         )
         is_restarted = callback.controller.restart is not None and divergence is None
@@ -189,7 +190,11 @@ def _announce(
                 first_step=segment.state.step,
                 rates=rates.all(callback.step_log.rates_used()),
                 settings=settings.values(),
-                earlier=(*read_steps(segment.state.graph), *read_evaluations(segment.state.graph)),
+                earlier=(
+                    *read_steps(segment.state.graph),
+                    *read_evaluations(segment.state.graph),
+                    *segment.state.recalls,
+                ),
                 disk=data.report.disk.words() if data.report.disk else "",
                 evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=plan_checks.sample_interval(settings, plan),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ...core.html import html
-from ...core.jobs import JobEnded, PhaseFigures, Stage, phase_table
+from ...core.jobs import JobEnded, PhaseFigures, RecallMeasured, Stage, part_table, phase_table, recall_table
+from ...records.report import draw_recall_strip
 from ...train_utils import time_of_day
 from .links import link_settings
 
@@ -69,6 +70,18 @@ def phases(measured: Sequence[PhaseFigures]) -> Markup:
     return table(rows[0], rows[1:]) if rows else Markup()
 
 
+def recall(measured: Sequence[RecallMeasured]) -> Markup:
+    """The recall along the data at the last measurement, and a table of all; empty if it was never measured."""
+    rows = recall_table(measured)
+    if not rows:
+        return Markup()
+    last = measured[-1]
+    title = f"Recall at step {last.step}, from the beginning of the data to the end: {last.learned.recall:.0%}"
+    strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
+    by_part = fold("By chapter or file", table(parts[0], parts[1:])) if parts else Markup()
+    return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
+
+
 def curve(picture: str) -> Markup:
     """A loss curve, with the switch between steps and epochs if its axis has both; clicks.js keeps the choice."""
     return Markup(picture) + (Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup())
@@ -97,12 +110,17 @@ def legend(colors: Iterable[tuple[str, str]]) -> Markup:
     return Markup(" ").join(entry.format(color, label) for color, label in colors)
 
 
+def fold(title: str, content: str) -> Markup:
+    """HTML that is folded behind a line."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, Markup(content))
+
+
 def fold_long_list(text: str, max_chars: int = 160) -> Markup:
     """A text as HTML; a long list after a colon is folded under the words before the colon."""
     head, colon, rest = text.partition(": ")
     if len(text) <= max_chars or not colon:
         return Markup("{}").format(text)
-    return Markup("<details><summary>{}</summary>{}</details>").format(head, rest)
+    return fold(head, escape(rest))
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> Markup:

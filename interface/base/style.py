@@ -33,6 +33,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
   background: var(--border-color-primary);}
 .tp-bar i {display: block; height: 100%; background: var(--color-accent);}
 .tp-curve {width: 100%; height: auto; display: block; margin-top: 6px;}
+.tp-recall {width: 100%; height: 22px; display: block; margin: 2px 0 8px;} .tp-recall-cell {fill: #2f9e5b;}
 .tp-curve polyline {fill: none; stroke-linejoin: round;}
 .tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
 .tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import cycle
 
-from ...core.jobs import EvaluationDone, Step
+from ...core.jobs import EvaluationDone, RecallMeasured, Step
 from ...records.report import steps_per_epoch, svg
 from ..base import markup
 
@@ -17,7 +17,9 @@ MAX_POINTS, MAX_DOTS, STEPS_PER_POINT = 240, 40, 25
 COLORS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
 
 
-def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> str:
+def run_charts(
+    steps: Sequence[Step], evaluations: Sequence[EvaluationDone], recalls: Sequence[RecallMeasured]
+) -> str:
     """All charts of a run that have data."""
     intervals = _intervals(steps)
     perplexities = [(e.step, e.perplexity) for e in evaluations]
@@ -30,6 +32,10 @@ def run_charts(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> 
         "Validation perplexity": {"perplexity": perplexities},
         "Validation: tokens predicted correctly, %": {"right": accuracies},
         "Context gain": {"context gain": gains},
+        "Recall, %": {
+            "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
+            "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
+        },
         "Gradient norm": {"gradient norm": _gradient_norms(intervals)},
         "Learning rate used": {"learning rate": rates},
     }

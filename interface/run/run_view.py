@@ -20,6 +20,7 @@ from ...core.jobs import (
     MachineUse,
     Note,
     PlanChanged,
+    RecallMeasured,
     Request,
     RunPlanned,
     SampleGenerated,
@@ -74,6 +75,7 @@ class RunView:
         self._end: JobEnded | None = None
         self._pace = EtaEstimator()
         self._evaluations: list[EvaluationDone] = []
+        self._recalls: list[RecallMeasured] = []
         self._samples: list[SampleGenerated] = []
         self._machine: MachineUse | None = None
 
@@ -110,6 +112,7 @@ class RunView:
             markup.paragraph(describe_trend(self._steps, steps), quiet=True),
             markup.paragraph(self._machine_line(), quiet=True),
             self._loss_curve(),
+            markup.recall(self._recalls),
             markup.phases(measure_phases(self._steps, self._evaluations)),
             self._messages_html(),
         ]
@@ -118,7 +121,7 @@ class RunView:
 
     def extra_charts(self) -> str:
         """The charts of the folded part 'More curves'."""
-        return run_charts(self._steps, self._evaluations)
+        return run_charts(self._steps, self._evaluations, self._recalls)
 
     def samples(self) -> str:
         """The table of sample answers."""
@@ -135,8 +138,11 @@ class RunView:
                 self._planned = event
                 self._steps = [earlier for earlier in event.earlier if isinstance(earlier, Step)]
                 self._evaluations = [done for done in event.earlier if isinstance(done, EvaluationDone)]
+                self._recalls = [measured for measured in event.earlier if isinstance(measured, RecallMeasured)]
             case EvaluationDone():
                 self._evaluations.append(event)
+            case RecallMeasured():
+                self._recalls.append(event)
             case SampleGenerated():
                 self._samples.append(event)
             case MachineUse():
@@ -182,6 +188,7 @@ class RunView:
                 (f"smoothed loss{self._hour_ago_note(progress)}", f"{progress.smoothed:.4f}"),
                 ("loss", f"{progress.loss:.4f}"),
                 *self._validation_figures(),
+                *self._recall_figures(),
                 ("learning rate", f"{progress.learning_rate:.3g}"),
                 ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
@@ -212,6 +219,14 @@ class RunView:
         earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
         figures = [(f"validation loss, step {last.step}{earlier}", f"{last.loss:.4f}")]
         return figures + ([] if last.context_gain is None else [("context gain", f"{last.context_gain:.4f}")])
+
+    def _recall_figures(self) -> list[tuple[str, str]]:
+        """The latest recall, with that of unseen text."""
+        if not self._recalls:
+            return []
+        last = self._recalls[-1]
+        unseen = f", unseen text {last.control.recall:.0%}" if last.control else ""
+        return [(f"recall, step {last.step}{unseen}", f"{last.learned.recall:.0%}")]
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""
@@ -251,8 +266,9 @@ class RunView:
             markup.details("Details", end.details),
         ]
         if self._last is not None:
+            recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))
-            parts += [self._summary(self._last), self._loss_curve(), phases, self._messages_html()]
+            parts += [self._summary(self._last), self._loss_curve(), recall, phases, self._messages_html()]
         return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
     def _summary(self, last: Step) -> str:

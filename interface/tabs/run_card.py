@@ -8,13 +8,12 @@ from markupsafe import Markup
 
 from ...core.html import html
 from ...core.jobs import measure_phases
-from ...records.folder import REPORT, LoraEntry, describe_damage, read_graph, read_log
+from ...records.folder import REPORT, LoraEntry, describe_damage, read_graph, read_log, read_recalls
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
 from ..base import markup
 from .run_list import CHOSEN_BOX, ListedRun
 
-DETAILS = Markup("<details><summary>{}</summary>{}</details>")
 PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in parts %}<li>
 <button type="button" class="tp-use" data-tp-box="{{ box }}" data-tp-text="{{ name }}"
  data-tp-focus="part {{ name }}" aria-pressed="{{ 'true' if name == chosen else 'false' }}">
@@ -32,7 +31,7 @@ def run_card(entry: LoraEntry, chosen: str) -> str:
         chosen,
         markup.paragraph(facts, quiet=True),
         markup.paragraph(verdict) if verdict else "",
-        *_curve_and_phases(entry.folder, damage),
+        *_curves(entry.folder, damage),
         *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),
         _parts(entry, chosen),
         _report(entry.folder),
@@ -51,12 +50,14 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 
-def _curve_and_phases(folder: Path, damage: list[str]) -> tuple[str, str]:
+def _curves(folder: Path, damage: list[str]) -> tuple[str, ...]:
+    """The loss curve, the recall along the data, and the phases of hybrid batching."""
     graph = read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
     curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""
-    return markup.curve(curve), markup.phases(measure_phases(steps, evaluations))
+    phases = markup.phases(measure_phases(steps, evaluations))
+    return markup.curve(curve), markup.recall(read_recalls(folder, damage)), phases
 
 
 def _report(folder: Path) -> str:
@@ -66,4 +67,4 @@ def _report(folder: Path) -> str:
     except (OSError, UnicodeDecodeError):
         return ""
     frame = Markup('<iframe class="tp-report" title="Report" sandbox="" srcdoc="{}"></iframe>').format(page)
-    return DETAILS.format("The whole report", frame)
+    return markup.fold("The whole report", frame)

@@ -1,4 +1,4 @@
-"""Buttons that use the chosen run: resume it, attach its LoRA, and copy its settings to the form."""
+"""Buttons that use the chosen run: resume it, attach its LoRA, copy its settings, and measure its recall."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import gradio as gr
 
+from ...core.engine import RecallRequest
 from ...core.errors import SavingError
-from ...core.jobs import Job
+from ...core.jobs import Job, RecallMeasured
 from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
 from ...settings import files
 from ...settings.parsing import training_settings
@@ -19,7 +20,7 @@ RESUMABLE = ("stopped", "failed", "cut off")
 
 
 class UsePanel:
-    """Resume, Attach, and Copy settings, for the run or checkpoint chosen in the list."""
+    """Resume, Attach, Copy settings and Measure recall, for the run or checkpoint chosen in the list."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
@@ -28,11 +29,15 @@ class UsePanel:
         self.resume_button = gr.Button("Resume", interactive=False, elem_id="tp-runs-resume")
         self._attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
         self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
+        self._recall_button = gr.Button("Measure recall", interactive=enabled, elem_id="tp-runs-recall")
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         add_handler(self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resume")
         add_handler(
             self._attach_button.click, partial(self._on_attach, chosen), {chosen}, status, what="Attaching"
+        )
+        add_handler(
+            self._recall_button.click, partial(self._on_recall, chosen), {chosen}, status, what="Measuring recall"
         )
         outputs = [status, *self._form.components.values()]
         add_handler(
@@ -42,6 +47,20 @@ class UsePanel:
             outputs,
             what="Copying the settings",
         )
+
+    async def _on_recall(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Measure how much of its training data the LoRA continues word for word; the result ends the status."""
+        measured: list[RecallMeasured] = []
+        async for status, events in follow_job(self._context.session, partial(self._start_recall, inputs[chosen])):
+            measured += [event for event in events if isinstance(event, RecallMeasured)]
+            yield markup.join([status, markup.recall(measured)])
+
+    def _start_recall(self, chosen: str | None) -> Job:
+        context, name = self._context, require_choice(chosen)
+        context.check_writable()
+        loras.find_lora(name, context.host.folders.loras)
+        work = partial(context.engine.recall, RecallRequest(name), context.host)
+        return context.session.start("recall", f"Recall of {name}", context.host, work)
 
     def resume_update(self, run: LoraEntry | None) -> Any:
         """Resume can be pressed for a run that is not finished."""

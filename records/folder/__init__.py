@@ -10,6 +10,7 @@ from .filenames import (
     GRAPH_IMAGE,
     LOG,
     PARAMETERS,
+    RECALL,
     REPORT,
     STATE,
     TRAINING_PROMPT,
@@ -32,6 +33,7 @@ from .run_records import (
     read_graph,
     read_log,
     read_parameters,
+    read_recalls,
     read_state,
 )
 
@@ -41,6 +43,7 @@ __all__ = [
     "GRAPH_IMAGE",
     "LOG",
     "PARAMETERS",
+    "RECALL",
     "REPORT",
     "STATE",
     "TRAINING_PROMPT",
@@ -65,6 +68,7 @@ __all__ = [
     "read_graph",
     "read_log",
     "read_parameters",
+    "read_recalls",
     "read_samples",
     "read_state",
     "read_training_prompt",

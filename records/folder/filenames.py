@@ -15,7 +15,8 @@ DATA_SAMPLE = "train_dataset_sample.json"
 SAMPLES = "samples.jsonl"
 REPORT = "report.html"
 NOTES = "notes.txt"
-RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT)
+RECALL = "recall.json"
+RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL)
 """Written anew when a run is resumed; the graph is continued instead."""
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)
 

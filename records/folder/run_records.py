@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from ...core.files import Count, read_record
+from ...core.jobs import RecallMeasured
 from ...core.readable import readable
-from .filenames import GRAPH, LOG, PARAMETERS, STATE, TRAINING_PROMPT
+from .filenames import GRAPH, LOG, PARAMETERS, RECALL, STATE, TRAINING_PROMPT
 
 MAX_DAMAGE_SHOWN = 3
 Ended = Literal["finished", "stopped", "failed"]
@@ -32,6 +33,7 @@ class RunLog(TypedDict, total=False):
     ended_because: str | None
     ended_at: str | None
     verdict: Mapping[str, Any] | None
+    recall: list[RecallMeasured]
 
 
 class _GraphPlace(TypedDict):
@@ -91,6 +93,12 @@ def read_log(folder: Path, damage: list[str] | None = None) -> RunLog:
 
 def read_graph(folder: Path, damage: list[str] | None = None) -> list[GraphRecord]:
     return read_record(folder / GRAPH, list[GraphRecord], [], damage)
+
+
+def read_recalls(folder: Path, damage: list[str] | None = None) -> list[RecallMeasured]:
+    """Read the recall as it was measured last: after the run if it was, otherwise during it."""
+    afterwards = read_record(folder / RECALL, list[RecallMeasured], [], damage)
+    return afterwards or read_log(folder, damage).get("recall", [])
 
 
 def read_state(checkpoint: Path, damage: list[str] | None = None) -> StateRecord:

@@ -6,6 +6,7 @@ from . import curve_png, svg
 from .curve_svg import Mark, draw_curve, steps_per_epoch
 from .graph_file import best_evaluation, graph_entry, read_evaluations, read_steps
 from .late_report import write_missing_report
+from .recall_strip import draw_recall_strip
 from .report import ReportData, render_report
 from .time_estimate import estimate_time
 from .verdict import judge_run, read_verdict
@@ -16,6 +17,7 @@ __all__ = [
     "best_evaluation",
     "curve_png",
     "draw_curve",
+    "draw_recall_strip",
     "estimate_time",
     "graph_entry",
     "judge_run",

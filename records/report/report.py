@@ -19,13 +19,16 @@ from ...core.jobs import (
     LiveSettingsChanged,
     Note,
     PlanChanged,
+    RecallMeasured,
     RunPlanned,
     SampleGenerated,
     Step,
     event_text,
     measure_phases,
+    part_table,
     peak_memory_of,
     phase_table,
+    recall_table,
 )
 from ...settings import presets
 from ...settings.definitions import SETTINGS
@@ -33,6 +36,7 @@ from ...train_utils import duration, known_columns, size
 from ..folder import LoraEntry
 from .curve_svg import Mark, draw_curve
 from .graph_file import read_evaluations, read_steps
+from .recall_strip import draw_recall_strip
 from .report_style import CSS
 from .verdict import judge_run, read_verdict
 
@@ -42,6 +46,7 @@ LISTED_EVENTS = (
     Advice,
     CheckpointSaved,
     EvaluationDone,
+    RecallMeasured,
     PlanChanged,
     LiveSettingsChanged,
     JobEnded,
@@ -104,6 +109,7 @@ def render_report(data: ReportData) -> str:
         event_rows=_event_rows(data),
         phases=phase_table(measure_phases(read_steps(data.graph), read_evaluations(data.graph))),
         evaluation_rows=_evaluation_rows(data.graph),
+        **_recall(data),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(data.plan.settings),
         disk_rows=_disk_rows(data.lora) if data.lora else (),
@@ -120,7 +126,7 @@ def _verdict(data: ReportData) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
     text = read_verdict(data.log)
     if not text and read_steps(data.graph):
-        text = judge_run(data.graph, {}, evaluates=bool(data.plan.evaluate_every)).text
+        text = judge_run(data.graph, {}, evaluates=bool(data.plan.evaluate_every), recalls=_recalls(data)).text
     return text
 
 
@@ -202,6 +208,20 @@ def _evaluation_rows(graph: Sequence[Mapping[str, Any]]) -> list[Row]:
         figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
         rows.append((str(e.step), *figures))
     return known_columns(rows)
+
+
+def _recall(data: ReportData) -> dict[str, Any]:
+    """The recall at each measurement, along the data, and by chapter at the last one."""
+    measured = _recalls(data)
+    return {
+        "recall_rows": recall_table(measured),
+        "part_rows": part_table(measured[-1]) if measured else (),
+        "strip": draw_recall_strip(measured[-1].strip) if measured else "",
+    }
+
+
+def _recalls(data: ReportData) -> list[RecallMeasured]:
+    return [event for event in (*data.plan.earlier, *data.events) if isinstance(event, RecallMeasured)]
 
 
 def _run_rows(data: ReportData) -> list[Row]:

@@ -56,6 +56,7 @@ pre {white-space: pre-wrap; font-size: 0.86rem; margin: 8px 0 0;}
 .tp-phase-name {fill: var(--text); font-size: 12px; paint-order: stroke; stroke: var(--sheet); stroke-width: 4px;}
 .tp-by-step {display: var(--by-step, inline);} .tp-by-epoch {display: var(--by-epoch, none);}
 #by-epoch:checked ~ * {--by-step: none; --by-epoch: inline;}
+.tp-recall {width: 100%; height: 26px; display: block; margin: 8px 0 12px;} .tp-recall-cell {fill: var(--mark);}
 .tp-axis {fill: var(--quiet); font-size: 12px;} .tp-rate-axis {fill: var(--rate);}
 .tp-hover {fill: transparent;} .tp-hover:hover {fill: var(--smoothed);}
 .key {font-size: 0.9rem; color: var(--quiet); margin-top: 8px;}

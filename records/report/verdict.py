@@ -1,18 +1,26 @@
-"""Verdict on how well a run learned, from its training and validation losses."""
+"""Verdict on how well a run learned, from its training and validation losses and its recall."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import quantiles
 from typing import Any, Literal
 
-from ...core.jobs import EvaluationDone, Step
+from ...core.jobs import EvaluationDone, RecallMeasured, Step
 from ...train_utils import plural
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
 VerdictKind = Literal[
-    "could learn more", "about right", "did not learn", "began to memorize", "became worse", "not known"
+    "could learn more",
+    "about right",
+    "did not learn",
+    "began to memorize",
+    "became worse",
+    "learned",
+    "learned by heart",
+    "not known",
 ]
 MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
@@ -20,6 +28,10 @@ LAST_SHARE = 0.25
 """The share of the run that is judged if there are only training losses."""
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
+BY_HEART = 0.5
+"""The recall, above that of unseen text, from which on a text is known by heart."""
+WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
+"""How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,7 @@ def judge_run(
     kept: int = 0,
     *,
     evaluates: bool = False,
+    recalls: Sequence[RecallMeasured] = (),
 ) -> Verdict:
     """Judge a run by the entries of its graph, with the names of its checkpoints by step.
 
@@ -52,11 +65,14 @@ def judge_run(
     """
     steps = read_steps(graph)
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
-    if not steps or len(evaluations) < 2:
+    if steps and len(evaluations) >= 2:
+        verdict = _with_recall(_Judge(steps, evaluations, checkpoints, kept).verdict(), recalls)
+    elif steps and len(recalls) >= 2:
+        verdict = _judge_recall(recalls[0], recalls[-1])
+    else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
-        reason = ONE_EVALUATION if evaluations else missing
-        return _judge_training_losses(steps, reason)
-    return _Judge(steps, evaluations, checkpoints, kept).verdict()
+        verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
+    return replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}")
 
 
 def read_verdict(log: Mapping[str, Any]) -> str:
@@ -141,6 +157,11 @@ class _Judge:
         best = best_evaluation(candidates)
         return self._checkpoints[best.step] if best and best.loss < self._last.loss else ""
 
+    def _gap(self) -> str:
+        """The generalization gap at the end, as a sentence."""
+        gap = self._last.loss - self._training_loss(self._last.step)
+        return f" The generalization gap is {gap:.4f}." if math.isfinite(gap) else ""
+
     def _training_loss(self, step: int) -> float:
         """Return the smoothed loss at a step; for step 0 that of the first step."""
         return self._smoothed.get(max(step, min(self._smoothed)), math.nan)
@@ -158,17 +179,67 @@ class _Judge:
             "training_last": self._training_loss(self._last.step),
         }
         better = self._better_checkpoint() if kind in ("began to memorize", "became worse") else ""
-        return Verdict(kind, f"{_title(kind, evaluation.step)}. {text}", evaluation.step, better, evidence)
+        words = f"{_title(kind, evaluation.step)}. {text}{self._gap()}"
+        return Verdict(kind, words, evaluation.step, better, evidence)
 
 
 def _title(kind: VerdictKind, step: int) -> str:
+    since = f"at step {step}" if step else "from the first step"
     words: dict[VerdictKind, str] = {
-        "began to memorize": f"It began to memorize {f'at step {step}' if step else 'from the first step'}",
+        "began to memorize": f"It began to memorize {since} (overfit)",
         "became worse": "It became worse",
-        "could learn more": "It could learn more",
-        "did not learn": "It did not learn",
+        "could learn more": "It could learn more (underfit)",
+        "did not learn": "It did not learn (underfit)",
     }
-    return words.get(kind, "About right")
+    return words.get(kind, "About right (well fit)")
+
+
+def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
+    """Judge without a validation split, by passages of the training data before the run and after it."""
+    before, after = first.learned, last.learned
+    evidence = {
+        "recall_first": before.recall,
+        "recall_last": after.recall,
+        "passages_loss_first": before.loss,
+        "passages_loss_last": after.loss,
+    }
+    losses = f"The loss of passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
+    if before.loss - after.loss <= MIN_CHANGE * before.loss:
+        text = f"It did not learn (underfit). {losses}. More epochs or a higher learning rate may help."
+        return Verdict("did not learn", text, last.step, "", evidence)
+    by_heart = last.gain - first.gain >= BY_HEART
+    title = "It knows the training data by heart" if by_heart else "It learned"
+    recall = f"it continues {after.recall:.0%} of a passage word for word ({before.recall:.0%} before)"
+    text = f"{title}. {losses}, and {recall}. A validation split would also show how it does on other texts."
+    return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
+
+
+def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
+    """Add the recall of the training data to a verdict that rests on validation losses."""
+    if len(recalls) < 2:
+        return verdict
+    first, last = recalls[0], recalls[-1]
+    unseen = f", and {last.control.recall:.0%} of one that it has not seen" if last.control else ""
+    text = (
+        f" It continues {last.learned.recall:.0%} of a passage of the training data word for word "
+        f"({first.learned.recall:.0%} before){unseen}."
+    )
+    evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}
+    return replace(verdict, text=verdict.text + text, evidence=evidence)
+
+
+def _describe_swings(steps: Sequence[Step]) -> str:
+    """Say so if the loss swings wildly from step to step in the second half of the run; otherwise empty."""
+    losses = [step.loss for step in steps[len(steps) // 2 :] if math.isfinite(step.loss)]
+    if len(losses) < MIN_SWINGING_STEPS:
+        return ""
+    low, *_, high = quantiles(losses, n=10)
+    if high < WIDE_SWING * max(low, 1e-9):
+        return ""
+    return (
+        f" The loss of single steps swings widely, between {low:.2f} and {high:.2f}. A larger batch makes it "
+        "steadier; if the smoothed loss swings as well, lower the learning rate."
+    )
 
 
 def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from training_pro.core.jobs.events import EvaluationDone
+from training_pro.core.jobs import EvaluationDone, RecallFigures, RecallMeasured
 from training_pro.records.report.graph_file import graph_entry
 from training_pro.records.report.verdict import judge_run
 
@@ -32,9 +33,9 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES)
     assert (verdict.kind, verdict.step, verdict.better) == ("began to memorize", 8, "checkpoint-8")
     assert verdict.text == (
-        "It began to memorize at step 8. The validation loss rose from 2.2000 (step 8) to 2.9000 "
+        "It began to memorize at step 8 (overfit). The validation loss rose from 2.2000 (step 8) to 2.9000 "
         "(step 16), while the training loss kept falling from 2.2000 to 1.4000. checkpoint-8 is "
-        "better."
+        "better. The generalization gap is 1.5000."
     )
     assert verdict.evidence == {
         "kept_aside_first": 3.0,
@@ -49,22 +50,25 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 
 def test_a_validation_loss_that_only_rose_means_memorizing_from_the_first_step():
     text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
-    assert text.startswith("It began to memorize from the first step. The validation loss rose")
+    assert text.startswith("It began to memorize from the first step (overfit). The validation loss rose")
 
 
 def test_the_better_checkpoint_is_one_that_still_exists():
     assert judge_run(graph(FALLING, MEMORIZED), {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     gone = judge_run(graph(FALLING, MEMORIZED), {16: "checkpoint-16"})
     assert gone.better == ""
-    assert gone.text.endswith("No checkpoint near step 8 is left. To get one, train again and stop at that step.")
+    advice = "No checkpoint near step 8 is left. To get one, train again and stop at that step."
+    assert advice in gone.text
     kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
-    assert kept.text.endswith("The saved LoRA is from step 8, before that.")
+    assert "The saved LoRA is from step 8, before that." in kept.text
 
 
 def test_it_could_learn_more_while_both_fall():
     verdict = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
     assert (verdict.kind, verdict.better) == ("could learn more", "")
-    assert verdict.text.startswith("It could learn more. The validation loss was still falling at the end")
+    assert verdict.text.startswith(
+        "It could learn more (underfit). The validation loss was still falling at the end"
+    )
 
 
 @pytest.mark.parametrize("last", [2.19, 2.21])
@@ -79,8 +83,9 @@ def test_where_nothing_changed_it_is_not_about_right(last):
     verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (verdict.kind, verdict.better) == ("did not learn", "")
     assert verdict.text == (
-        "It did not learn. The validation loss is the same as before the start: 3.0000 (step 0), "
-        f"{last:.4f} (step 16). More epochs or a higher learning rate may help."
+        "It did not learn (underfit). The validation loss is the same as before the start: 3.0000 (step 0), "
+        f"{last:.4f} (step 16). More epochs or a higher learning rate may help. "
+        f"The generalization gap is {last - 2:.4f}."
     )
 
 
@@ -137,3 +142,47 @@ def test_nan_is_left_out():
     broken = {**MEMORIZED, 20: math.nan}
     assert judge_run(graph({**FALLING, 20: math.nan}, broken), NAMES).step == 8
     assert judge_run(graph({1: math.nan}, {}), {}).text == "No step has a valid loss."
+
+
+def recall(step, share, loss, unseen=None):
+    figures = RecallFigures(passages=16, recall=share, verbatim=0, longest=9, loss=loss)
+    control = None if unseen is None else replace(figures, recall=unseen)
+    return RecallMeasured(step=step, epoch=0.0, why="planned", learned=figures, control=control)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "words"),
+    [
+        (recall(16, 0.83, 0.4), "learned by heart", "It knows the training data by heart. The loss of passages"),
+        (
+            recall(16, 0.12, 2.1),
+            "learned",
+            "It learned. The loss of passages of the training data went from 3.0000",
+        ),
+        (recall(16, 0.02, 2.99), "did not learn", "It did not learn (underfit). The loss of passages"),
+    ],
+)
+def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, words):
+    verdict = judge_run(graph(LEVEL, {}), NAMES, recalls=[recall(0, 0.02, 3.0), last])
+    assert verdict.kind == kind
+    assert verdict.text.startswith(words)
+    assert verdict.evidence["recall_last"] == last.learned.recall
+
+
+def test_recall_stands_beside_the_validation_losses():
+    recalls = [recall(0, 0.02, 3.0, 0.01), recall(16, 0.83, 0.4, 0.03)]
+    verdict = judge_run(graph(FALLING, MEMORIZED), NAMES, recalls=recalls)
+    assert verdict.kind == "began to memorize"
+    assert verdict.text.endswith(
+        "It continues 83% of a passage of the training data word for word (2% before), and 3% of one that "
+        "it has not seen."
+    )
+
+
+def test_wild_swings_of_the_loss_are_told():
+    wild = {step: 0.5 if step % 2 else 4.0 for step in range(1, 61)}
+    assert "swings widely, between 0.50 and 4.00" in judge_run(graph(wild, {}), NAMES).text
+    steady = {step: 3.0 - step / 100 for step in range(1, 61)}
+    assert "swings" not in judge_run(graph(steady, {}), NAMES).text
+    short = {step: wild[step] for step in range(1, 11)}
+    assert "swings" not in judge_run(graph(short, {}), NAMES).text

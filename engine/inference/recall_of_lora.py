@@ -1,0 +1,93 @@
+"""Recall of the training data by a saved LoRA, beside that of the model without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.engine import RecallRequest
+from ...core.errors import DataError, SavingError
+from ...core.files import read_json, write_json
+from ...core.host import Host, ModelCard, get_model_card
+from ...core.jobs import Advice, Job, JobEnded, RecallMeasured, Request, Stage, recall_text
+from ...data.examples import MIN_PASSAGE_TOKENS
+from ...data.prepare import TrainingData, prepare
+from ...records.folder import LOG, PARAMETERS, RECALL, run_folder_of
+from ...settings import files
+from ...settings.definitions import TrainingSettings
+from ...settings.parsing import training_settings
+from ..compute import probe_model, use_packed_attention
+from ..lora import loaded_lora, lora_folder, without_loras
+from ..tokenizer import make_working_tokenizer
+from .eval_loop import BatchLimit, EvalLoop
+from .recall import RecallMeter, RecallScores, pick_recall_passages, summarize, summarize_by_part
+
+BATCH_LIMIT = BatchLimit(tokens=2048)
+DATA_CHANGED = (
+    "The data are not those that the LoRA was trained on: a file, the tokenizer or the way texts are sliced has "
+    "changed. Passages that it never saw count as training data."
+)
+
+
+def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
+    """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
+    folder, card = lora_folder(request.lora, host), get_model_card(host)
+    run_folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
+    run_folder = next(run_folders, folder)
+    settings, log = _run_settings(run_folder, host), read_json(run_folder / LOG, {})
+    data = _prepare(settings, host, card, job)
+    if log.get("data_fingerprint", "") not in ("", data.examples.digest()):
+        job.log.append(Advice(text=DATA_CHANGED))
+    passages = pick_recall_passages(data, request.passages, card)
+    if not passages[0]:
+        raise DataError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
+    measured: list[RecallMeasured] = []
+    with without_loras(host) as (base, _), use_packed_attention(base):
+        for lora in (None, folder):
+            job.log.append(Stage(text=f"Measuring recall {'with' if lora else 'without'} the LoRA"))
+            with loaded_lora(base, lora, str(request.lora)) as model:
+                scores = RecallMeter(_eval_loop(model, settings, job), *passages).measure()
+            if scores is None:
+                return JobEnded(outcome="stopped", text="Nothing was saved.")
+            measured.append(_as_event(scores, log if lora else {}))
+            job.log.append(measured[-1])
+    write_json(folder / RECALL, [event.as_log() for event in measured])
+    without = f"{measured[0].learned.recall:.0%}"
+    return JobEnded(outcome="finished", text=f"{recall_text(measured[-1])}. Without the LoRA: {without}.")
+
+
+def _run_settings(folder: Path, host: Host) -> TrainingSettings:
+    """The settings that the LoRA was trained with, which say what its data were."""
+    if not (folder / PARAMETERS).is_file():
+        raise SavingError(
+            f"{folder.name} has no {PARAMETERS}, so its training data are not known. Choose a LoRA that was "
+            "trained with Training PRO."
+        )
+    return training_settings(files.load_settings(folder / PARAMETERS, host.folders.datasets).values)
+
+
+def _prepare(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
+
+    def say(text: str, share: float | None) -> None:
+        job.log.append(Stage(text=text, share=share))
+
+    return prepare(settings, host.folders, card, tokenizer, say, keep=not host.read_only_reason)
+
+
+def _eval_loop(model: Any, settings: TrainingSettings, job: Job) -> EvalLoop:
+    return EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
+
+
+def _as_event(scores: RecallScores, log: Mapping[str, Any]) -> RecallMeasured:
+    """The scores as an event, with the step and epoch that a log says."""
+    return RecallMeasured(
+        step=int(log.get("current_steps", 0)),
+        epoch=float(log.get("epoch", 0.0)),
+        why="asked",
+        learned=summarize(scores.learned),
+        control=summarize(scores.control) if scores.control else None,
+        strip=tuple(score.recall for score in scores.learned),
+        parts=summarize_by_part(scores.learned),
+    )

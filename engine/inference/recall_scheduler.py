@@ -1,0 +1,80 @@
+"""Recall during a run: when it is measured, and how it is recorded."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from ...core.errors import first_line
+from ...core.jobs import Advice, Job, RecallMeasured, Stage, Trigger
+from ..plan import RunPlan
+from .recall import RecallMeter, RecallScores, summarize, summarize_by_part
+
+MAX_SHARE = 0.05
+"""The largest share of an epoch's time that measuring after it may take."""
+FORWARD_SHARE = 1 / 3
+"""The time of a token that is only read, as a share of that of a token that is learned."""
+MEASURING = "Measuring recall"
+
+
+class RecallScheduler:
+    """Decides when to measure recall, and keeps the results."""
+
+    def __init__(
+        self, run_plan: RunPlan, meter: RecallMeter | None, earlier: Sequence[RecallMeasured], job: Job
+    ) -> None:
+        """Without passages there is no meter; `earlier` are the measurements of the run that this one resumes."""
+        self._meter, self._log = meter, job.log
+        self.measured = list(earlier)
+        self._epoch = run_plan.plan.steps_per_epoch
+        self._every = self._epoch * epochs_between(
+            meter.tokens if meter else 0, sum(run_plan.data.examples.lengths())
+        )
+
+    def measure_at_start(self, step: int) -> None:
+        """Measure before the first step; a run that resumes has that figure."""
+        if not self.measured:
+            self._measure(step, "start")
+
+    def measure_after(self, step: int, *, last: bool, asked: bool) -> None:
+        """Measure after the last step, after an epoch whose turn it is, and when the user asked for it."""
+        if last or asked or step % self._every == 0:
+            self._measure(step, "end" if last else "asked" if asked else "planned")
+
+    def _measure(self, step: int, occasion: Trigger) -> None:
+        """Measure and record the result; a failure is logged, and the run continues."""
+        if self._meter is None:
+            return
+        self._log.append(Stage(text=MEASURING))
+        started = time.monotonic()
+        scores = None
+        try:
+            scores = self._meter.measure()
+        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
+            self._log.append(
+                Advice(text=f"Measuring recall after step {step} failed. The run continues: {first_line(error)}")
+            )
+        if scores is not None:
+            event = self._as_event(scores, step, occasion, time.monotonic() - started)
+            self.measured.append(event)
+            self._log.append(event)
+        if occasion != "end":
+            self._log.append(Stage(text="Training"))
+
+    def _as_event(self, scores: RecallScores, step: int, occasion: Trigger, seconds: float) -> RecallMeasured:
+        return RecallMeasured(
+            step=step,
+            epoch=step / self._epoch,
+            why=occasion,
+            learned=summarize(scores.learned),
+            control=summarize(scores.control) if scores.control else None,
+            strip=tuple(score.recall for score in scores.learned),
+            parts=summarize_by_part(scores.learned),
+            seconds=seconds,
+        )
+
+
+def epochs_between(measured_tokens: int, epoch_tokens: int) -> int:
+    """Return the epochs from one measurement to the next, so that it takes at most `MAX_SHARE` of their time."""
+    return max(1, math.ceil(FORWARD_SHARE * measured_tokens / (MAX_SHARE * max(epoch_tokens, 1))))
