@@ -14,6 +14,7 @@ from .json_rows import Row, Table
 from .process import MAX_DEPTH, Budget, read_item, read_items
 
 BATCH_ROWS = 256
+PART_BYTES = 4_000_000
 
 
 def read_table(path: Path, name: str) -> Table:
@@ -58,8 +59,15 @@ def read_batches(path: str, name: str) -> Iterator[Columns]:
                 f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Drop that column."
             )
         for batch in file.iter_batches(BATCH_ROWS):
-            yield _read_columns(batch, first)
-            first += batch.num_rows
+            for part in _small_parts(batch):
+                yield _read_columns(part, first)
+                first += part.num_rows
+
+
+def _small_parts(batch: Any) -> Iterator[Any]:
+    """A batch in parts of a few MB: as values of Python its texts are several times in memory."""
+    rows = max(1, BATCH_ROWS * PART_BYTES // max(batch.nbytes, 1))
+    return (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
 
 
 def _depth(kind: Any) -> int:

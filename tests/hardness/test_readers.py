@@ -302,13 +302,17 @@ def odd_values() -> list[object]:
     ]
 
 
+def odd_table(number: int, rows: int, dictionary: bool) -> bytes:
+    return table(odd_values()[number], rows, dictionary)
+
+
 def hostile(kind: str) -> st.SearchStrategy[bytes]:
     broken = mutated(example_bytes(kind))
     if kind == "db":
         return st.one_of(broken, st.sampled_from(QUERIES).map(database))
     if kind == "parquet":
         sizes = st.sampled_from([1, 300, 100_000])
-        return st.one_of(broken, st.builds(table, st.sampled_from(odd_values()), sizes, st.booleans()))
+        return st.one_of(broken, st.builds(odd_table, st.integers(0, 7), sizes, st.booleans()))
     texts = repeated(kind).map(partial(packed, kind))
     return st.one_of(broken, texts, st.binary(max_size=300))
 

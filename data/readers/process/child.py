@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Literal
 
@@ -27,7 +28,8 @@ from .frames import pack, read_frame, unpack, write_frame
 
 ReplyKind = Literal["item", "end", "refused", "failed"]
 READERS_PACKAGE = __package__.rpartition(".")[0]
-SPARE_ADDRESSES = 4 << 30  # bytes; threads and allocators reserve much that they never use
+SPARE_BYTES, SPARE_BYTES_OF_ARROW = 50_000_000, 4 << 30
+"""Above the memory of the budget: Arrow's allocator and threads reserve much that they never use."""
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Stream:
     budget: Budget
     seconds: float = 0.0
     characters: int = 0
+    most_data: int | None = None  # bytes of this process; None where the system doesn't tell
 
 
 def serve() -> None:
@@ -69,7 +72,16 @@ def _receive(stream: BinaryIO, requests: SimpleQueue[Sequence[Any]]) -> None:
 def _open(function: str, arguments: Sequence[Any], limits: Sequence[Any]) -> Stream:
     module, _, name = function.rpartition(".")
     make_items = getattr(importlib.import_module(f"{READERS_PACKAGE}.{module}"), name)
-    return Stream(make_items(*arguments), Budget(*limits))
+    budget, data = Budget(*limits), _data_bytes()
+    spare = SPARE_BYTES_OF_ARROW if module == "parquet" else SPARE_BYTES
+    return Stream(make_items(*arguments), budget, most_data=data and data + budget.memory + spare)
+
+
+def _data_bytes() -> int | None:
+    """Bytes of writable memory, as Linux counts them against its limit."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGESIZE")
+    return None
 
 
 def _reply(number: int, stream: Stream) -> tuple[bytes, bytes]:
@@ -108,5 +120,6 @@ def _limit_process(stream: Stream) -> None:
         seconds = time.process_time() + stream.budget.seconds - stream.seconds
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds) + 1, most))
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (stream.budget.memory + SPARE_ADDRESSES, most))
+        if stream.most_data:
+            _, most = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (stream.most_data, most))
