@@ -15,6 +15,8 @@ from .atomic_files import parse_json
 MAX_NUMBER = 2**53
 """Whole numbers up to this one have an exact float; no count or time of ours comes near it."""
 MAX_FLOAT = 1e300
+PLAIN_NUMBER = 10**9
+"""A number from 0 to this one is within all bounds that are declared."""
 LAST_SECOND = 2**32 - 1
 """A time in 2106, which every system can write as a date."""
 UNIONS = (Union, types.UnionType)
@@ -136,7 +138,10 @@ def _check_fields(value: Any, declared: Any, place: str, damage: list[str]) -> A
     hints = declared_types(declared)
     found: list[str] = []
     checked = {
-        key: _or_leave_out(item, hints.get(key, Any), f"{place}: {key}", found) for key, item in value.items()
+        key: item
+        if _is_plainly_right(item, hints.get(key, Any))
+        else _or_leave_out(item, hints.get(key, Any), f"{place}: {key}", found)
+        for key, item in value.items()
     }
     values = {key: item for key, item in checked.items() if item is not _LEFT_OUT}
     if missing := _required_keys(declared) - values.keys():
@@ -147,6 +152,22 @@ def _check_fields(value: Any, declared: Any, place: str, damage: list[str]) -> A
     damage += [f"{place} has an unknown value {quote(key)}." for key in values.keys() - hints.keys()]
     make: Callable[..., Any] = declared
     return make(**{key: item for key, item in values.items() if key in hints})
+
+
+def _is_plainly_right(value: Any, declared: Any) -> bool:
+    """Whether a value is of a right type and within all bounds, said fast: a curve has thousands of them."""
+    kind = type(value)
+    return kind in _plain_types(declared) and (kind not in (int, float) or 0 <= value <= PLAIN_NUMBER)
+
+
+@lru_cache(maxsize=256)
+def _plain_types(declared: Any) -> frozenset[type]:
+    """The types whose values need no further look; none for a declaration that has parts."""
+    if get_origin(declared) is Annotated:
+        return _plain_types(get_args(declared)[0])
+    if get_origin(declared) in UNIONS:
+        return frozenset().union(*map(_plain_types, get_args(declared)))
+    return frozenset({int, float} if declared is float else {declared} if declared in NAMES else ())
 
 
 @lru_cache(maxsize=64)
