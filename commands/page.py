@@ -61,6 +61,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
     refuse_used_port(args.port)
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = (
+        "False"  # some versions send at their start what a page can't turn off
+    )
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page, guard_middleware
 

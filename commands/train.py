@@ -24,7 +24,7 @@ from ..settings import files, flags, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.legacy_settings import LoadedSettings
 from ..settings.parsing import training_settings
-from . import options, several_runs
+from . import options, run_queue
 from .options import handle_end_signals, say
 
 FORWARDED_SIGNAL_SECONDS = 10
@@ -44,12 +44,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
     """Train one run for each settings file."""
-    runs = several_runs.read_files(args.settings, partial(read_settings, args, host))
+    runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
     engine, resume = options.make_engine(args), args.resume or ""
     check_start = partial(engine.check_start, host=host, resume=resume)
-    queue = several_runs.check_runs(args.settings, runs, host.card().name, check_start)
+    queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
     train = partial(train_and_print, host=host, engine=engine, resume=resume)
-    return several_runs.train_queue(args.settings, queue, train)
+    return run_queue.train_queue(args.settings, queue, train)
 
 
 def train_and_print(

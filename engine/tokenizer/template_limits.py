@@ -422,7 +422,8 @@ class LimitedTemplates:
         self.used = True
         if (template := self._compiled.get(text)) is None:
             template = self._compiled[text] = self._compile_anew(text)
-        budget: Budget = template.environment.budget  # type: ignore[attr-defined]
+        environment: Any = template.environment
+        budget: Budget = environment.budget
         budget.work = budget.text = 0
         return template
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ...core.html import html
 from ...core.jobs import JobEnded, PhaseFigures, RecallMeasured, Stage, part_table, phase_table, recall_table
@@ -111,8 +111,8 @@ def legend(colors: Iterable[tuple[str, str]]) -> Markup:
 
 
 def fold(title: str, content: str) -> Markup:
-    """HTML that is folded behind a line."""
-    return Markup("<details><summary>{}</summary>{}</details>").format(title, Markup(content))
+    """Content that is folded behind a line."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, content)
 
 
 def fold_long_list(text: str, max_chars: int = 160) -> Markup:
@@ -120,7 +120,7 @@ def fold_long_list(text: str, max_chars: int = 160) -> Markup:
     head, colon, rest = text.partition(": ")
     if len(text) <= max_chars or not colon:
         return Markup("{}").format(text)
-    return fold(head, escape(rest))
+    return fold(head, rest)
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> Markup:

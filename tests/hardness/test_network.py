@@ -38,6 +38,16 @@ def watch(event, args):
         raise OSError("no network here")
 
 sys.addaudithook(watch)
+
+# The sitecustomize that this one hides, such as that of the webui's pins.
+import os
+import runpy
+
+for folder in sys.path:
+    other = os.path.join(folder, "sitecustomize.py")
+    if os.path.isfile(other) and os.path.realpath(other) != os.path.realpath(__file__):
+        runpy.run_path(other)
+        break
 """
 
 

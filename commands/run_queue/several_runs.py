@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..core import dist_env
-from ..core.errors import SettingsError, TrainingProError
-from ..core.jobs import Job, Request
-from ..records.queue import Queue
-from ..settings.definitions import TrainingSettings
-from .options import say
+from ...core import dist_env
+from ...core.errors import SettingsError, TrainingProError
+from ...core.jobs import Job, Request
+from ...records.queue import Queue
+from ...settings.definitions import TrainingSettings
+from ..options import say
 
 if TYPE_CHECKING:
-    from ..data.report import DatasetReport
+    from ...data.report import DatasetReport
 
 CheckFn = Callable[[TrainingSettings], "DatasetReport"]
 
