@@ -67,7 +67,7 @@ def judge_run(
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
     if steps and len(evaluations) >= 2:
         verdict = _with_recall(_Judge(steps, evaluations, checkpoints, kept).verdict(), recalls)
-    elif steps and len(recalls) >= 2:
+    elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
         verdict = _judge_recall(recalls[0], recalls[-1])
     else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION

@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(place):
 
 
 def test_events_come_in_order(place):
-    events = run_events(place)
+    events = run_events(place, recall_passages=0)
     kinds = [type(event) for event in events]
     kinds = [kind for kind in kinds if kind not in (Advice, Note, MachineUse)]  # their number may change
     assert kinds == [Stage, Stage, Stage, Stage, RunPlanned, Stage, *[Step] * 4, CheckpointSaved, Stage]

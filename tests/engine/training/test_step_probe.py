@@ -185,7 +185,7 @@ def test_the_time_of_an_evaluation_is_estimated_by_tokens(place, monkeypatch, pa
         clock.now += seen[-1]
 
     monkeypatch.setattr(EvalLoop, "_add_part", add)
-    options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1}
+    options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1, "recall_passages": 0}
     estimate = probe(place, **options)[0].evaluation_seconds
     assert len(seen) == 3
     seen.clear()

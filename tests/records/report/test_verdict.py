@@ -169,6 +169,11 @@ def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, wo
     assert verdict.evidence["recall_last"] == last.learned.recall
 
 
+def test_a_few_steps_are_too_few_to_judge_by_recall():
+    recalls = [recall(0, 0.02, 3.0), recall(2, 0.02, 3.0)]
+    assert judge_run(graph({1: 3.0, 2: 3.0}, {}), NAMES, recalls=recalls).kind == "not known"
+
+
 def test_recall_stands_beside_the_validation_losses():
     recalls = [recall(0, 0.02, 3.0, 0.01), recall(16, 0.83, 0.4, 0.03)]
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES, recalls=recalls)
