@@ -15,4 +15,5 @@ __all__ = [
     "launcher",
     "model_shape",
     "version",
+    "waiting_threads",
 ]
