@@ -83,7 +83,15 @@ def run_file(file: Path, *, long: bool) -> list[Row]:
     """Run one file of proofs, and return its rows."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={scratch}/pytest"]
+        options = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+            f"--basetemp={scratch}/pytest",
+        ]
         marks = [] if long else ["-m", "not long"]
         command = [sys.executable, "-m", "pytest", *options, *marks, str(file.resolve())]
         try:

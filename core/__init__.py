@@ -16,4 +16,5 @@ __all__ = [
     "model_shape",
     "readable",
     "version",
+    "waiting_threads",
 ]

@@ -12,6 +12,7 @@ from training_pro.train_utils import (
     format_count,
     format_times_range,
     head_rows,
+    is_logged,
     known_columns,
     natural_key,
     plural,
@@ -208,3 +209,34 @@ def test_the_examples_of_the_steps_of_an_epoch_are_all_examples(examples, batch,
 def test_columns_without_values_are_left_out_of_a_table():
     assert known_columns([("a", "b", "c"), ("1", "", "-"), ("2", "x", "")]) == [("a", "b"), ("1", ""), ("2", "x")]
     assert known_columns([("a", "b")]) == []
+
+
+def test_the_examples_of_each_step():
+    """Five examples, two a batch, two batches a step: the second step of an epoch has the last example."""
+    plan = StepPlan(5, 2, 2, epochs=2)
+    assert [plan.examples_in_step(step) for step in (1, 2, 3, 4)] == [4, 1, 4, 1]
+    assert plan.repeated_examples == 0
+
+
+def test_examples_are_repeated_for_several_processes_only():
+    plan = StepPlan(5, 2, 1, epochs=1, processes=2)
+    assert plan.repeated_examples == 3
+    assert [plan.examples_in_step(step) for step in (1, 2)] == [4, 4]
+
+
+@pytest.mark.parametrize(("every", "times"), [(1, 11), (3, 5), (5, 3), (10, 2), (11, 2)])
+def test_an_action_runs_before_the_first_step_and_at_the_end(every, times):
+    assert StepPlan(10, 1, 1, epochs=1).occurrences(every) == times
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "logged"),
+    [
+        (3, False, [3, 6, 9, 10]),
+        (3, True, [1, 3, 6, 9, 10]),
+        (20, False, [10]),
+        ("auto", False, list(range(1, 11))),
+    ],
+)
+def test_the_steps_that_are_logged(every, first, logged):
+    assert [step for step in range(1, 11) if is_logged(step, 10, every, first)] == logged

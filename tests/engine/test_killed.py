@@ -27,6 +27,7 @@ RUN = {
     "keep_checkpoints": 2,
     "sample_every": "never",
 }
+TIMES = ("seconds", "eval_seconds")
 VARIANTS = {
     "shuffled": {"packing": "off"},
     "packed": {"packing": "on"},
@@ -43,7 +44,7 @@ def forks():
 
 def curve(folder):
     graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in graph]
+    return [{key: value for key, value in entry.items() if key not in TIMES} for entry in graph]
 
 
 def refuse_broken(folder):
