@@ -721,7 +721,8 @@ class ReportingSettings:
     run_name: str = text(
         "",
         "Run name",
-        "Name of the run in the reporters. Empty is the name of the LoRA. TensorBoard shows the folder instead.",
+        "Name of the run in the reporters. If empty, the name of the LoRA is used. TensorBoard shows the folder "
+        "instead.",
     )
     logging_steps: int | str = integer(
         "auto",

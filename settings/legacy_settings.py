@@ -311,7 +311,7 @@ def _different_schedule(old: _OldFile) -> Iterator[str]:
     """Schedules that have the same name in transformers but another curve here."""
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
-        yield "LR Scheduler: 'polynomial' fell linearly to 0 in the older program, which is 'linear' here."
+        yield "LR Scheduler: in the older program 'polynomial' fell linearly to 0. That is 'linear' here."
     elif name == "cosine_with_restarts":
         yield "LR Scheduler: 'cosine_with_restarts' was 'cosine' in the older program, so it is 'cosine' here."
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):

@@ -12,7 +12,7 @@ from ..readable import quote
 MAX_DEPTH = 30
 """The most folders in a name; each is looked at."""
 MAX_NAME_BYTES = 255
-"""The longest file name of the file systems in use (NTFS, APFS, ext4)."""
+"""The longest file name that the common file systems allow (NTFS, APFS, ext4)."""
 PATH_SEPARATORS = re.compile(r"[/\\:]")
 """Path separators of all systems; a colon follows a drive letter or begins an alternate data stream."""
 IMPOSSIBLE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -46,7 +46,7 @@ def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
 
 
 def _labeled_strip(result: PerplexityMeasured, best: float, worst: float) -> Markup:
-    label = f"{lora_label(result.lora)}: how well {result.dataset} is known along its length"
+    label = f"{lora_label(result.lora)}: how well it knows {result.dataset}, from start to end"
     cells = Markup("").join(_cells(result.stretches, best, worst))
     caption = markup.paragraph(f"{lora_label(result.lora)}{_extremes(result)}")
     return caption + Markup(STRIP).format(width=WIDTH, height=HEIGHT, label=label, cells=cells)
