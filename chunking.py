@@ -96,7 +96,7 @@ class SlicingRules:
 
     def __post_init__(self) -> None:
         if self.room - self.closing < 1:
-            raise ValueError(f"A cutoff of {self.cutoff} leaves no room for text next to BOS and EOS.")
+            raise ValueError(f"A cutoff of {self.cutoff} leaves no room for text besides BOS and EOS.")
 
     @property
     def opening(self) -> int:

@@ -200,6 +200,6 @@ _ACTIONS: Mapping[str, Action] = {
         _clear_prepared, "delete prepared data; it is prepared again when needed", needs_name=False
     ),
     "--slim": Action(_slim, "reduce older checkpoints, or this one, to the LoRA"),
-    "--as": Action(_promote, "make a LoRA NEW of NAME/checkpoint-40", "NEW"),
+    "--as": Action(_promote, "make a LoRA named NEW from NAME/checkpoint-40", "NEW"),
     "--note": Action(_note, "save a note with it; an empty note deletes it", "TEXT"),
 }

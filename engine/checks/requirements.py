@@ -284,7 +284,7 @@ def _shared_seed_problems(settings: TrainingSettings, device: DeviceInfo) -> Ite
     """Processes train on the same split in the same order, and are not connected yet when the data are split."""
     if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield problem(
-            "seed", "Seed -1: several processes would each draw another seed. Enter one yourself, such as 42."
+            "seed", "Seed -1: several processes would each draw a different seed. Enter one yourself, such as 42."
         )
 
 

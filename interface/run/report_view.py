@@ -74,7 +74,7 @@ def _suggestions(report: DatasetReport) -> str:
         values = {key: value for s in changes for key, value in s.values.items()}
         buttons.append(apply_button(f"use all {len(changes)} suggestions", values))
     as_it_is = markup.html_list(f"{_reason(s)} <strong>{escape(s.words)}</strong>, as it is" for s in fitting)
-    title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings fit as they are"
+    title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings are fine as they are"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
     return f"{markup.html_list(buttons)}{folded}"  # not added, since Markup escapes text that is added to it
 

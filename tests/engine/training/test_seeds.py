@@ -103,5 +103,5 @@ def test_check_and_the_probe_use_seed_0_and_reuse_prepared_data(place):
 
 def test_several_processes_can_not_draw_a_seed_together(place, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SettingsError, match="Seed -1: several processes would each draw another seed"):
+    with pytest.raises(SettingsError, match="Seed -1: several processes would each draw a different seed"):
         place.train(data_seed=-1)
