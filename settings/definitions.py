@@ -755,8 +755,8 @@ class MachineSettings:
     packing: str = choice(
         "Packing",
         "Put the examples of a batch in one row without padding. The more their lengths differ, the more time "
-        "this saves. Batch size, steps and losses stay the same. auto uses it if a test at the start shows that the "
-        "model keeps the examples apart.",
+        "this saves. Batch size, steps and losses stay the same. auto uses it if a test at the start shows that "
+        "the model keeps the examples apart.",
         {"auto": "auto", "on": "on", "off": "off"},
         fixed=True,
     )
