@@ -57,7 +57,7 @@ class TrainingProError(Exception):
 
     remedies: tuple[Remedy, ...] = ()
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str = "") -> None:
         super().__init__(readable(message))
 
 

@@ -54,8 +54,8 @@ class RecallMeasured(Event):
         return self.learned.recall - (self.control.recall if self.control else 0.0)
 
     def as_log(self) -> dict[str, Any]:
-        """Return plain values for training_log.json."""
-        return {key: value for key, value in asdict(self).items() if key != "at"}
+        """Return plain values for training_log.json, the same for equal runs."""
+        return {key: value for key, value in asdict(self).items() if key not in ("at", "seconds")}
 
 
 RECALL_COLUMNS = (

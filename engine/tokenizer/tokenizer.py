@@ -25,14 +25,21 @@ from ...chunking import EncodedText, Encoder
 from ...core.errors import ModelError, first_line
 from ...data import arrow_store
 from ...data.rows import CHATML
-from . import mistral_chat_template, slow_offsets, token_bytes
+from . import mistral_chat_template, slow_offsets, template_limits, token_bytes
 from .mistral_chat_template import MistralChatTemplate
 from .slow_offsets import slow_encoder
 from .template_limits import LimitedTemplates, TemplateLimitError, check_transformers
 from .token_bytes import TokenBytes, added_tokens
 
 SOURCE_FILES = tuple(
-    map(Path, (__file__, token_bytes.__file__, slow_offsets.__file__, mistral_chat_template.__file__))
+    Path(file)
+    for file in (
+        __file__,
+        token_bytes.__file__,
+        slow_offsets.__file__,
+        mistral_chat_template.__file__,
+        template_limits.__file__,
+    )
 )
 """Source files that ids and offsets depend on besides the tokenizer itself."""
 MAX_PROBLEM_CHARS = 300
