@@ -54,7 +54,7 @@ def test_suggestions_that_fit_are_folded_with_and_without_others(tmp_path):
         changes = [suggestion for suggestion in report.suggestions if not suggestion.keep]
         page = report_view.html(report)
         assert bool(changes) == bool(number)
-        assert f"<details><summary>Suggestions: {7 - len(changes)} of 7 settings fit" in page
+        assert f"<details><summary>Suggestions: {7 - len(changes)} of 7 settings are fine" in page
         assert "&lt;" not in page
 
 
