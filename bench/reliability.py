@@ -2,9 +2,9 @@
 
     python3 bench/reliability.py [--long] [--pieces FILE] [FILE ...]
 
-Every test file runs in a process of its own. The short form leaves out the tests marked `long`. Finished files are
-kept in the file of pieces, so that the long form can be interrupted: a second call continues after them. `--anew`
-forgets them. A test without the properties of `tests/hardness/conftest.py` counts as one case. Without `--write`,
+Every test file runs in a process of its own. The short form leaves out the tests marked `long` or `hours`. Finished
+files are kept in the file of pieces, so that the long form can be interrupted: a second call continues after them.
+`--anew` forgets them. A test without the properties of `tests/hardness/conftest.py` counts as one case. Without `--write`,
 the table is only printed.
 """
 
@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 
 import package
 
+HOURS = "TRAINING_PRO_HARDNESS_HOURS"  # as in tests/hardness/conftest.py
 PROOFS = package.ROOT / "tests" / "hardness"
 PAGE = package.ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- reliability: begin -->", "<!-- reliability: end -->"
@@ -92,11 +93,18 @@ def run_file(file: Path, *, long: bool) -> list[Row]:
             f"--junitxml={report}",
             f"--basetemp={scratch}/pytest",
         ]
-        marks = [] if long else ["-m", "not long"]
+        marks = ["--timeout=0"] if long else ["-m", "not long"]
+        environment = {**os.environ, **({HOURS: "1"} if long else {})}
         command = [sys.executable, "-m", "pytest", *options, *marks, str(file.resolve())]
         try:
             result = subprocess.run(
-                command, cwd=package.ROOT, capture_output=True, text=True, check=False, timeout=FILE_SECONDS[long]
+                command,
+                cwd=package.ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=FILE_SECONDS[long],
             )
         except subprocess.TimeoutExpired:
             return [Row(f"{title(file.stem)} (did not end)", 1, 1, FILE_SECONDS[long])]

@@ -6,6 +6,7 @@ and `what` where its name does not say it. `bench/reliability.py` reads these.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +17,15 @@ import psutil
 import pytest
 
 MEGABYTE = 1_000_000
+HOURS = "TRAINING_PRO_HARDNESS_HOURS"
+"""Set by `bench/reliability.py --long`: without it, tests marked `hours` are left out."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    too_long = [item for item in items if item.get_closest_marker("hours") and HOURS not in os.environ]
+    if too_long:
+        config.hook.pytest_deselected(items=too_long)
+        items[:] = [item for item in items if item not in too_long]
 
 
 def resident_megabytes() -> float:

@@ -60,7 +60,7 @@ PROGRAM = textwrap.dedent("""
 
 
 @pytest.mark.parametrize(
-    "library", [OPTIONAL[0], *(pytest.param(name, marks=pytest.mark.long) for name in OPTIONAL[1:])]
+    "library", [OPTIONAL[0], *(pytest.param(name, marks=pytest.mark.hours) for name in OPTIONAL[1:])]
 )
 def test_without_an_optional_library_a_run_finishes(tiny, tmp_path, proof, library):
     """The short form tries all of them missing at once, the long form each alone, missing and broken."""

@@ -166,7 +166,7 @@ def test_killed_in_every_phase(killer, proof, record_property):
     kill_in_every_phase(killer, proof, 6, 1)
 
 
-@pytest.mark.long
+@pytest.mark.hours
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_killed_20_times_in_every_phase(killer, proof, record_property, seed):
     record_property("what", "SIGKILL in every phase, and the next start")

@@ -42,7 +42,7 @@ def grew(early: tuple[float, int, int], late: tuple[float, int, int]) -> list[st
     ]
 
 
-@pytest.mark.parametrize(("steps", "early"), [(1_000, 200), pytest.param(50_000, 1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("steps", "early"), [(1_000, 200), pytest.param(50_000, 1_000, marks=pytest.mark.hours)])
 def test_a_long_run_keeps_its_memory(place, proof, record_property, steps, early):
     uses = {}
     every = max(steps // 20, 50)
@@ -61,7 +61,7 @@ def test_a_long_run_keeps_its_memory(place, proof, record_property, steps, early
         )
 
 
-@pytest.mark.parametrize(("runs", "early"), [(10, 4), pytest.param(200, 20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("runs", "early"), [(10, 4), pytest.param(200, 20, marks=pytest.mark.hours)])
 def test_many_runs_in_one_process_keep_its_memory(place, proof, record_property, runs, early):
     host, session, uses = place.host(), Session(), []
     record_property("what", f"{runs} runs in one process, one after another")
