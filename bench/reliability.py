@@ -2,10 +2,10 @@
 
     python3 bench/reliability.py [--long] [--pieces FILE] [FILE ...]
 
-Every test file runs in a process of its own. The short form leaves out the tests marked `long` or `hours`. Finished
-files are kept in the file of pieces, so that the long form can be interrupted: a second call continues after them.
-`--anew` forgets them. A test without the properties of `tests/hardness/conftest.py` counts as one case. Without `--write`,
-the table is only printed.
+Every test file runs in a process of its own. The short form leaves out the tests marked `long` or `hours`.
+Finished files are kept in the file of pieces, so that the long form can be interrupted: a second call continues
+after them. `--anew` forgets them. A test without the properties of `tests/hardness/conftest.py` is one case.
+Without `--write`, the table is only printed.
 """
 
 from __future__ import annotations
