@@ -73,9 +73,8 @@ def prepare(
         loaded = load_datasets(context, settings.what.data)
         loaded_aside = load_datasets(context, settings.aside.eval_data)
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
-    datasets = [prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules)]
-    datasets += [prepare_validation_dataset(context, dataset, rules) for dataset in loaded_aside]
-    data = PreparedDataset.join(datasets)
+    learned = (prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules))
+    data = PreparedDataset.join([*learned, *(prepare_validation_dataset(context, d, rules) for d in loaded_aside)])
     examples, validation = data.training.examples, data.validation.examples
     if not len(examples):
         raise DataError("\n".join(texts(_findings(context, rules, data), "problem")) or _nothing_left(settings))

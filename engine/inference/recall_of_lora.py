@@ -73,7 +73,15 @@ def _prepare(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) 
     def say(text: str, share: float | None) -> None:
         job.log.append(Stage(text=text, share=share))
 
-    return prepare(settings, host.folders, card, tokenizer, say, keep=not host.read_only_reason)
+    return prepare(
+        settings,
+        host.folders,
+        card,
+        tokenizer,
+        say,
+        keep=not host.read_only_reason,
+        is_stopped=lambda: job.control.asked(Request.STOP),
+    )
 
 
 def _eval_loop(model: Any, settings: TrainingSettings, job: Job) -> EvalLoop:
