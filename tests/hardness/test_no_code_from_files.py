@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import io
 import json
-from pathlib import Path
 
 import pytest
-from training_pro import chunking
+from training_pro.core import version
 from training_pro.core.errors import ModelError
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.hosts.tiny import make_tiny
 
-PACKAGE = Path(inspect.getfile(chunking)).parent
 TRANSFORMERS_CLASSES = ("Auto", "Pre", "Llama")
 CODE = "import pathlib\npathlib.Path({mark!r}).write_text('ran')\nclass Own:\n    pass\n"
 
 
 def calls():
     """Every call in our code, with its file and the words of the function that is called."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith(("tests/", "bench/", ".venv/")):
-            continue
+    for path in version.sources():
+        name = path.relative_to(version.ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 yield (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import transformers
+from training_pro.core import version
 from training_pro.core.errors import ModelError
 from training_pro.data.rows.chat_templates import ChatRenderer
 from training_pro.data.rows.row_schema import Chat, Message
@@ -16,7 +15,6 @@ from training_pro.engine.tokenizer import template_limits, tokenizer
 from training_pro.hosts.tiny import make_tiny
 from transformers.utils import chat_template_utils
 
-PACKAGE = Path(inspect.getfile(tokenizer)).parents[2]
 LOOP = "{% for a in range(99999) %}"
 END = "{% endfor %}"
 MILLION = "{% set x = 'a' * 1000000 %}"
@@ -287,9 +285,8 @@ def test_a_row_without_an_end_is_named_and_ends_the_reading(raw):
 def test_chat_templates_are_rendered_in_one_place():
     """Only the function with the limits renders; the format of Mistral is code, not a template."""
     found = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if path.relative_to(PACKAGE).parts[0] not in ("tests", "bench", ".venv")
+        path.relative_to(version.ROOT).as_posix()
+        for path in version.sources()
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("apply_chat_template", "render_jinja_template")
     }
