@@ -44,7 +44,7 @@ HOMES = {
     "tokenizers": {"engine", "hosts"},
     "huggingface_hub": {"downloads"},
     "gradio": {"interface", "script", "bench"},  # script: for the sentence that is left when interface/ fails
-    "matplotlib": {"records"},
+    "matplotlib": {"records", "bench"},
     "modules": {"hosts", "bench"},
 }
 LAZY = {"hosts", "downloads", "script", "commands"}  # these import heavy libraries inside functions only

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import generation, perplexity, recall_of_lora
+from . import eval_loop, generation, perplexity, recall, recall_of_lora
 from .evaluator import EvalScheduler, Evaluator
 from .meters import Meters, make_meters
 from .recall_scheduler import RecallScheduler
@@ -14,9 +14,11 @@ __all__ = [
     "Meters",
     "RecallScheduler",
     "SampleGenerator",
+    "eval_loop",
     "generation",
     "make_meters",
     "perplexity",
+    "recall",
     "recall_of_lora",
     "sampling_mode",
 ]

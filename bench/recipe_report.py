@@ -1,0 +1,300 @@
+"""The report of the recipes: a page with an answer and a table for each question, and plots."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .recipe_arms import CONTEXTS, EXPERIMENTS, Experiment, Metric
+from .recipe_results import Result
+
+MIN_RUNS = 3
+ROUNDING = 1e-9
+LABELS: Mapping[Metric, str] = {
+    "recall": "recall",
+    "validation_loss": "validation loss",
+    "closed_book": "questions answered",
+    "seconds": "seconds",
+}
+LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "seconds"})
+AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
+COMMAND = "python3 bench/recipes.py run --only {name}"
+INTRODUCTION = f"""# What works
+
+Questions that people ask about training, answered by measurement. `python3 bench/recipes.py run` makes the runs,
+and `python3 bench/recipes.py report` makes this page from their results.
+
+How to read it:
+
+- **Recall** is how much of the next 32 tokens of a passage the model continues word for word. The control is the
+  same for text that was not trained on.
+- **Validation loss** is measured on that text, too. All arms are measured by the same blocks, however
+  they were trained.
+- A figure is the median of runs with different seeds, and ± is their range, the largest minus the smallest.
+- Nothing is claimed from fewer than {MIN_RUNS} runs. If two medians differ by no more than the larger of
+  their ranges, the answer is "no difference seen".
+- The runs are short, and the model is small. How far the answers hold for larger models was not measured.
+"""
+
+
+class Group(NamedTuple):
+    """What must be equal for runs to be compared: they differ only in arm and seed."""
+
+    experiment: str
+    data: str
+    text: str
+    model: str
+    equal_by: str
+    budget: float
+
+    def is_untrained(self, arms: Mapping[str, Sequence[Result]]) -> bool:
+        """Whether it holds only the model without a LoRA, which is compared with runs of every budget."""
+        return not self.budget and not any(run.passes for runs in arms.values() for run in runs)
+
+
+class Summary(NamedTuple):
+    """Median and range of a figure over the seeds of an arm."""
+
+    median: float
+    spread: float
+    runs: int
+
+
+def summarize(values: Iterable[float | None]) -> Summary | None:
+    """Summarize the runs that have the figure; None if there is none."""
+    known = [value for value in values if value is not None]
+    return Summary(statistics.median(known), max(known) - min(known), len(known)) if known else None
+
+
+def differ(first: Summary, second: Summary) -> bool:
+    """Whether the medians differ by more than the larger range, each of enough runs."""
+    enough = min(first.runs, second.runs) >= MIN_RUNS
+    difference = abs(first.median - second.median) - max(first.spread, second.spread)
+    return enough and difference > ROUNDING
+
+
+def page(results: Sequence[Result]) -> str:
+    """The whole page, in Markdown."""
+    parts = [INTRODUCTION]
+    parts += [_section(experiment, results) for experiment in EXPERIMENTS.values()]
+    parts.append(_not_measured(results))
+    return "\n".join(parts)
+
+
+def _section(experiment: Experiment, results: Sequence[Result]) -> str:
+    lines = [f"## {experiment.question}", ""]
+    groups = grouped([result for result in results if result.experiment == experiment.name])
+    if not groups:
+        return "\n".join(
+            [*lines, f"Not measured yet. Measure it with `{COMMAND.format(name=experiment.name)}`.", ""]
+        )
+    for group, arms in groups.items():
+        lines += [_describe_group(group), "", *_answers(experiment, arms), "", *_table(experiment, arms), ""]
+    return "\n".join(lines)
+
+
+def grouped(results: Sequence[Result]) -> dict[Group, dict[str, list[Result]]]:
+    """The results by what is equal, then by arm, in the order in which they were run."""
+    groups: dict[Group, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        groups[_group(result)][result.arm].append(result)
+    trained = {group: dict(arms) for group, arms in groups.items() if not group.is_untrained(arms)}
+    for untrained in groups.keys() - trained.keys():
+        peers = [group for group in trained if group._replace(budget=0.0) == untrained]
+        for group in peers:
+            trained[group] = {**groups[untrained], **trained[group]}
+        if not peers:
+            trained[untrained] = dict(groups[untrained])
+    return trained
+
+
+def _group(result: Result) -> Group:
+    """The group of a run. The arms of the law differ in their passes, and are compared all the same."""
+    budget = 0.0 if result.experiment == "law" else result.budget
+    return Group(result.experiment, result.data, result.text, result.model, result.equal_by, budget)
+
+
+def _describe_group(group: Group) -> str:
+    equal = f", {group.budget:,.0f} {group.equal_by} each" if group.budget else ""
+    return f"{group.model}, data `{group.data}` ({group.text}){equal}:"
+
+
+def _answers(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
+    if experiment.name == "law":
+        return _law_answers(arms)
+    return [answer(experiment.metric, {name: _metric(experiment.metric, runs) for name, runs in arms.items()})]
+
+
+def _metric(metric: Metric, runs: Sequence[Result]) -> Summary | None:
+    return summarize(getattr(run, metric) for run in runs if run.outcome == "finished")
+
+
+def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
+    """One sentence: the best arm, and the arms from which it can't be told apart."""
+    known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
+    if len(known) < 2:
+        return f"Not measured yet: fewer than two arms have {MIN_RUNS} runs."
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    best, *others = sorted(known, key=lambda name: sign * known[name].median)
+    equals = [name for name in others if not differ(known[best], known[name])]
+    figure = f"{LABELS[metric]} {_figure(metric, known[best])}"
+    if len(equals) == len(others):
+        return f"No difference seen between {len(known)} arms. The best median is that of {best}, {figure}."
+    also = f" No difference seen between it and {', '.join(equals)}." if equals else ""
+    return f"The best is **{best}**, {figure}.{also}"
+
+
+def _figure(metric: Metric, summary: Summary) -> str:
+    if metric in AS_PERCENT:
+        return f"{summary.median:.1%} ± {summary.spread:.1%}"
+    digits = 1 if metric == "seconds" else 3
+    return f"{summary.median:.{digits}f} ± {summary.spread:.{digits}f}"
+
+
+def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
+    metrics: list[Metric] = ["recall", "validation_loss"]
+    if experiment.metric not in metrics:
+        metrics.append(experiment.metric)
+    heading = ["arm", "runs", "trained tokens", "steps", *(LABELS[metric] for metric in metrics), "control recall"]
+    rows = [heading, ["---"] * len(heading)]
+    for name, runs in arms.items():
+        finished = [run for run in runs if run.outcome == "finished"]
+        diverged = f", {len(runs) - len(finished)} diverged" if len(finished) < len(runs) else ""
+        control = summarize(run.control_recall for run in finished)
+        cells = [name, f"{len(finished)}{diverged}", *_medians(finished)]
+        cells += [_cell(metric, _metric(metric, runs)) for metric in metrics]
+        rows.append([*cells, _cell("recall", control)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _medians(runs: Sequence[Result]) -> list[str]:
+    if not runs:
+        return ["", ""]
+    return [
+        f"{statistics.median(getattr(run, name) for run in runs):,.0f}" for name in ("trained_tokens", "steps")
+    ]
+
+
+def _cell(metric: Metric, summary: Summary | None) -> str:
+    return _figure(metric, summary) if summary else ""
+
+
+class Law(NamedTuple):
+    """recall = start + slope * log2(x), its coefficient of determination and the standard error of the slope."""
+
+    start: float
+    slope: float
+    r_squared: float
+    slope_error: float
+    points: int
+
+
+def fit_law(points: Sequence[tuple[float, float]]) -> Law | None:
+    """Fit recall against log2(x) by least squares; None for fewer than three different x."""
+    usable = [(math.log2(x), y) for x, y in points if x > 0]
+    if len({x for x, _ in usable}) < 3:
+        return None
+    mean_x, mean_y = (statistics.fmean(column) for column in zip(*usable, strict=True))
+    variance = sum((x - mean_x) ** 2 for x, _ in usable)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in usable) / variance
+    start = mean_y - slope * mean_x
+    residual = sum((y - start - slope * x) ** 2 for x, y in usable)
+    total = sum((y - mean_y) ** 2 for _, y in usable)
+    error = math.sqrt(residual / (len(usable) - 2) / variance)
+    return Law(start, slope, 1 - residual / total if total else 0.0, error, len(usable))
+
+
+def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
+    runs = [run for arm in arms.values() for run in arm]
+    enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
+    if len(enough) < MIN_RUNS:
+        return [f"Not measured yet: fewer than {MIN_RUNS} numbers of passes have {MIN_RUNS} runs."]
+    by_passes = fit_law(pass_points(runs))
+    by_context = fit_law(context_points(runs))
+    return [
+        _law_sentence("the number of times that the text is seen", by_passes),
+        _law_sentence("the tokens of the prompt, after the most passes", by_context),
+    ]
+
+
+def _law_sentence(what: str, law: Law | None) -> str:
+    if law is None:
+        return f"For {what}, there are too few values for a fit."
+    return (
+        f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
+        f"percentage points (least squares over {law.points} points, standard error, R² {law.r_squared:.2f})."
+    )
+
+
+def pass_points(runs: Sequence[Result]) -> list[tuple[float, float]]:
+    return [(run.passes, run.recall) for run in runs if run.recall is not None and run.passes > 0]
+
+
+def context_points(runs: Sequence[Result]) -> list[tuple[float, float]]:
+    """Tokens of the prompt and recall, of the runs with the most passes."""
+    most = max((run.passes for run in runs), default=0.0)
+    pairs = [(n, getattr(run, f"recall_{n}")) for run in runs if run.passes == most for n in CONTEXTS]
+    return [(float(n), value) for n, value in pairs if value is not None]
+
+
+def _not_measured(results: Sequence[Result]) -> str:
+    machines, versions = ({getattr(run, name) for run in results} for name in ("machine", "versions"))
+    made = f"{len(results)} runs"
+    if results:
+        made += f", on: {'; '.join(sorted(machines))}. Versions: {'; '.join(sorted(versions))}"
+    return (
+        "## What was not measured\n\n"
+        f"This page rests on {made}. It does not measure how much the model forgets, larger models, images, "
+        "or whether people like what the model writes.\n"
+    )
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Draw a plot for each experiment that has runs, and return their files."""
+    drawn = []
+    for experiment in EXPERIMENTS.values():
+        for number, arms in enumerate(grouped([r for r in results if r.experiment == experiment.name]).values()):
+            path = folder / f"{experiment.name}{f'-{number + 1}' if number else ''}.svg"
+            _draw_law(arms, path) if experiment.name == "law" else _draw_arms(experiment, arms, path)
+            drawn.append(path)
+    return drawn
+
+
+def _figure_and_axes(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _draw_arms(experiment: Experiment, arms: Mapping[str, Sequence[Result]], path: Path) -> None:
+    figure, axes = _figure_and_axes(1 + 0.3 * len(arms))
+    for position, (name, runs) in enumerate(arms.items()):
+        values = [getattr(run, experiment.metric) for run in runs if run.outcome == "finished"]
+        values = [value for value in values if value is not None]
+        axes.plot(values, [position] * len(values), "o", color="tab:blue", alpha=0.5)
+        if values:
+            axes.plot([statistics.median(values)], [position], "|", color="black", markersize=14)
+        axes.text(-0.01, position, name, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
+    axes.set_yticks([])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{LABELS[experiment.metric]}; each point is a run, the line is the median")
+    figure.savefig(path)
+
+
+def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
+    figure, axes = _figure_and_axes(4)
+    points = pass_points([run for runs in arms.values() for run in runs])
+    axes.plot([x for x, _ in points], [y for _, y in points], "o", color="tab:blue", alpha=0.5)
+    if law := fit_law(points):
+        ends = [min(x for x, _ in points), max(x for x, _ in points)]
+        axes.plot(ends, [law.start + law.slope * math.log2(x) for x in ends], color="black")
+        axes.set_title(f"{law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} points for each doubling")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("times that the text is seen")
+    axes.set_ylabel("recall")
+    figure.savefig(path)

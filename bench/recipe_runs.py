@@ -1,0 +1,251 @@
+"""One run of the recipes: train a LoRA, measure what it knows, and return the row of the results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.engine import AnswerRequest
+from ..core.jobs import Job, Step
+from ..data.examples import Example, Passage
+from ..data.prepare import TrainingData, prepare
+from ..data.rows import chat_prompt_style
+from ..engine.compute import DivergenceError, probe_model, use_packed_attention
+from ..engine.inference import eval_loop, generation, recall
+from ..engine.lora import loaded_lora, without_loras
+from ..engine.peft_engine import PeftEngine
+from ..engine.tokenizer import make_working_tokenizer
+from ..hosts.standalone import StandaloneHost, standalone_folders
+from ..settings.definitions import TrainingSettings
+from ..settings.parsing import training_settings
+from .recipe_arms import ALL_LINEAR, BASE, CONTEXTS, Arm, Run
+from .recipe_results import Key, Result
+from .recipe_texts import RecipeData, is_exact, read_data
+
+NAME = "recipe"
+PASSAGES, MEASURED_CUTOFF, ANSWER_TOKENS = 48, 64, 24
+BATCH_LIMIT = eval_loop.BatchLimit(tokens=1024)
+DATA_SEED = 1
+QUIET = {
+    "eval_share": 0, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False, "backup_minutes": 0,
+    "gradient_checkpointing": "off", "keep_awake": False, "if_exists": "replace",
+}  # fmt: skip
+"""Nothing is measured, saved or generated during a run: all is measured after it, the same way for every arm."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long the runs of a series are."""
+
+    chars: int
+    tokens: int
+    passes: float
+
+
+@dataclass
+class Lab:
+    """Where runs are made: the model, a folder of its own, and the size of the runs."""
+
+    host: StandaloneHost
+    size: Size
+    text: Path | None
+
+    @staticmethod
+    def open(model: Path, folder: Path, size: Size, text: Path | None) -> Lab:
+        host = StandaloneHost(standalone_folders(folder), model=str(model))
+        host.folders.datasets.mkdir(parents=True, exist_ok=True)
+        return Lab(host, size, text)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return make_working_tokenizer(self.host.card().tokenizer)
+
+    def data_of(self, run: Run) -> RecipeData:
+        return read_data(run.arm.data, self.size.chars, self.text)
+
+    def key(self, run: Run) -> Key:
+        data = self.data_of(run)
+        model = self.host.card().name
+        budget = self._budget(run)
+        return Key(run.experiment, run.arm.name, data.name, data.digest, model, run.equal_by, budget, run.seed)
+
+    def _budget(self, run: Run) -> float:
+        if run.arm.passes is not None:
+            return float(run.arm.passes)
+        return float(self.size.tokens if run.equal_by == "tokens" else self.size.passes)
+
+    def make(self, run: Run) -> Result:
+        """Train, measure and return the row."""
+        data = self.data_of(run)
+        self._write(data)
+        settings = self._settings(run, data)
+        is_trained = run.arm.passes != 0
+        steps = self._train(settings) if is_trained else []
+        seconds = sum(step.seconds for step in steps or ())
+        figures = _Figures() if steps is None else self._measure(data, is_trained=is_trained, run=run)
+        shutil.rmtree(self.host.folders.loras / NAME, ignore_errors=True)
+        return Result(
+            **self.key(run)._asdict(),
+            outcome="diverged" if steps is None else "finished",
+            trained_tokens=sum(step.tokens for step in steps or ()),
+            passes=float(settings.steps.epochs) if is_trained else 0.0,
+            steps=len(steps or ()),
+            rank=settings.lora.rank if is_trained else 0,
+            seconds=round(seconds, 2),
+            train_loss=round(steps[-1].smoothed, 5) if steps else None,
+            **figures.as_columns(),
+            questions=len(data.questions),
+            machine=_machine(),
+            versions=", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft")),
+        )
+
+    def _write(self, data: RecipeData) -> None:
+        for name, content in data.files.items():
+            (self.host.folders.datasets / name).write_text(content, encoding="utf-8", newline="\n")
+
+    def _settings(self, run: Run, data: RecipeData) -> TrainingSettings:
+        values = {**BASE, **run.arm.changes, **QUIET, "name": NAME, "data": list(data.train), "seed": run.seed}
+        if run.arm.equal_parameters:
+            rank = self._equal_rank(run.arm)
+            values |= {"rank": rank, "alpha": rank}
+        if run.arm.passes is not None or run.equal_by == "passes":
+            return training_settings({**values, "epochs": run.arm.passes or self.size.passes})
+        examples = self._prepare(training_settings(values)).examples
+        return training_settings({**values, "epochs": round(self.size.tokens / sum(examples.lengths()), 4)})
+
+    def _equal_rank(self, arm: Arm) -> int:
+        """The rank at which an arm has as many parameters as `BASE`."""
+        targets: Any = arm.changes["targets"]
+        rank: Any = BASE["rank"]
+        return max(1, round(rank * self._size_of(ALL_LINEAR) / self._size_of(targets)))
+
+    def _size_of(self, names: tuple[str, ...]) -> int:
+        """Parameters of a LoRA of rank 1 on the linear layers with these names."""
+        layers = self.host.loaded_model().model.named_modules()
+        return sum(
+            layer.in_features + layer.out_features for name, layer in layers if name.rsplit(".", 1)[-1] in names
+        )
+
+    def _prepare(self, settings: TrainingSettings) -> TrainingData:
+        folders, card = self.host.folders, self.host.card()
+        return prepare(settings, folders, card, self.tokenizer, lambda text, share: None, keep=False)
+
+    def _train(self, settings: TrainingSettings) -> list[Step] | None:
+        """Train, and return the steps; None if the run diverged."""
+        job = Job("training", NAME)
+        try:
+            ended = PeftEngine().train(settings, self.host, job)
+        except DivergenceError:
+            return None
+        if ended.outcome == "failed":
+            return None
+        if ended.outcome != "finished":
+            raise SystemExit(f"A run ended as '{ended.outcome}': {ended.text}")
+        return [event for event in job.log.since(0) if isinstance(event, Step)]
+
+    def _measure(self, data: RecipeData, *, is_trained: bool, run: Run) -> _Figures:
+        """Measure with the same blocks and passages for every arm."""
+        values = {
+            **BASE, **QUIET, "name": NAME, "data": [data.measured], "eval_data": [data.control],
+            "cutoff": MEASURED_CUTOFF, "data_seed": DATA_SEED,
+        }  # fmt: skip
+        if data.name == "chats":
+            values["cutoff"] = BASE["cutoff"]
+        settings = training_settings(values)
+        measured = self._prepare(settings)
+        learned, control = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        folder = self.host.folders.loras / NAME if is_trained else None
+        contexts = CONTEXTS if run.experiment == "law" else ()
+        with (
+            without_loras(self.host) as (base, _),
+            use_packed_attention(base),
+            loaded_lora(base, folder, NAME) as model,
+        ):
+            loop = eval_loop.EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: False)
+            return _Figures(
+                validation_loss=_mean_loss(loop, measured),
+                recall=_recall(loop, learned),
+                control_recall=_recall(loop, control),
+                by_context={n: _recall(loop, [cut_prompt(each, n) for each in learned]) for n in contexts},
+                closed_book=self._ask(model, data),
+            )
+
+    def _ask(self, model: Any, data: RecipeData) -> float | None:
+        """The share of questions that are answered word for word."""
+        style = chat_prompt_style(self.tokenizer, self.tokenizer.bos)
+        if not data.questions:
+            return None
+        if style is None:
+            raise SystemExit(
+                f"{self.host.card().name} has no chat template, so it can't be asked. Use another model."
+            )
+        model.eval()
+        right, raw_tokenizer = 0, self.tokenizer.tokenizer
+        for question in data.questions:
+            ids = torch.tensor([style.prompt(question.text, self.tokenizer).ids])
+            request = AnswerRequest(question.text, max_tokens=ANSWER_TOKENS, temperature=0)
+            with eval_loop.evaluation_context(model):
+                output = generation.generate_ids(model, ids, request, raw_tokenizer, Job("answer", NAME))
+            reply = raw_tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+            right += is_exact(reply, question.answer)
+        return right / len(data.questions)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    validation_loss: float | None = None
+    recall: float | None = None
+    control_recall: float | None = None
+    by_context: dict[int, float | None] | None = None
+    closed_book: float | None = None
+
+    def as_columns(self) -> dict[str, float | None]:
+        contexts = self.by_context or {}
+        columns = {f"recall_{n}": contexts.get(n) for n in CONTEXTS}
+        columns |= {
+            "validation_loss": self.validation_loss,
+            "recall": self.recall,
+            "control_recall": self.control_recall,
+            "closed_book": self.closed_book,
+        }
+        return {name: None if value is None else round(value, 5) for name, value in columns.items()}
+
+
+def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:
+    with eval_loop.evaluation_context(loop.model):
+        sums = loop.sums(data.validation, [0] * len(data.validation), 1)
+    assert sums is not None
+    return sums.loss
+
+
+def _recall(loop: eval_loop.EvalLoop, passages: list[Passage]) -> float | None:
+    scores = recall.score_passages(loop, passages) if passages else None
+    return recall.summarize(scores).recall if scores else None
+
+
+def cut_prompt(passage: Passage, tokens: int) -> Passage:
+    """The same passage with at most so many tokens of its prompt."""
+    start = max(0, passage.prompt_tokens - tokens)
+    example: Example = passage.example
+    mask = example.loss_mask
+    cut = replace(example, ids=example.ids[start:], loss_mask=None if mask is None else mask[start:])
+    return passage._replace(example=cut, prompt_tokens=passage.prompt_tokens - start)
+
+
+def _machine() -> str:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+    return f"{platform.machine()}, {device}"
+
+
+def describe(result: Result) -> str:
+    """One line for the console."""
+    figures = {"recall": result.recall, "validation loss": result.validation_loss, "answers": result.closed_book}
+    return json.dumps({name: value for name, value in figures.items() if value is not None})

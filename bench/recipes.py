@@ -1,0 +1,118 @@
+"""What works: trains by many recipes on small data, and reports which learned best.
+
+    python3 bench/recipes.py run --small [--minutes 30]        the arms behind the main answers
+    python3 bench/recipes.py run [--only law,facts] [--minutes 480]
+    python3 bench/recipes.py run --text FILE                   another text in place of the story
+    python3 bench/recipes.py report                            writes docs/what-works.md and the plots
+
+Every run is appended to a CSV when it ends, and a run that is in the CSV is skipped, so that a series can be
+stopped and continued at any time. With --minutes, no run starts that would probably not end in time. The
+model is the demo model, which is made under user_data/models if it is not there, or the folder given by --model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import package
+
+MODELS = package.ROOT / "user_data" / "models"
+RESULTS = package.ROOT / "bench" / "recipe_data" / "results.csv"
+PAGE = package.ROOT / "docs" / "what-works.md"
+CHARS, TOKENS, PASSES = 4500, 8000, 2.0
+FIRST_GUESS_SECONDS = 240.0
+
+
+def main() -> None:
+    args = parse_args()
+    if getattr(args, "threads", None):
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is loaded
+    package.load()
+    if args.command == "run":
+        make_runs(args)
+    else:
+        write_report(args)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run, report = commands.add_parser("run"), commands.add_parser("report")
+    for each in (run, report):
+        each.add_argument("--results", type=Path, default=RESULTS)
+    run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
+    run.add_argument("--small", action="store_true", help="only the arms of the small form")
+    run.add_argument("--only", default="", help="names of experiments, separated by commas")
+    run.add_argument("--text", type=Path, help="a text in place of the story")
+    run.add_argument("--minutes", type=float, help="start no run that would probably not end in time")
+    run.add_argument("--seeds", type=int, default=3)
+    run.add_argument("--threads", type=int)
+    run.add_argument("--chars", type=int, default=CHARS, help="characters of data to train on")
+    run.add_argument("--tokens", type=int, default=TOKENS, help="tokens that a run trains on")
+    run.add_argument(
+        "--passes", type=float, default=PASSES, help="passes of a run that is compared at equal passes"
+    )
+    report.add_argument("--page", type=Path, default=PAGE)
+    report.add_argument("--plots", type=Path, help="folder for the plots; beside the CSV if not given")
+    return parser.parse_args()
+
+
+def make_runs(args: argparse.Namespace) -> None:
+    """Make the runs that the CSV does not have yet."""
+    from training_pro.bench import recipe_arms
+
+    names = choose_experiments(args.only, recipe_arms.EXPERIMENTS)
+    from training_pro.bench import recipe_results, recipe_runs
+    from training_pro.hosts.demo_model import make_demo_model
+
+    model = args.model or make_demo_model(MODELS, print)
+    size = recipe_runs.Size(args.chars, args.tokens, args.passes)
+    done = {result.key for result in recipe_results.read_results(args.results)}
+    start, times = time.monotonic(), [FIRST_GUESS_SECONDS]
+    with tempfile.TemporaryDirectory() as scratch:
+        lab = recipe_runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
+        runs = recipe_arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
+        waiting = [run for run in runs if lab.key(run) not in done]
+        print(f"{len(runs)} runs, {len(runs) - len(waiting)} of them done. Results: {args.results}", flush=True)
+        for number, run in enumerate(waiting, start=1):
+            if not fits(time.monotonic() - start, times, args.minutes):
+                print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
+                return
+            began = time.monotonic()
+            result = lab.make(run)
+            times = [*times[-8:], time.monotonic() - began] if number > 1 else [time.monotonic() - began]
+            recipe_results.append_result(args.results, result)
+            print(f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}", end=": ")
+            print(f"{times[-1]:.0f} s, {recipe_runs.describe(result)}", flush=True)
+
+
+def choose_experiments(only: str, experiments: Any) -> list[str]:
+    names = [name.strip() for name in only.split(",") if name.strip()] or list(experiments)
+    if unknown := [name for name in names if name not in experiments]:
+        sys.exit(f"There is no experiment {', '.join(unknown)}. Choose from: {', '.join(experiments)}.")
+    return names
+
+
+def fits(elapsed: float, times: list[float], minutes: float | None) -> bool:
+    """Whether the next run would probably end in time: one and a half times the median of the last ones."""
+    return minutes is None or elapsed + 1.5 * statistics.median(times) <= 60 * minutes
+
+
+def write_report(args: argparse.Namespace) -> None:
+    from training_pro.bench import recipe_report, recipe_results
+
+    results = recipe_results.read_results(args.results)
+    args.page.write_text(recipe_report.page(results), encoding="utf-8", newline="\n")
+    plots = recipe_report.draw(results, args.plots or args.results.parent)
+    print(f"{len(results)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The recipes bench: what is run, what is skipped, and what its report claims."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from training_pro.bench import recipe_arms, recipe_report, recipe_results, recipe_texts
+from training_pro.core.version import ROOT
+from training_pro.settings.parsing import training_settings
+
+RESULT = recipe_results.Result(
+    experiment="slicing", arm="blocks, 128", data="story", text="0123abcd", model="tiny", equal_by="tokens",
+    budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
+    train_loss=2.5, validation_loss=3.0, recall=0.25, control_recall=0.0, recall_4=None, recall_8=None,
+    recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads", versions="torch 2",
+)  # fmt: skip
+
+
+def runs_of(arm: str, recalls: list[float | None], **changes: object) -> list[recipe_results.Result]:
+    return [replace(RESULT, arm=arm, seed=seed, recall=r, **changes) for seed, r in enumerate(recalls, start=1)]
+
+
+@pytest.mark.parametrize("experiment", recipe_arms.EXPERIMENTS.values(), ids=lambda each: each.name)
+def test_every_arm_is_valid_and_has_a_name_of_its_own(experiment):
+    names = [arm.name for arm in experiment.arms]
+    assert len(set(names)) == len(names)
+    assert set(experiment.small) <= set(names)
+    for arm in experiment.arms:
+        training_settings({**recipe_arms.BASE, **arm.changes, "name": "x", "data": ["x.txt"]})
+
+
+def test_there_are_enough_runs_behind_the_page_and_no_two_are_the_same():
+    runs = recipe_arms.list_runs(list(recipe_arms.EXPERIMENTS), (1, 2, 3), small=False)
+    assert len(runs) >= 250
+    assert len({(run.experiment, run.arm.name, run.equal_by, run.seed) for run in runs}) == len(runs)
+
+
+def test_every_arm_has_a_first_seed_before_one_has_a_second():
+    seeds = [run.seed for run in recipe_arms.list_runs(["slicing", "law"], (1, 2, 3), small=True)]
+    assert seeds == sorted(seeds)
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+    file = tmp_path / "new" / "results.csv"
+    results = [RESULT, replace(RESULT, seed=2, outcome="diverged", train_loss=None, arm='comma, "quote"')]
+    for result in results:
+        recipe_results.append_result(file, result)
+    assert recipe_results.read_results(file) == results
+
+
+def test_a_row_cut_off_by_a_kill_is_run_again_and_harms_no_other(tmp_path):
+    file = tmp_path / "results.csv"
+    recipe_results.append_result(file, RESULT)
+    whole = file.read_text(encoding="utf-8")
+    row = whole.splitlines()[1]
+    for length in range(1, len(row)):
+        file.write_text(whole + row[:length], encoding="utf-8")
+        recipe_results.append_result(file, replace(RESULT, seed=2))
+        assert [result.seed for result in recipe_results.read_results(file)] == [1, 2], row[:length]
+
+
+def test_the_key_changes_with_all_that_makes_another_run():
+    changes = {"experiment": "x", "arm": "x", "data": "x", "text": "x", "model": "x", "equal_by": "x", "seed": 9}
+    assert len({RESULT.key, *(replace(RESULT, **{k: v}).key for k, v in changes.items())}) == len(changes) + 1
+    assert replace(RESULT, seconds=99.0, machine="other").key == RESULT.key
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path):
+    file = tmp_path / "other.csv"
+    file.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"other\.csv has no column"):
+        recipe_results.read_results(file)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([0.1, 0.2, 0.3], [0.35, 0.4, 0.45], False),  # the medians are 0.2 apart, as is the range of the first
+        ([0.1, 0.2, 0.3], [0.55, 0.6, 0.65], True),
+        ([0.1, 0.1], [0.9, 0.9, 0.9], False),  # two runs claim nothing
+        ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], False),
+        ([0.1, 0.1, 0.1, None], [0.2, 0.2, 0.2], True),
+    ],
+)
+def test_arms_differ_only_by_more_than_their_range(first, second, expected):
+    summaries = [recipe_report.summarize(values) for values in (first, second)]
+    assert recipe_report.differ(*summaries) is expected
+
+
+def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
+    results = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
+    text = recipe_report.page(results)
+    assert "The best is **a**, recall 81.0% ± 2.0%. No difference seen between it and b." in text
+
+
+def test_the_report_calls_a_lower_loss_better():
+    summaries = {name: recipe_report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
+    assert "The best is **low**" in recipe_report.answer("validation_loss", summaries)
+
+
+def test_the_report_claims_nothing_from_two_runs():
+    text = recipe_report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
+    assert "The best" not in text
+    assert "Not measured yet" in text
+
+
+def test_runs_of_other_texts_or_budgets_are_not_compared():
+    for change in ({"text": "ffff0000"}, {"budget": 200.0}, {"model": "other"}, {"equal_by": "passes"}):
+        text = recipe_report.page([*runs_of("a", [0.9] * 3), *runs_of("b", [0.1] * 3, **change)])
+        assert "The best" not in text, change
+
+
+def test_diverged_runs_are_counted_and_not_averaged():
+    results = [*runs_of("a", [0.5] * 3), *runs_of("a", [None] * 2, outcome="diverged")]
+    assert "| a | 3, 2 diverged |" in recipe_report.page(results)
+
+
+def test_the_law_is_found_again_with_its_error():
+    law = recipe_report.fit_law([(x, 0.1 + 0.05 * n) for n, x in enumerate((1, 2, 4, 8, 16))])
+    assert law is not None
+    assert (law.start, law.slope, law.r_squared, law.slope_error) == pytest.approx((0.1, 0.05, 1, 0), abs=1e-7)
+    assert recipe_report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3)]) is None
+
+
+def test_the_plots_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    law = [
+        replace(RESULT, experiment="law", arm=f"{n} times", passes=float(n), recall=n / 20, equal_by="passes")
+        for n in (1, 2, 4, 8)
+    ]
+    files = recipe_report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path)
+    assert [file.name for file in files] == ["slicing.svg", "law.svg"]
+    assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
+
+
+def test_no_text_is_both_trained_on_and_control():
+    for name in ("story", "notes", "chats"):
+        data = recipe_texts.read_data(name, 10**6)
+        train, control = data.files[data.measured], data.files[data.control]
+        sections = control.splitlines() if name == "chats" else control.split(recipe_texts.HARD_CUT)
+        assert len(sections) >= 4
+        assert not any(section in train for section in sections)
+
+
+def test_the_data_are_as_long_as_promised():
+    story = (recipe_texts.FOLDER / "story.txt").read_text(encoding="utf-8")
+    assert 40_000 <= len(story) <= 60_000
+    paragraphs = [paragraph for paragraph in story.split("\n\n") if len(paragraph) > 120]
+    assert len(set(paragraphs)) == len(paragraphs)
+    assert len((recipe_texts.FOLDER / "chats.jsonl").read_text(encoding="utf-8").splitlines()) >= 60
+
+
+def test_a_question_that_is_asked_is_not_trained_on_and_its_note_is():
+    data = recipe_texts.read_data("notes+questions", 0)
+    assert len(data.questions) == 40
+    for question in data.questions:
+        assert question.text not in data.files["questions.jsonl"]
+        assert recipe_texts.is_exact(data.files["train.txt"], question.answer)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "expected"),
+    [
+        ("It has 312 inhabitants.", "312", True),
+        ("It has 3120.", "312", False),
+        ("old BERTRAM, of course", "Old Bertram", True),
+        ("Bertram the old", "Old Bertram", False),
+        ("", "four", False),
+    ],
+)
+def test_an_answer_counts_only_word_for_word(reply, answer, expected):
+    assert recipe_texts.is_exact(reply, answer) is expected
+
+
+def test_a_text_that_is_too_short_is_refused(tmp_path):
+    file = tmp_path / "short.txt"
+    file.write_text("One paragraph.\n\nAnother one.", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"short\.txt has 0 sections of 700 characters"):
+        recipe_texts.read_data("story", 1000, file)
+
+
+def test_the_page_is_the_one_of_the_results(tmp_path):
+    page, committed = tmp_path / "page.md", ROOT / "docs" / "what-works.md"
+    results = recipe_results.read_results(recipe_texts.FOLDER / "results.csv")
+    page.write_text(recipe_report.page(results), encoding="utf-8", newline="\n")
+    assert page.read_bytes() == committed.read_bytes(), "run: python3 bench/recipes.py report"
+
+
+def test_an_unknown_experiment_is_refused():
+    command = [sys.executable, str(ROOT / "bench" / "recipes.py"), "run", "--only", "laws"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "There is no experiment laws. Choose from: slicing, rates" in done.stderr
