@@ -49,7 +49,7 @@ class Experiment:
     metric: Metric = "recall"
     equal_by: tuple[EqualBy, ...] = ("tokens",)
     small: tuple[str, ...] = ()
-    """Arms of the small form; empty if it leaves the experiment out."""
+    """Arms of the small form, at the first way to be equal; empty if it leaves the experiment out."""
 
 
 class Run(NamedTuple):
@@ -190,7 +190,7 @@ def list_runs(names: Sequence[str], seeds: Sequence[int], *, small: bool) -> lis
         Run(name, arm, equal_by, seed)
         for seed in seeds
         for name in names
-        for equal_by in EXPERIMENTS[name].equal_by
+        for equal_by in EXPERIMENTS[name].equal_by[: 1 if small else None]
         for arm in EXPERIMENTS[name].arms
         if not small or arm.name in EXPERIMENTS[name].small
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -28,10 +30,12 @@ from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
 from .recipe_arms import ALL_LINEAR, BASE, CONTEXTS, Arm, Run
 from .recipe_results import Key, Result
-from .recipe_texts import RecipeData, is_exact, read_data
+from .recipe_texts import Question, RecipeData, is_exact, read_data
 
 NAME = "recipe"
 PASSAGES, MEASURED_CUTOFF, ANSWER_TOKENS = 48, 64, 24
+CHAT_CUTOFF = 512
+"""A chat is never cut."""
 BATCH_LIMIT = eval_loop.BatchLimit(tokens=1024)
 DATA_SEED = 1
 QUIET = {
@@ -82,6 +86,19 @@ class Lab:
             return float(run.arm.passes)
         return float(self.size.tokens if run.equal_by == "tokens" else self.size.passes)
 
+    def refusal(self, run: Run) -> str:
+        """Why a run would not measure what its arm says; empty if it would."""
+        batch: Any = run.arm.changes.get("batch_size", 0)
+        if not batch:
+            return ""
+        data = self.data_of(run)
+        self._write(data)
+        count = len(self._prepare(self._settings(run, data)).examples)
+        if batch <= count:
+            return ""
+        chars = self.size.chars
+        return f"{run.arm.name} needs {batch} examples, and the data have {count}. Increase --chars ({chars})."
+
     def make(self, run: Run) -> Result:
         """Train, measure and return the row."""
         data = self.data_of(run)
@@ -113,6 +130,8 @@ class Lab:
 
     def _settings(self, run: Run, data: RecipeData) -> TrainingSettings:
         values = {**BASE, **run.arm.changes, **QUIET, "name": NAME, "data": list(data.train), "seed": run.seed}
+        if data.name == "chats":
+            values["cutoff"] = CHAT_CUTOFF
         if run.arm.equal_parameters:
             rank = self._equal_rank(run.arm)
             values |= {"rank": rank, "alpha": rank}
@@ -158,45 +177,52 @@ class Lab:
             "cutoff": MEASURED_CUTOFF, "data_seed": DATA_SEED,
         }  # fmt: skip
         if data.name == "chats":
-            values["cutoff"] = BASE["cutoff"]
+            values["cutoff"] = CHAT_CUTOFF
         settings = training_settings(values)
         measured = self._prepare(settings)
         learned, control = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
         folder = self.host.folders.loras / NAME if is_trained else None
         contexts = CONTEXTS if run.experiment == "law" else ()
-        with (
-            without_loras(self.host) as (base, _),
-            use_packed_attention(base),
-            loaded_lora(base, folder, NAME) as model,
-        ):
-            loop = eval_loop.EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: False)
-            return _Figures(
-                validation_loss=_mean_loss(loop, measured),
-                recall=_recall(loop, learned),
-                control_recall=_recall(loop, control),
-                by_context={n: _recall(loop, [cut_prompt(each, n) for each in learned]) for n in contexts},
-                closed_book=self._ask(model, data),
-            )
+        with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
+            answered = self._ask(model, data.questions)
+            with use_packed_attention(base):
+                loop = eval_loop.EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: False)
+                return _Figures(
+                    validation_loss=_mean_loss(loop, measured),
+                    recall=_recall(loop, learned),
+                    control_recall=_recall(loop, control),
+                    by_context={n: _recall(loop, [cut_prompt(each, n) for each in learned]) for n in contexts},
+                    closed_book=answered,
+                )
 
-    def _ask(self, model: Any, data: RecipeData) -> float | None:
+    def _ask(self, model: Any, questions: Sequence[Question]) -> float | None:
         """The share of questions that are answered word for word."""
-        style = chat_prompt_style(self.tokenizer, self.tokenizer.bos)
-        if not data.questions:
+        if not questions:
             return None
+        right = 0
+        for same_length in self._encode(questions).values():
+            replies = self._reply(model, [ids for _, ids in same_length])
+            right += sum(is_exact(r, q.answer) for r, (q, _) in zip(replies, same_length, strict=True))
+        return right / len(questions)
+
+    def _encode(self, questions: Sequence[Question]) -> Mapping[int, list[tuple[Question, list[int]]]]:
+        """The questions as chat messages, by their length in tokens, so that a batch needs no padding."""
+        style = chat_prompt_style(self.tokenizer, self.tokenizer.bos)
         if style is None:
-            raise SystemExit(
-                f"{self.host.card().name} has no chat template, so it can't be asked. Use another model."
-            )
-        model.eval()
-        right, raw_tokenizer = 0, self.tokenizer.tokenizer
-        for question in data.questions:
-            ids = torch.tensor([style.prompt(question.text, self.tokenizer).ids])
-            request = AnswerRequest(question.text, max_tokens=ANSWER_TOKENS, temperature=0)
-            with eval_loop.evaluation_context(model):
-                output = generation.generate_ids(model, ids, request, raw_tokenizer, Job("answer", NAME))
-            reply = raw_tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
-            right += is_exact(reply, question.answer)
-        return right / len(data.questions)
+            name = self.host.card().name
+            raise SystemExit(f"{name} has no chat template, so it can't be asked. Use another model.")
+        by_length: dict[int, list[tuple[Question, list[int]]]] = defaultdict(list)
+        for question in questions:
+            ids = list(style.prompt(question.text, self.tokenizer).ids)
+            by_length[len(ids)].append((question, ids))
+        return by_length
+
+    def _reply(self, model: Any, prompts: list[list[int]]) -> list[str]:
+        request = AnswerRequest("", max_tokens=ANSWER_TOKENS, temperature=0)
+        tokenizer, ids = self.tokenizer.tokenizer, torch.tensor(prompts)
+        with eval_loop.evaluation_context(model):
+            output = generation.generate_ids(model, ids, request, tokenizer, Job("answer", NAME))
+        return [tokenizer.decode(row[ids.shape[1] :], skip_special_tokens=True) for row in output]
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,10 @@ def make_runs(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         lab = recipe_runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
         runs = recipe_arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
+        refusals = [lab.refusal(run) for run in runs]
+        for text in dict.fromkeys(filter(None, refusals)):
+            print(f"Left out: {text}")
+        runs = [run for run, refusal in zip(runs, refusals, strict=True) if not refusal]
         waiting = [run for run in runs if lab.key(run) not in done]
         print(f"{len(runs)} runs, {len(runs) - len(waiting)} of them done. Results: {args.results}", flush=True)
         for number, run in enumerate(waiting, start=1):

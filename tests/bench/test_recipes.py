@@ -194,3 +194,37 @@ def test_an_unknown_experiment_is_refused():
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert "There is no experiment laws. Choose from: slicing, rates" in done.stderr
+
+
+@pytest.mark.long
+def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
+    recipe_runs = pytest.importorskip("training_pro.bench.recipe_runs")
+    from training_pro.hosts.tiny import make_tiny
+
+    model = make_tiny(tmp_path / "tiny-model")
+    lab = recipe_runs.Lab.open(model, tmp_path / "lab", recipe_runs.Size(2400, 900, 1.0), None)
+    arms = {
+        ("law", "0 times"): (0, True),
+        ("law", "2 times"): (16, True),
+        ("targets", "MLP"): (None, False),
+        ("slicing", "DEMENTOR 2, 64"): (16, False),
+        ("facts", "notes and questions about others"): (16, False),
+        ("packing", "packing on"): (16, False),
+    }
+    for (experiment, name), (rank, has_contexts) in arms.items():
+        arm = next(arm for arm in recipe_arms.EXPERIMENTS[experiment].arms if arm.name == name)
+        run = recipe_arms.Run(experiment, arm, recipe_arms.EXPERIMENTS[experiment].equal_by[0], 1)
+        result = lab.make(run)
+        assert result.key == lab.key(run)
+        assert result.outcome == "finished"
+        assert rank is None or result.rank == rank
+        assert result.validation_loss > 1
+        assert (result.recall_4 is not None) == has_contexts
+        assert (result.closed_book is not None) == (experiment == "facts")
+        if arm.passes is None:
+            assert abs(result.trained_tokens - 900) <= result.trained_tokens / result.steps, name  # one step
+    assert "needs 64 examples, and the data have" in lab.refusal(
+        recipe_arms.Run("batches", recipe_arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
+    )
+    again = lab.make(run)
+    assert replace(again, seconds=0) == replace(result, seconds=0)
