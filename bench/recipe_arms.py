@@ -86,8 +86,6 @@ TARGETS = {"q-v": ("q_proj", "v_proj"), "attention": ATTENTION, "MLP": MLP, "all
 NOTES_ARMS = (
     Arm("notes, untrained", {}, "notes", passes=0),
     Arm("notes", {}, "notes"),
-    Arm("notes, overlap", {"overlap": True}, "notes"),
-    Arm("notes, DEMENTOR 4", {"chunking": "dementor", "dementor_repeats": 4}, "notes"),
     Arm("notes, rank 64", {"rank": 64, "alpha": 64}, "notes"),
     Arm("notes and questions about others", {}, "notes+questions"),
 )

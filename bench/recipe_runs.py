@@ -17,7 +17,7 @@ import torch
 
 from ..core.engine import AnswerRequest
 from ..core.jobs import Job, Step
-from ..data.examples import Example, Passage
+from ..data.examples import Example, Examples, Passage
 from ..data.prepare import TrainingData, prepare
 from ..data.rows import chat_prompt_style
 from ..engine.compute import DivergenceError, probe_model, use_packed_attention
@@ -91,13 +91,17 @@ class Lab:
         batch: Any = run.arm.changes.get("batch_size", 0)
         if not batch:
             return ""
-        data = self.data_of(run)
-        self._write(data)
-        count = len(self._prepare(self._settings(run, data)).examples)
+        count = len(self.examples(run))
         if batch <= count:
             return ""
         chars = self.size.chars
         return f"{run.arm.name} needs {batch} examples, and the data have {count}. Increase --chars ({chars})."
+
+    def examples(self, run: Run) -> Examples:
+        """The examples that a run trains on."""
+        data = self.data_of(run)
+        self._write(data)
+        return self._prepare(self._settings(run, data)).examples
 
     def make(self, run: Run) -> Result:
         """Train, measure and return the row."""

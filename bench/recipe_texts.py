@@ -70,7 +70,9 @@ def _split_text(name: str, text: str, chars: int, origin: str) -> RecipeData:
         )
     sections = sections[: max(MIN_SECTIONS, _count_until(sections, chars * CONTROL_EVERY // (CONTROL_EVERY - 1)))]
     control = sections[CONTROL_EVERY - 1 :: CONTROL_EVERY]
-    train = [section for number, section in enumerate(sections) if number % CONTROL_EVERY != CONTROL_EVERY - 1]
+    # The sections between two controls stay together: a section alone may fit into one block, without overlap.
+    runs = [sections[n : n + CONTROL_EVERY - 1] for n in range(0, len(sections), CONTROL_EVERY)]
+    train = ["\n\n".join(run) for run in runs]
     files = {"train.txt": HARD_CUT.join(train), "control.txt": HARD_CUT.join(control)}
     return RecipeData(name, files, ("train.txt",), "control.txt")
 

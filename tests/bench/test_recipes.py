@@ -223,6 +223,9 @@ def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
         assert (result.closed_book is not None) == (experiment == "facts")
         if arm.passes is None:
             assert abs(result.trained_tokens - 900) <= result.trained_tokens / result.steps, name  # one step
+    slicing = [recipe_arms.Run("slicing", arm, "passes", 1) for arm in recipe_arms.EXPERIMENTS["slicing"].arms]
+    digests = {lab.examples(run).digest() for run in slicing}
+    assert len(digests) == len(slicing), "two arms train on the same examples"
     assert "needs 64 examples, and the data have" in lab.refusal(
         recipe_arms.Run("batches", recipe_arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
     )
