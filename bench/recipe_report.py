@@ -115,7 +115,8 @@ def grouped(results: Sequence[Result]) -> dict[Group, dict[str, list[Result]]]:
 def _group(result: Result) -> Group:
     """The group of a run. The arms of the law differ in their passes, and are compared all the same."""
     budget = 0.0 if result.experiment == "law" else result.budget
-    return Group(result.experiment, result.data, result.text, result.model, result.equal_by, budget)
+    data = result.data.partition("+")[0]  # notes with questions are compared with notes alone
+    return Group(result.experiment, data, result.text, result.model, result.equal_by, budget)
 
 
 def _describe_group(group: Group) -> str:
@@ -149,10 +150,9 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
 
 
 def _figure(metric: Metric, summary: Summary) -> str:
-    if metric in AS_PERCENT:
-        return f"{summary.median:.1%} ± {summary.spread:.1%}"
-    digits = 1 if metric == "seconds" else 3
-    return f"{summary.median:.{digits}f} ± {summary.spread:.{digits}f}"
+    form = ".1%" if metric in AS_PERCENT else ".1f" if metric == "seconds" else ".3f"
+    spread = f" ± {summary.spread:{form}}" if summary.runs >= MIN_RUNS else ""
+    return f"{summary.median:{form}}{spread}"
 
 
 def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -255,6 +255,7 @@ def _not_measured(results: Sequence[Result]) -> str:
 
 def draw(results: Sequence[Result], folder: Path) -> list[Path]:
     """Draw a plot for each experiment that has runs, and return their files."""
+    folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for experiment in EXPERIMENTS.values():
         for number, arms in enumerate(grouped([r for r in results if r.experiment == experiment.name]).values()):

@@ -40,6 +40,8 @@ class RecipeData:
     train: tuple[str, ...]
     control: str
     questions: tuple[Question, ...] = ()
+    source: object = None
+    """What the data are made of, if other data are made of it too and compared with these."""
 
     @property
     def measured(self) -> str:
@@ -48,7 +50,7 @@ class RecipeData:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(self.source or self.files, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def read_data(name: DataName, chars: int, text: Path | None = None) -> RecipeData:
@@ -99,7 +101,7 @@ def _count_until(sections: Sequence[str], chars: int) -> int:
 
 
 def _notes(name: DataName) -> RecipeData:
-    rows = _read_rows(FOLDER / "notes.jsonl")
+    rows = source = _read_rows(FOLDER / "notes.jsonl")
     control = [row["note"] for row in rows if "question" not in row]
     rows = [row for row in rows if "question" in row]
     trained = rows[::QUESTIONS_TRAINED_EVERY]
@@ -109,9 +111,9 @@ def _notes(name: DataName) -> RecipeData:
         "control.txt": HARD_CUT.join(control),
     }
     if name == "notes":
-        return RecipeData(name, files, ("train.txt",), "control.txt", asked)
+        return RecipeData(name, files, ("train.txt",), "control.txt", asked, source)
     files["questions.jsonl"] = _as_lines([_chat_row(row["question"], row["answer"]) for row in trained])
-    return RecipeData(name, files, ("train.txt", "questions.jsonl"), "control.txt", asked)
+    return RecipeData(name, files, ("train.txt", "questions.jsonl"), "control.txt", asked, source)
 
 
 def _chat_row(question: str, answer: str) -> dict[str, object]:

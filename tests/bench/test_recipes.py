@@ -131,7 +131,7 @@ def test_the_plots_are_drawn(tmp_path):
         replace(RESULT, experiment="law", arm=f"{n} times", passes=float(n), recall=n / 20, equal_by="passes")
         for n in (1, 2, 4, 8)
     ]
-    files = recipe_report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path)
+    files = recipe_report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
     assert [file.name for file in files] == ["slicing.svg", "law.svg"]
     assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
 
@@ -180,6 +180,23 @@ def test_a_text_that_is_too_short_is_refused(tmp_path):
     file.write_text("One paragraph.\n\nAnother one.", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"short\.txt has 0 sections of 700 characters"):
         recipe_texts.read_data("story", 1000, file)
+
+
+def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
+    assert recipe_texts.read_data("notes", 0).digest == recipe_texts.read_data("notes+questions", 0).digest
+    facts = {"experiment": "facts", "data": "notes"}
+    results = [
+        *runs_of("untrained", [0.0] * 3, **facts, closed_book=0.02, budget=0.0, passes=0.0),
+        *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
+        *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
+    ]
+    assert "The best is **both**, questions answered 40.0% ± 0.0%." in recipe_report.page(results)
+    assert len(recipe_report.grouped(results)) == 1
+
+
+def test_a_single_run_shows_no_spread():
+    text = recipe_report.page(runs_of("a", [0.9]))
+    assert "| 90.0% |" in text
 
 
 def test_the_page_is_the_one_of_the_results(tmp_path):
