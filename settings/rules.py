@@ -89,7 +89,7 @@ def _eos_after_every_block(settings: TrainingSettings) -> Iterator[Finding]:
         yield advice(
             "add_eos",
             "Add EOS token: after every block, it teaches the model to stop in the middle of a text. "
-            "At each hard cut is better.",
+            "'At each hard cut' is better.",
         )
 
 

@@ -46,7 +46,7 @@ def _download(event: events.DownloadProgress) -> str:
 
 @event_text.register
 def _time_limited(event: events.TimeLimited) -> str:
-    return f"At most {duration(event.seconds)} from the first step."
+    return f"Time limit: {duration(event.seconds)} from the first step."
 
 
 @event_text.register
@@ -132,7 +132,8 @@ def _probe(event: events.ProbeDone) -> str:
 def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
-        yield f"{event.too_large} examples at a time do not fit, {event.batch_size} do, so a run splits them"
+        fitting = event.batch_size
+        yield f"{event.too_large} examples do not fit at once, so a run splits them into batches of {fitting}"
     more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
     yield f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:

@@ -183,10 +183,10 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as CSV in UTF-8.")
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
-        return Row(number, {}, f"has {len(cells)} columns and not {len(names)}. {_remedy(dialect)}")
+        return Row(number, {}, f"has {len(cells)} columns instead of {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
         return Row(
-            number, {}, f"has {format_count(len(cells), 'column')} and not {len(names)}. {_remedy(dialect)}"
+            number, {}, f"has {format_count(len(cells), 'column')} instead of {len(names)}. {_remedy(dialect)}"
         )
     return Row(number, dict(zip(names, cells, strict=False)))
 

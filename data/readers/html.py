@@ -34,7 +34,7 @@ DECLARED_ENCODING = re.compile(
 )
 HEAD_BYTES = 4096
 UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-"""Python's own, which no page is in; some take quadratic time."""
+"""Encodings of Python that no web page uses; some take quadratic time."""
 
 
 def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:

@@ -324,7 +324,8 @@ class DiskEstimate:
     def findings(self) -> Iterator[Finding]:
         fits = not self.exact or self.free >= self.made + RECORD_BYTES
         if self.unwritable:
-            yield problem("", f"Disk: {self.unwritable} is not writable. Fix that, or choose another --user-data.")
+            remedy = "Make it writable, or choose another working folder (--user-data)."
+            yield problem("", f"Disk: {self.unwritable} is not writable. {remedy}")
         if not fits:
             model_or_lora = "model" if self.whole else "LoRA"
             remedy = "train a LoRA" if self.whole else "use a lower rank or fewer target modules"

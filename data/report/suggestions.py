@@ -100,7 +100,9 @@ def _rank(facts: RunFacts) -> Suggestion:
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:
         return _keep("rank", lora.rank, f"{why}.")
-    return Suggestion("rank", rank, f"{why}, less than one each.", also={"alpha": lora.alpha * rank / lora.rank})
+    return Suggestion(
+        "rank", rank, f"{why}, less than one weight per token.", also={"alpha": lora.alpha * rank / lora.rank}
+    )
 
 
 def _learning_rate(facts: RunFacts) -> Suggestion:

@@ -14,7 +14,7 @@ from .recall import RecallMeter, RecallScores, summarize, summarize_by_part
 MAX_SHARE = 0.05
 """The largest share of an epoch's time that measuring after it may take."""
 FORWARD_SHARE = 1 / 3
-"""The time of a token that is only read, as a share of that of a token that is learned."""
+"""The time of a token that is only read, relative to that of a token that is trained on."""
 MEASURING = "Measuring recall"
 
 

@@ -29,7 +29,7 @@ LAST_SHARE = 0.25
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
 BY_HEART = 0.5
-"""The recall, above that of unseen text, from which on a text is known by heart."""
+"""How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
 
