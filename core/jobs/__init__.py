@@ -36,6 +36,7 @@ from .events import (
 from .job import Job, JobFn
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
+from .progress import ProgressReader, RunProgress, progress_text
 from .recall_event import PartRecall, RecallFigures, RecallMeasured, part_table, recall_table, recall_text
 from .session import SESSION, Session
 
@@ -65,12 +66,14 @@ __all__ = [
     "PhasesMeasured",
     "PlanChanged",
     "ProbeDone",
+    "ProgressReader",
     "RecallFigures",
     "RecallMeasured",
     "Request",
     "RowScores",
     "RunControl",
     "RunPlanned",
+    "RunProgress",
     "SampleGenerated",
     "Segment",
     "Session",
@@ -87,6 +90,7 @@ __all__ = [
     "peak_memory_of",
     "phase_table",
     "probe_extra_times",
+    "progress_text",
     "recall_table",
     "recall_text",
 ]

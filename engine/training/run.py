@@ -15,6 +15,7 @@ from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
+from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
@@ -57,7 +58,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
         return _already_finished(run_plan, finished.steps, host.folders)
     keep_awake = prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
-    with hold_run_lock(folder.name, host.folders), keep_awake:
+    folders = host.folders
+    with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
         segment = _first_segment(run_plan, job)
         with distributed.process_run_folder(folder) as process_folder:
             return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)

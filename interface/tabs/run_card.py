@@ -20,8 +20,8 @@ PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in p
 {{- label }}</button> {{ text }}</li>{% endfor %}</ul>"""
 
 
-def run_card(entry: LoraEntry, chosen: str) -> str:
-    """The card of a run; `chosen` is its name or that of one of its checkpoints."""
+def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
+    """The card of a run; `chosen` is its name or that of one of its checkpoints, `progress` how far it is."""
     damage = list[str]()
     verdict = read_verdict(read_log(entry.folder, damage))
     listed = ListedRun(entry)
@@ -30,6 +30,7 @@ def run_card(entry: LoraEntry, chosen: str) -> str:
     return markup.card(
         chosen,
         markup.paragraph(facts, quiet=True),
+        progress,
         markup.paragraph(verdict) if verdict else "",
         *_curves(entry.folder, damage),
         *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),

@@ -24,7 +24,7 @@ from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
 from .run_folder import RunFolder, choose_run_folder, with_final_name
-from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
+from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress, runs_in_progress
 from .run_records import (
     GraphRecord,
     RunLog,
@@ -76,6 +76,7 @@ __all__ = [
     "retention",
     "run_files",
     "run_folder_of",
+    "runs_in_progress",
     "trash",
     "with_final_name",
 ]
