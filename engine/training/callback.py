@@ -68,7 +68,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._open_folder()
-        if self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY):
+        if distributed.pauses(self._control):
             self._pause(state.global_step)
 
     def _open_folder(self) -> None:
@@ -84,7 +84,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Block the training thread until the run is resumed."""
         self._log.append(Note(text=f"Paused after step {step}; the model stays in memory."))
         started = time.monotonic()
-        self._control.wait_while_paused()
+        distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Resuming after step {step}."))
 

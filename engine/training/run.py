@@ -29,6 +29,7 @@ from ..compute import (
     limit_vram,
     out_of_memory_error,
     probe_model,
+    watch_peers,
 )
 from ..inference import make_meters
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch
@@ -90,6 +91,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
     with (
         full_finetune.unload_if_trained(run_plan.settings, host, job),
         borrow_base_model(host, job) as base,
+        distributed.explain_lost_process(),
         explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
         model_ready_to_train(base, run_plan, job) as model,
     ):
@@ -100,13 +102,14 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         callback = RunCallback(run_plan, segment.state, meters, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
-        with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
-            trainer = RunTrainer(
-                run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
-            )
-            divergence = _train(trainer, segment)
-            step = trainer.state.global_step
-        distributed.shutdown()
+        with watch_peers():
+            with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
+                trainer = RunTrainer(
+                    run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
+                )
+                divergence = _train(trainer, segment)
+                step = trainer.state.global_step
+            distributed.shutdown()
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
         if job.control.asked(Request.DISCARD):
