@@ -110,7 +110,8 @@ class TextSettings:
         False,
         "Drop boilerplate",
         "Drop what is not the book: the publisher's notices of Project Gutenberg and Standard Ebooks, tables of "
-        "contents, page headings, page numbers, and marks of illustrations. Check shows what it found.",
+        "contents, page headings, page numbers, marks of illustrations, and the menus, headers and footers of web "
+        "pages. Check shows what it found.",
     )
     overlap: bool = boolean(
         True,
