@@ -184,6 +184,23 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     )
 
 
+def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
+    pymupdf = pytest.importorskip("pymupdf")
+    document = pymupdf.open()
+    broken = ["It was late, and the old keeper of the light had told his daughter", "Mary of it"]
+    rest = ", who went down the stairs to look at the sea. It was calm."
+    for words in (
+        broken[0],
+        broken[1] + rest,
+        "A TABLE OF THE STAIRS AND THEIR STEPS, AS THE KEEPER COUNTED THEM",
+        "One",
+    ):
+        document.new_page(width=900).insert_text((20, 60), words)
+    document.save(tmp_path / "a.pdf")
+    assert read_text(tmp_path / "a.pdf").split("\n\n")[0] == f"{broken[0]} {broken[1]}{rest}"
+    assert read_text(tmp_path / "a.pdf").endswith("COUNTED THEM\n\nOne")
+
+
 @pytest.mark.parametrize(
     ("ending", "module", "package"),
     [

@@ -35,7 +35,14 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"method": "full"}, {"graph": STEPS[:3]}, {"graph": STEPS[:-1]}, {"graph": {}}],
+    [
+        {"base_model_name": "other"},
+        {"loaded_as": "4bit"},
+        {"method": "full"},
+        {"graph": STEPS[:3]},
+        {"graph": STEPS[:-1]},
+        {"graph": {}},
+    ],
 )
 def test_a_run_that_is_different_or_too_short_says_nothing(tmp_path, other):
     write_run(tmp_path, "mine", **other)
