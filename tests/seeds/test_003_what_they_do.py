@@ -47,7 +47,7 @@ def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(pl
     place.train(job=job, save_each_epoch=False, backup_minutes=0, **asked)
     events = job.log.since(0)
     measured = {event.step: getattr(event, metric) for event in events if isinstance(event, EvaluationDone)}
-    saved = [int(event.folder.name.split("-")[1]) for event in events if isinstance(event, CheckpointSaved)]
+    saved = [event.step for event in events if isinstance(event, CheckpointSaved) and event.reason == "best"]
     for step in saved:
         earlier = [value for at, value in measured.items() if 0 < at < step]
         assert all(better(value, measured[step]) == measured[step] for value in earlier)
