@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import EvaluationDone, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import reporters
@@ -14,7 +15,9 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
 from training_pro.settings import other_names
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import read_graph, record_batches
+from training_pro.train_utils import is_logged
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -197,3 +200,42 @@ def test_workers_load_the_same_data(place):
     place.train()
     place.train(name="b", workers=1, tf32=False)
     assert place.weights("a") == place.weights("b")
+
+
+def test_intervals_smaller_than_1_are_a_ratio_of_the_total_training_steps(place):
+    """Of eight steps: saved every half, evaluated every quarter; the plan, the suggestion and the disk agree."""
+    asked = {"save_every": 0.5, "eval_every": 0.25, "eval_share": 0.2, "epochs": 2, "save_each_epoch": False}
+    job = Job("training", "a test")
+    place.train(job=job, backup_minutes=0, batch_size=3, **asked)
+    events = job.log.since(0)
+    steps = max(event.step for event in events if isinstance(event, Step))
+    measured = {event.step for event in events if isinstance(event, EvaluationDone) and event.step}
+    saved = {int(path.name.split("-")[1]) for path in place.lora().glob("checkpoint-*")}
+    every = -(-steps // 4)
+    assert measured == {*range(every, steps + 1, every), steps}
+    assert saved == set(range(-(-steps // 2), steps + 1, -(-steps // 2)))
+    log = json.loads((place.lora() / "training_parameters.json").read_text(encoding="utf-8"))
+    assert (log["save_every"], log["eval_every"]) == (0.5, 0.25)
+
+
+def test_a_checked_run_names_the_checkpoints_of_a_share(place):
+    share, steps = (
+        PeftEngine().check(place.settings(save_every=every, epochs=4, save_each_epoch=False), place.host())
+        for every in (0.25, 4)
+    )
+    assert share.steps == 16 and share.disk == steps.disk
+
+
+def test_logging_steps_below_1_are_a_ratio_of_the_total_training_steps():
+    assert [step for step in range(1, 41) if is_logged(step, 40, 0.25, first=True)] == [1, 10, 20, 30, 40]
+    values = training_settings({"name": "a", "data": ["a.txt"], "logging_steps": "0.25"}).values()
+    assert values["logging_steps"] == 0.25
+
+
+@pytest.mark.parametrize("key", ["save_every", "eval_every", "logging_steps"])
+def test_an_interval_above_1_is_a_whole_number_of_steps(key):
+    assert training_settings({"name": "a", "data": ["a.txt"], key: 5.0}).values()[key] == 5
+    with pytest.raises(
+        SettingsError, match=r"1\.5 is not a whole number\. Allowed: .* or a share of the run below 1"
+    ):
+        training_settings({"name": "a", "data": ["a.txt"], key: 1.5})
