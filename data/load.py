@@ -101,7 +101,7 @@ def read_texts(
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    boilerplate = load_or_find([text.text for text in texts], store)
+    boilerplate = load_or_find([(text.text, text.menus) for text in texts], store)
     return [_mark_or_drop(text, found, drop_boilerplate) for text, found in zip(texts, boilerplate, strict=True)]
 
 

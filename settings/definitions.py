@@ -110,7 +110,8 @@ class TextSettings:
         False,
         "Drop boilerplate",
         "Drop what is not the book: the publisher's notices of Project Gutenberg and Standard Ebooks, tables of "
-        "contents, page headings, page numbers, and marks of illustrations. Check shows what it found.",
+        "contents, page headings, page numbers, marks of illustrations, and the menus, headers and footers of web "
+        "pages. Check shows what it found.",
     )
     overlap: bool = boolean(
         True,
@@ -259,11 +260,12 @@ class EvaluationSettings:
         "taken, chosen by the data seed. 0 is off.",
         bounds=(0, 0.99),
     )
-    eval_every: int = integer(
+    eval_every: float = integer(
         0,
         "Evaluate every (steps)",
-        "How often to measure the validation loss. 0 is at the end of each epoch.",
+        "How often to measure the validation loss. 0 is at the end of each epoch, 0.1 every tenth of the run.",
         bounds=(0, 10**8),
+        share=True,
     )
     eval_batch_size: int | str = integer(
         "auto",
@@ -578,11 +580,12 @@ class LoraSettings:
 class SavingSettings:
     """Checkpoints and backups."""
 
-    save_every: int = integer(
+    save_every: float = integer(
         0,
         "Save every (steps)",
-        "Save a full checkpoint every this many steps. 0 is off.",
+        "Save a full checkpoint every this many steps. 0 is off, 0.1 is every tenth of the run.",
         bounds=(0, 10**8),
+        share=True,
         live=True,
     )
     save_on_loss_drop: float = number(
@@ -724,13 +727,14 @@ class ReportingSettings:
         "Name of the run in the reporters. If empty, the name of the LoRA is used. TensorBoard shows the folder "
         "instead.",
     )
-    logging_steps: int | str = integer(
+    logging_steps: float | str = integer(
         "auto",
         "Log every (steps)",
         "How often the console and the reporters get a step; the reporters get the mean loss since the last one. "
         "auto: the console every two seconds, the reporters every step. The curve always has every step.",
         bounds=(1, 10**8),
         words=("auto",),
+        share=True,
     )
     logging_first_step: bool = boolean(
         True, "Log the first step", "Also log the first step if Log every skips it. The last one is always logged."

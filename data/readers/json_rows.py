@@ -26,7 +26,7 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
     ("human", "assistant"),
     ("q", "a"),
 )
-COMPLETION_PAIR = ("prompt", "completion")
+COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"))
 CONTEXT_COLUMNS = ("input", "context")
 CONVERSATION_COLUMNS = (
     *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id", "chat_id"),
@@ -332,4 +332,4 @@ def describe_value(value: Any) -> str:
 
 def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:
     """The first known pair of question and answer among the columns."""
-    return next((pair for pair in (*PAIR_COLUMNS, COMPLETION_PAIR) if set(pair) <= columns.keys()), None)
+    return next((pair for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) if set(pair) <= columns.keys()), None)
