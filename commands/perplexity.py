@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "perplexity", "Measure perplexity on a text or rows: how well a model predicts them."
+        "perplexity", "Measure perplexity, which tells how well a model predicts a text or the rows of a dataset."
     )
     options.add_model(parser)
     parser.add_argument(

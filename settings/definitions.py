@@ -178,8 +178,9 @@ class RowSettings:
     columns: str = text(
         "",
         "Column names",
-        "Your names for our columns, for example instruction=Frage output=Antwort. Put a name with spaces in "
-        "double quotes; give a column without a name by its number. For a database: table=NAME, or a SELECT.",
+        "What your dataset calls the columns that are expected here, for example instruction=Frage "
+        "output=Antwort. Put a name with spaces in double quotes; give a column without a name by its number. For "
+        "a database: table=NAME, or a SELECT.",
         check=columns_problem,
     )
     system: str = text(
@@ -278,8 +279,8 @@ class EvaluationSettings:
     recall_passages: int = integer(
         16,
         "Recall passages",
-        "Number of passages of the training data that the model has to continue, to measure what it knows by "
-        "heart: before the first step, after epochs and at the end. 0 is off.",
+        "How many passages of the training data the model is asked to continue, to measure what it knows by "
+        "heart: before the first step, after each epoch and at the end. 0 turns this off.",
         bounds=(0, 10_000),
     )
 

@@ -149,8 +149,9 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
         better = (plan.steps - 1) // patience
         yield advice(
             "early_stopping",
-            f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an "
-            f"evaluation every {every} has {possible} before its end, so it never stops early. "
+            f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
+            f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
+            "so it never stops early. "
             + (f"Set Evaluate every to {better} or less." if better else "Turn it off (0)."),
         )
 

@@ -104,8 +104,7 @@ class StopTokenCount:
     of: int
 
     def words(self) -> str:
-        ends = plural(self.of, "end is", "ends are")
-        return f"{self.stopping} of {self.of} {ends} trained with a stop token"
+        return f"a stop token is trained at {self.stopping} of {format_count(self.of, 'end')}"
 
 
 @dataclass(frozen=True)

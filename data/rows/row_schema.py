@@ -335,7 +335,7 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
     if content is None and value.get("tool_calls"):
         return ""
     if not isinstance(content, str):
-        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be a text.")
+        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
     if not content.strip() and not value.get("tool_calls"):
         raise BadRowError(f"message {number} is empty. Write it, or remove it.")
     return content
@@ -383,9 +383,7 @@ def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: st
         return schema
     if isinstance(schema, CompletionSchema):
         return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
-    raise DataError(
-        f"{name}: the rows are plain texts and have no turns for a chat template. Choose auto or text."
-    )
+    raise DataError(f"{name}: the rows are plain text, without turns for a chat template. Choose auto or text.")
 
 
 def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:

@@ -24,9 +24,12 @@ class RecallScheduler:
     def __init__(
         self, run_plan: RunPlan, meter: RecallMeter | None, earlier: Sequence[RecallMeasured], job: Job
     ) -> None:
-        """Without passages there is no meter; `earlier` are the measurements of the run that this one resumes."""
+        """Without passages there is no meter; `earlier` are the measurements of the run that this one resumes.
+
+        The last one of a run that was stopped is left out: a run that was never stopped has none at that step.
+        """
         self._meter, self._log = meter, job.log
-        self.measured = list(earlier)
+        self.measured = [event for event in earlier if event.why != "end"]
         self._epoch = run_plan.plan.steps_per_epoch
         self._every = self._epoch * epochs_between(
             meter.tokens if meter else 0, sum(run_plan.data.examples.lengths())

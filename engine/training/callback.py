@@ -114,12 +114,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.step_log.begin_step()  # work between two steps counts for neither
 
     def _measure(self, step: int) -> Evaluation | None:
-        """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
+        """Evaluate, and measure recall, where it is planned or the user asked for it.
+
+        While the run stops, only recall is measured, because it is quick: the verdict needs it.
+        """
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
         if asked and not self._can_measure:
             self._log.append(Advice(text=NOTHING_TO_MEASURE))
         if stopping:
+            self.recalls.measure_after(step, last=True, asked=False)
             return None
         last = self.controller.is_last(step)
         self.recalls.measure_after(step, last=last, asked=asked)

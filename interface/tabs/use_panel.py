@@ -101,7 +101,7 @@ class UsePanel:
         folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
         name = folder.relative_to(folders.loras).parts[0]
         loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
-        message = " ".join((f"The form of the Train tab has the settings of {name}.", *loaded.notes))
+        message = " ".join((f"The form on the Train tab now has the settings of {name}.", *loaded.notes))
         return {
             **self._form.updates(loaded.values),
             status: markup.card("", markup.paragraph(message), mood="good"),

@@ -20,7 +20,8 @@ VerdictKind = Literal[
     "became worse",
     "learned",
     "learned by heart",
-    "not known",
+    "too early to tell",
+    "training loss only",
 ]
 MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
@@ -245,17 +246,22 @@ def _describe_swings(steps: Sequence[Step]) -> str:
 def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
-        return Verdict("not known", "No step has a valid loss.", 0, "", {})
+        return Verdict("too early to tell", "No step has a valid loss.", 0, "", {})
     first, last = losses[0], losses[-1]
     earlier = losses[-1 - int(LAST_SHARE * len(losses))]
+    evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
+    change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
+    if len(losses) < MIN_STEPS:
+        count = f"{len(losses)} {plural(len(losses), 'step')}"
+        text = f"After {count} it is too early to tell what the model learned: {change}."
+        return Verdict("too early to tell", text, 0, "", evidence)
     falling = earlier - last > MIN_CHANGE * earlier
     fall = "was still falling" if last < first else "fell again"
-    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run."
-    if len(losses) < MIN_STEPS:
-        trend = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
-    text = (
-        f"{reason}, so it is not known whether the model learned or memorized. The smoothed loss went "
-        f"from {first:.4f} to {last:.4f} {trend}"
+    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run"
+    return Verdict(
+        "training loss only",
+        f"{reason}, so only the training loss can be judged: {change} {trend}.",
+        0,
+        "",
+        evidence,
     )
-    evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
-    return Verdict("not known", text, 0, "", evidence)

@@ -169,7 +169,7 @@ def test_what_stands_there_is_left_alone(offered, models):
 def test_what_does_not_fit_is_refused_before_anything_is_written(offered, models, monkeypatch):
     monkeypatch.setattr(download, "free_bytes", lambda folder: 1000)
     said = refusal(models)
-    assert said.startswith("toys/tiny needs ") and "and 1 kB is free. Free some space" in said
+    assert said.startswith("toys/tiny still needs ") and "and 1 kB is free. Free some space" in said
     assert not models.exists()
 
 

@@ -79,8 +79,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     [
         ("", "is not a settings file"),
         ("{", "is not a settings file"),
-        ("[1]", "is a JSON list"),
-        ("5", "is a JSON int"),
+        ("[1]", "holds a JSON list"),
+        ("5", "holds a JSON int"),
         ('{"settings_version": 2}', "was saved by a newer Training PRO (settings version 2)"),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_verdict_is_a_sentence(folders):
     verdict = judge_run(GRAPH, {})
     shown = card_of(folders, **{"training_log.json": {**LOG, "verdict": verdict.as_log()}})
     assert f"<p>{verdict.text}</p>" in shown
-    assert "not known" not in shown.replace(verdict.text, "") and "evidence" not in shown
+    assert verdict.kind not in shown.replace(verdict.text, "") and "evidence" not in shown
 
 
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
