@@ -102,7 +102,17 @@ def read_texts(
     if problems:
         raise DataError("\n".join(problems))
     boilerplate = load_or_find([(text.text, text.menus) for text in texts], store)
-    return [_mark_or_drop(text, found, drop_boilerplate) for text, found in zip(texts, boilerplate, strict=True)]
+    pairs = zip(texts, boilerplate, strict=True)
+    return _drop_empty([_mark_or_drop(text, found, drop_boilerplate) for text, found in pairs])
+
+
+def _drop_empty(texts: Sequence[LoadedText]) -> list[LoadedText]:
+    """The texts with anything left; a page that is only a menu must not refuse a folder of pages."""
+    kept = [text for text in texts if text.text.strip()]
+    words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if not text.text.strip()]
+    if not kept:
+        raise DataError("\n".join(f"{reason} Turn off Drop boilerplate." for reason in words))
+    return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
 
 
 def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> LoadedText:
@@ -111,8 +121,6 @@ def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> Loa
     if not found or not drop:
         return replace(text, boilerplate=words)
     rest = remove_boilerplate(text.text, found)
-    if not rest.strip():
-        raise DataError(f"{text.name}: everything in it looks like boilerplate. Turn off Drop boilerplate.")
     return replace(text, text=rest, notes=(*text.notes, f"Dropped from {text.name}: {words}."))
 
 

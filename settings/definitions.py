@@ -491,8 +491,8 @@ class LoraSettings:
     targets: str | tuple[str, ...] = choice(
         "Target modules",
         "The layers that get a LoRA. All linear layers is the usual choice; q-v is the small, original one. You "
-        "can also enter names of the model's own layers; embed_tokens and lm_head are the embeddings and the "
-        "output layer.",
+        "can also enter names of the model's own layers. embed_tokens and lm_head, the embeddings and the output "
+        "layer, matter if your data have a syntax of their own.",
         {
             "all-linear": "All linear layers (recommended)",
             "q-v": "q-v (original LoRA)",

@@ -78,7 +78,7 @@ def _mark_link_lists(paragraphs: Iterable[Paragraph]) -> Iterator[Paragraph]:
         lines = list(run)
         is_list = only_links and len(lines) >= MIN_LINK_LINES
         for line in lines:
-            yield line._replace(menu=line.menu or is_list or line.links >= MIN_LINKS)
+            yield line._replace(menu=True) if is_list or line.links >= MIN_LINKS else line
 
 
 class _VisibleText:

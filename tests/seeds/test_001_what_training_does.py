@@ -15,6 +15,7 @@ from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.setup import prepare_data
+from training_pro.hosts import max_memory
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.tiny import watched_job
 from transformers import AutoModelForCausalLM
@@ -134,10 +135,12 @@ def test_4_bit_is_normal_float_with_double_quantization(place):
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant) == ("nf4", True)
 
 
-def test_max_memory_is_a_limit_per_gpu():
+def test_max_memory_is_the_maximum_amount_of_memory_per_gpu(monkeypatch):
+    monkeypatch.setattr(max_memory, "_device_memory", lambda: {0: 80 * 10**9, 1: 80 * 10**9, "cpu": 10**12})
     parser = options.make_parser("train", "")
     options.add_model(parser)
-    assert parser.parse_args(["--model", "m", "--max-memory", "48000MB"]).max_memory
+    words = parser.parse_args(["--model", "m", "--max-memory", "48000MB"]).max_memory
+    assert max_memory.device_limits(max_memory.parse_limits(words)) == {0: 48 * 10**9, 1: 48 * 10**9}
 
 
 def test_by_default_the_input_field_is_not_trained_on(place):

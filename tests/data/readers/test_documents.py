@@ -89,6 +89,15 @@ def menus_in(document):
     return [document.text[start:end] for start, end in document.menus]
 
 
+def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
+    (tmp_path / "1.html").write_text(f"<p>{MENU}</p>")
+    (tmp_path / "2.html").write_text(f"<p>{MENU}</p><p>a</p>")
+    (page,) = load.read_texts(tmp_path, CUT, drop_boilerplate=True)
+    assert (page.name, page.text) == ("2.html", "a")
+    assert "1.html: everything in it looks like boilerplate." in page.notes
+    assert [text.name for text in load.read_texts(tmp_path, CUT)] == ["1.html", "2.html"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
