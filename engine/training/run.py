@@ -98,17 +98,15 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         capabilities = probe_model(model, run_plan.settings)
         sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
         meters = make_meters(run_plan, model, capabilities, job)
-        monitor = MachineMonitor(base.device, job.log)
-        callback = RunCallback(run_plan, segment.state, meters, sums, monitor, job)
+        callback = RunCallback(run_plan, segment.state, meters, sums, MachineMonitor(base.device, job.log), job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
-        with watch_peers():
-            with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
-                trainer = RunTrainer(
-                    run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
-                )
-                divergence = _train(trainer, segment)
-                step = trainer.state.global_step
+        with watch_peers(), attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
+            trainer = RunTrainer(
+                run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
+            )
+            divergence = _train(trainer, segment)
+            step = trainer.state.global_step
             distributed.shutdown()
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")

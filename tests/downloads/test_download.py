@@ -147,7 +147,9 @@ def test_a_revision_has_a_folder_of_its_own(offered, models, tiny):
     offered.add(NAME, tiny, {"README.md": b"The first one."}, "v1.0")
     assert get(models, f"{offered.url}/{NAME}/tree/v1.0")[0].folder == models / "toys_tiny_v1.0"
     assert (models / "toys_tiny_v1.0" / "README.md").read_bytes() == b"The first one."
-    assert refusal(models, revision="v2").startswith("toys/tiny has no revision 'v2'. See the list of revisions at ")
+    assert refusal(models, revision="v2").startswith(
+        "toys/tiny has no revision 'v2'. See the list of revisions at "
+    )
 
 
 def test_two_programs_do_not_bring_the_same(offered, models):

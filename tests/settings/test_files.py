@@ -88,7 +88,7 @@ def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):
     with pytest.raises(SettingsError) as error:
         load_settings(write_file(tmp_path / "mine.json", content))
     (problem,) = error.value.problems
-    assert "mine.json " in problem
+    assert "mine.json" in problem
     assert said in problem
 
 
