@@ -10,8 +10,8 @@ from ..chunking import unescape_hard_cut
 from ..core.errors import DataError
 from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from . import dataset_index
-from .arrow_store import Store
+from . import arrow_store, dataset_index
+from .arrow_store import Store, StoreEntry
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
@@ -137,8 +137,20 @@ def _text_files(path: Path) -> list[Path]:
 def _read_text(file: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
     unsupported.refuse_unsupported(file, name)
     if file.suffix.lower() in documents.READERS:
-        return documents.load_document(file, name, hard_cut, store)
+        return _load_document(file, name, hard_cut, store)
     text, notes = text_files.read_text(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
     return LoadedText(name, text, notes)
+
+
+def _load_document(path: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
+    """A document's text, stored or read now."""
+    content = text_files.file_digest(path, name)
+    key = arrow_store.cache_key("document", content, path.suffix.lower(), name, hard_cut)
+    if entry := store.load(key):
+        menus = tuple((start, end) for start, end in entry.metadata["menus"])
+        return LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)
+    text = documents.read_document(path, name, hard_cut)
+    store.save(key, StoreEntry({}, {"text": text.text, "notes": text.notes, "menus": text.menus}))
+    return text

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from .. import arrow_store
-from ..arrow_store import Store, StoreEntry
 from . import docx, epub, html, odt, pdf, subtitles, text_files
 from .paragraphs import Paragraph, join_paragraphs
 from .process import read_item
@@ -32,18 +30,6 @@ READERS: Mapping[str, tuple[str, ParagraphReader]] = {
     ".srt": ("subtitles", subtitles.read_paragraphs),
     ".vtt": ("subtitles", subtitles.read_paragraphs),
 }
-
-
-def load_document(path: Path, name: str, hard_cut: str, store: Store) -> text_files.LoadedText:
-    """A document's text, stored or read now."""
-    content = text_files.file_digest(path, name)
-    key = arrow_store.cache_key("document", content, path.suffix.lower(), name, hard_cut)
-    if entry := store.load(key):
-        notes, menus = entry.metadata["notes"], entry.metadata["menus"]
-        return text_files.LoadedText(name, entry.metadata["text"], tuple(notes), menus=_as_spans(menus))
-    text = read_document(path, name, hard_cut)
-    store.save(key, StoreEntry({}, {"text": text.text, "notes": text.notes, "menus": text.menus}))
-    return text
 
 
 def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText:

@@ -33,6 +33,8 @@ BY_HEART = 0.5
 """How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
+MIN_SWING = 0.3
+"""A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def _describe_swings(steps: Sequence[Step]) -> str:
     if len(losses) < MIN_SWINGING_STEPS:
         return ""
     low, *_, high = quantiles(losses, n=10)
-    if high < WIDE_SWING * max(low, 1e-9):
+    if high < WIDE_SWING * max(low, 1e-9) or high - low < MIN_SWING:
         return ""
     return (
         f" The loss of single steps swings widely, between {low:.2f} and {high:.2f}. A larger batch makes it "
