@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "recall": "measure how much of its training data a LoRA knows by heart",
+    "evidence": "measure what a LoRA kept of the model, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",
@@ -39,7 +40,10 @@ COMMANDS: Mapping[str, str] = {
     "test": "the tests",
 }
 """The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""
-FOLDERS: Mapping[str, str] = {"status": "control", "tell": "control"}
+FOLDERS: Mapping[str, str] = {
+    **dict.fromkeys(("status", "tell"), "control"),
+    **dict.fromkeys(("perplexity", "recall", "evidence"), "measure"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:

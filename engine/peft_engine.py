@@ -9,6 +9,7 @@ from pathlib import Path
 from ..core.engine import (
     NO_PREVIEW,
     AnswerRequest,
+    EvidenceRequest,
     GgufRequest,
     MergeRequest,
     PerplexityRequest,
@@ -108,6 +109,14 @@ class PeftEngine:
 
         with free_memory_afterwards():
             return recall_of_lora.measure_recall(asked, host, job)
+
+    def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+        _start(host, job)
+        from .compute import free_memory_afterwards
+        from .inference import evidence
+
+        with free_memory_afterwards():
+            return evidence.measure_evidence(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)

@@ -33,6 +33,15 @@ from .events import (
     Trigger,
     peak_memory_of,
 )
+from .evidence_event import (
+    Copying,
+    Count,
+    EvidenceMeasured,
+    Habits,
+    TextLoss,
+    evidence_lines,
+    kept_words,
+)
 from .job import Job, JobFn
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
@@ -46,12 +55,16 @@ __all__ = [
     "Answer",
     "AutoStart",
     "CheckpointSaved",
+    "Copying",
+    "Count",
     "DownloadProgress",
     "EtaEstimator",
     "EvaluationDone",
     "Event",
     "EventFormatter",
     "EventLog",
+    "EvidenceMeasured",
+    "Habits",
     "Job",
     "JobEnded",
     "JobFn",
@@ -80,11 +93,14 @@ __all__ = [
     "Stage",
     "StartedFromQueue",
     "Step",
+    "TextLoss",
     "TimeLimit",
     "TimeLimited",
     "Trigger",
     "console",
     "event_text",
+    "evidence_lines",
+    "kept_words",
     "measure_phases",
     "part_table",
     "peak_memory_of",

@@ -33,10 +33,9 @@ DATA_CHANGED = (
 def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
     folder, card = lora_folder(request.lora, host), get_model_card(host)
-    run_folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
-    run_folder = next(run_folders, folder)
-    settings, log = _run_settings(run_folder, host), read_json(run_folder / LOG, {})
-    data = _prepare(settings, host, card, job)
+    run_folder = training_folder(folder)
+    settings, log = run_settings(run_folder, host), read_json(run_folder / LOG, {})
+    data = prepare_of_run(settings, host, card, job)
     if log.get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, request.passages, card)
@@ -57,7 +56,13 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     return JobEnded(outcome="finished", text=f"{recall_text(measured[-1])}. Without the LoRA: {without}.")
 
 
-def _run_settings(folder: Path, host: Host) -> TrainingSettings:
+def training_folder(folder: Path) -> Path:
+    """The folder with the settings that a LoRA or checkpoint was trained with; its own if there are none."""
+    folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
+    return next(folders, folder)
+
+
+def run_settings(folder: Path, host: Host) -> TrainingSettings:
     """The settings that the LoRA was trained with, which say what its data were."""
     if not (folder / PARAMETERS).is_file():
         raise SavingError(
@@ -67,7 +72,8 @@ def _run_settings(folder: Path, host: Host) -> TrainingSettings:
     return training_settings(files.load_settings(folder / PARAMETERS, host.folders.datasets).values)
 
 
-def _prepare(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+def prepare_of_run(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """The training data of a run, from the cache if they are there."""
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
 
     def say(text: str, share: float | None) -> None:

@@ -6,6 +6,7 @@ from . import crashed_runs, inventory, loras, retention, run_files, trash
 from .crashed_runs import CrashedRun
 from .filenames import (
     DATA_SAMPLE,
+    EVIDENCE,
     GRAPH,
     GRAPH_IMAGE,
     LOG,
@@ -39,6 +40,7 @@ from .run_records import (
 
 __all__ = [
     "DATA_SAMPLE",
+    "EVIDENCE",
     "GRAPH",
     "GRAPH_IMAGE",
     "LOG",

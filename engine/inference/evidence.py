@@ -1,0 +1,152 @@
+"""Evidence for a saved LoRA: what it kept of the base model, what it copies, and what it answers from memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.engine import EvidenceRequest
+from ...core.errors import StoppedError
+from ...core.files import write_json
+from ...core.host import Host, ModelCard, get_model_card
+from ...core.jobs import (
+    Copying,
+    Count,
+    EvidenceMeasured,
+    Habits,
+    Job,
+    JobEnded,
+    Request,
+    Stage,
+    TextLoss,
+    evidence_lines,
+)
+from ...data.arrow_store import Store
+from ...data.examples import Examples, copied_shares, count_runs
+from ...data.load import PrepareContext
+from ...records.folder import EVIDENCE
+from ...settings.definitions import TrainingSettings
+from ..compute import probe_model, use_packed_attention
+from ..lora import loaded_lora, lora_folder, preserve_rng, without_loras
+from ..tokenizer import WorkingTokenizer, make_working_tokenizer
+from .eval_loop import BatchLimit, EvalLoop, GroupSums
+from .free_writing import (
+    Question,
+    Writer,
+    count_right,
+    pick_questions,
+    reply_to_messages,
+    write_freely,
+)
+from .general_loss import load_general_texts, measure_losses
+from .habits import INSTRUCTIONS, MESSAGES, HabitScores, score_replies
+from .perplexity_input import PerplexityInput
+from .recall_of_lora import prepare_of_run, run_settings, training_folder
+
+BATCH_LIMIT = BatchLimit(tokens=2048)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Everything that is measured, without the LoRA and with it."""
+
+    general: Mapping[str, PerplexityInput]
+    examples: Examples
+    questions: Sequence[Question]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was measured without the LoRA, or with it."""
+
+    losses: Mapping[str, GroupSums]
+    habits: HabitScores | None
+    written: Sequence[str]
+    right: int
+
+
+def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+    """Measure without the LoRA and with it, write the result into the LoRA's folder, and restore the model."""
+    started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
+    tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
+    settings = run_settings(training_folder(folder), host)
+    data = prepare_of_run(settings, host, card, job)
+    measures = Measures(
+        load_general_texts(_general_context(host, card, tokenizer, job)),
+        data.examples,
+        pick_questions(data.examples, tokenizer.decode),
+    )
+    sides = list[Side]()
+    with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
+        for lora in (None, folder):
+            job.log.append(Stage(text=f"Measuring {'with' if lora else 'without'} the LoRA"))
+            with loaded_lora(base, lora, str(request.lora)) as model:
+                sides.append(_measure(model, settings, measures, tokenizer, job))
+    event = _as_event(sides[0], sides[1], measures, time.monotonic() - started)
+    job.log.append(event)
+    write_json(folder / EVIDENCE, event.as_log())
+    return JobEnded(outcome="finished", text="\n".join(evidence_lines(event)), folder=folder)
+
+
+def _general_context(host: Host, card: ModelCard, tokenizer: WorkingTokenizer, job: Job) -> PrepareContext:
+    """The general texts are read with default settings, whatever the run's were."""
+
+    def say(text: str, share: float | None) -> None:
+        job.log.append(Stage(text=text, share=share))
+
+    store = Store(host.folders.prepared_data)
+    return PrepareContext(TrainingSettings(), host.folders, card, tokenizer, say, store=store)
+
+
+def _measure(
+    model: Any, settings: TrainingSettings, measures: Measures, tokenizer: WorkingTokenizer, job: Job
+) -> Side:
+    model.eval()
+    capabilities = probe_model(model, settings)
+    eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
+    losses = measure_losses(eval_loop, dict(measures.general))
+    if losses is None:
+        raise StoppedError("Nothing was saved.")
+    writer = Writer(model, tokenizer, job)
+    replies = reply_to_messages(writer)
+    return Side(
+        losses,
+        score_replies(replies) if replies else None,
+        write_freely(writer, measures.examples),
+        count_right(writer, measures.questions),
+    )
+
+
+def _as_event(base: Side, lora: Side, measures: Measures, seconds: float) -> EvidenceMeasured:
+    general = (
+        TextLoss(name, int(sums.tokens.sum()), sums.loss, lora.losses[name].loss)
+        for name, sums in base.losses.items()
+    )
+    questions = len(measures.questions)
+    return EvidenceMeasured(
+        general=tuple(general),
+        habits=_habits(base.habits, lora.habits) if base.habits and lora.habits else None,
+        copying=_copying(base.written, lora.written, measures.examples),
+        answers=Count(base.right, lora.right, questions) if questions else None,
+        seconds=seconds,
+    )
+
+
+def _habits(base: HabitScores, lora: HabitScores) -> Habits:
+    return Habits(
+        Count(base.stops, lora.stops, len(MESSAGES)),
+        Count(base.follows, lora.follows, len(INSTRUCTIONS)),
+        base.name,
+        lora.name,
+    )
+
+
+def _copying(base: Sequence[str], lora: Sequence[str], examples: Examples) -> Copying | None:
+    """The shares of copied runs; None if the model wrote too little to tell."""
+    texts = ["\n".join(base), "\n".join(lora)]
+    shares = copied_shares(texts, (examples[number].text for number in range(len(examples))))
+    if shares[0] is None or shares[1] is None:
+        return None
+    return Copying(shares[0], shares[1], count_runs(texts[1]))
