@@ -55,7 +55,7 @@ def torchrun(place, *args):
 
 
 def start(place, *args):
-    # On a busy machine, saving and the report may take longer than the 30 seconds that torchrun gives after a signal.
+    # Saving and the report may take longer than the 30 seconds that torchrun gives on a busy machine.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"}
     return subprocess.Popen(
         torchrun(place, *args),
