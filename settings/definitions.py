@@ -549,7 +549,7 @@ class LoraSettings:
     )
     head_rate: float = number(
         1.0,
-        "Train Head, rate",
+        "Train Head rate",
         "Learning rate of the embeddings and the output layer, and of Modules to save, as a share of the learning "
         "rate of the LoRA. A small share such as 0.1 changes known words less.",
         bounds=(0.001, 100),

@@ -240,8 +240,8 @@ def _describe_swings(steps: Sequence[Step]) -> str:
     if high < WIDE_SWING * max(low, 1e-9) or high - low < MIN_SWING:
         return ""
     return (
-        f" The loss of single steps swings widely, between {low:.2f} and {high:.2f}. A larger batch makes it "
-        "steadier; if the smoothed loss swings as well, lower the learning rate."
+        f" The loss swings widely from step to step, between {low:.2f} and {high:.2f}. A larger batch makes it "
+        "steadier. If the smoothed loss swings too, lower the learning rate."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -223,7 +224,7 @@ def test_a_checked_run_names_the_checkpoints_of_a_share(place):
         PeftEngine().check(place.settings(save_every=every, epochs=4, save_each_epoch=False), place.host())
         for every in (0.25, 4)
     )
-    assert share.steps == 16 and share.disk == steps.disk
+    assert share.steps == 16 and replace(share.disk, free=0) == replace(steps.disk, free=0)
 
 
 def test_logging_steps_below_1_are_a_ratio_of_the_total_training_steps():

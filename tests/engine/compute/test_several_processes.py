@@ -44,7 +44,7 @@ def start(place, name, processes, *more):
     return subprocess.Popen(
         [sys.executable, *(launch if processes > 1 else []), *command],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

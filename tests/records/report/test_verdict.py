@@ -188,7 +188,7 @@ def test_recall_stands_beside_the_validation_losses():
 
 def test_wild_swings_of_the_loss_are_told():
     wild = {step: 0.5 if step % 2 else 4.0 for step in range(1, 61)}
-    assert "swings widely, between 0.50 and 4.00" in judge_run(graph(wild, {}), NAMES).text
+    assert "swings widely from step to step, between 0.50 and 4.00" in judge_run(graph(wild, {}), NAMES).text
     steady = {step: 3.0 - step / 100 for step in range(1, 61)}
     assert "swings" not in judge_run(graph(steady, {}), NAMES).text
     tiny = {step: 0.01 if step % 2 else 0.05 for step in range(1, 61)}
