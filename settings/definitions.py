@@ -283,6 +283,12 @@ class EvaluationSettings:
         "heart: before the first step, after each epoch and at the end. 0 turns this off.",
         bounds=(0, 10_000),
     )
+    test_at_end: bool = boolean(
+        False,
+        "Test the LoRA at the end",
+        "After the run, measure what the LoRA learned, what it forgot and what it copies, as the button Test LoRA "
+        "does in the Runs tab.",
+    )
 
 
 @dataclass(frozen=True)

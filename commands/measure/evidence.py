@@ -8,7 +8,7 @@ from functools import partial
 
 from ...core.engine import EvidenceRequest
 from ...core.files import dump_json
-from ...core.jobs import SESSION, EvidenceMeasured, console, evidence_lines
+from ...core.jobs import SESSION, EvidenceMeasured, console, evidence_table
 from .. import options
 from ..options import say
 
@@ -24,7 +24,9 @@ def run(arguments: Sequence[str]) -> int:
     for event in job.log.since(0):
         if isinstance(event, EvidenceMeasured):
             figures = {"lora": args.lora, **event.as_log()}
-            print(dump_json(figures) if args.json else "\n".join(evidence_lines(event)))
+            rows = evidence_table(event)[1:]
+            lines = (f"{what}: {base} without the LoRA, {lora} with it" for what, base, lora in rows)
+            print(dump_json(figures) if args.json else "\n".join(lines))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 

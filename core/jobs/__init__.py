@@ -39,17 +39,28 @@ from .evidence_event import (
     EvidenceMeasured,
     Habits,
     TextLoss,
-    evidence_lines,
-    kept_words,
+    evidence_table,
+    evidence_verdict,
 )
 from .job import Job, JobFn
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
 from .progress import ProgressReader, RunProgress, progress_text
-from .recall_event import PartRecall, RecallFigures, RecallMeasured, part_table, recall_table, recall_text
+from .recall_event import (
+    FORGOT_LITTLE,
+    FORGOT_MUCH,
+    PartRecall,
+    RecallFigures,
+    RecallMeasured,
+    part_table,
+    recall_table,
+    recall_text,
+)
 from .session import SESSION, Session
 
 __all__ = [
+    "FORGOT_LITTLE",
+    "FORGOT_MUCH",
     "SESSION",
     "Advice",
     "Answer",
@@ -99,8 +110,8 @@ __all__ = [
     "Trigger",
     "console",
     "event_text",
-    "evidence_lines",
-    "kept_words",
+    "evidence_table",
+    "evidence_verdict",
     "measure_phases",
     "part_table",
     "peak_memory_of",

@@ -9,6 +9,7 @@ from textwrap import shorten
 from ...train_utils import duration, format_count, plural, size
 from . import events
 from .events import Event
+from .evidence_event import EvidenceMeasured, evidence_verdict
 from .perplexity_event import PerplexityMeasured
 from .phase_event import PhasesMeasured, phase_lines
 from .recall_event import RecallMeasured, recall_text
@@ -122,6 +123,11 @@ def _phases(event: PhasesMeasured) -> str:
 @event_text.register
 def _recall(event: RecallMeasured) -> str:
     return f"Recall, step {event.step}: {recall_text(event)}"
+
+
+@event_text.register
+def _evidence(event: EvidenceMeasured) -> str:
+    return f"Tested. {evidence_verdict(event, None)}"
 
 
 @event_text.register

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...train_utils import format_count
 from .events import Event
-
-WELL_KEPT, PARTLY_KEPT = 0.1, 0.5
-"""Rises of the loss on general text, in nats per token, up to which it was kept well, and partly."""
+from .recall_event import FORGOT_LITTLE, FORGOT_MUCH, RecallMeasured
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,10 @@ class Habits:
     name_base: str
     name_lora: str
 
-    @property
-    def keeps_name(self) -> bool:
-        return self.name_base == self.name_lora
-
 
 @dataclass(frozen=True)
 class Copying:
-    """Share of the 8-word runs in freely written text that stand in the training data."""
+    """Share of the 8-word runs in freely written text that are in the training data, too."""
 
     base: float
     lora: float
@@ -77,42 +69,48 @@ class EvidenceMeasured(Event):
         return {key: value for key, value in values.items() if value is not None}
 
 
-def kept_words(general: tuple[TextLoss, ...]) -> str:
-    """'kept the general language well', by the largest rise of the loss."""
-    rise = max((text.rise for text in general), default=0.0)
-    if rise <= WELL_KEPT:
-        return "kept general language well"
-    return "kept general language in part" if rise <= PARTLY_KEPT else "forgot much of general language"
+def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> str:
+    """One sentence: what the LoRA learned, kept and copies, with the figures."""
+    parts = []
+    if recall is not None:
+        unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
+        parts.append(f"recalls {recall.learned.recall:.0%} of its training data word for word{unseen}")
+    if event.answers is not None:
+        parts.append(f"answers {event.answers.lora} of {event.answers.of} questions of the data")
+    rise = max((text.rise for text in event.general), default=0.0)
+    parts.append(f"{_forgot_words(rise)} (loss of general text {rise:+.2f})")
+    if event.copying is not None:
+        parts.append(f"copies {event.copying.lora:.0%} of what it writes")
+    if event.habits is not None and event.habits.stops.lora < event.habits.stops.base:
+        stops = event.habits.stops
+        parts.append(f"ends {stops.lora} of {stops.of} replies by itself ({stops.base} before)")
+    return f"The LoRA {', '.join(parts[:-1])} and {parts[-1]}." if len(parts) > 1 else f"The LoRA {parts[0]}."
 
 
-def evidence_lines(event: EvidenceMeasured) -> Iterator[str]:
-    """One sentence for each kind of evidence."""
+def _forgot_words(rise: float) -> str:
+    if rise <= FORGOT_LITTLE:
+        return "forgot next to nothing"
+    return "forgot a little" if rise <= FORGOT_MUCH else "forgot a lot"
+
+
+def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
+    """The figures as a table of texts, the header first."""
+    return [("", "Without the LoRA", "With the LoRA"), *_rows(event)]
+
+
+def _rows(event: EvidenceMeasured) -> Iterator[tuple[str, str, str]]:
     for text in event.general:
-        factor = math.exp(min(text.rise, 50.0))
-        yield (
-            f"Loss on general {text.text} ({text.tokens:,} tokens): {text.base:.4f} without the LoRA, "
-            f"{text.lora:.4f} with it ({text.rise:+.4f}, perplexity x {factor:.2f})."
-        )
+        yield f"Loss on general {text.text} ({text.tokens:,} tokens)", f"{text.base:.4f}", f"{text.lora:.4f}"
     if event.habits is not None:
-        yield from _habit_lines(event.habits)
+        yield _count_row("Replies that end by themselves", event.habits.stops)
+        yield _count_row("Short instructions followed", event.habits.follows)
+        yield "Reply to 'What is your name?'", event.habits.name_base, event.habits.name_lora
     if event.copying is not None:
         copying = event.copying
-        yield (
-            f"Copied: {copying.lora:.1%} of {format_count(copying.runs, 'run')} of 8 words in freely written text "
-            f"stand in the training data ({copying.base:.1%} without the LoRA)."
-        )
+        yield "Runs of 8 words copied from the training data", f"{copying.base:.1%}", f"{copying.lora:.1%}"
     if event.answers is not None:
-        yield _count_line("Questions of the training data answered right", event.answers)
+        yield _count_row("Questions of the training data answered right", event.answers)
 
 
-def _habit_lines(habits: Habits) -> Iterator[str]:
-    yield _count_line("Replies that end by themselves", habits.stops)
-    yield _count_line("Short instructions followed", habits.follows)
-    if habits.keeps_name:
-        yield "Asked for its name, it replies as before."
-    else:
-        yield f"Asked for its name, it replies {habits.name_lora!r}, and without the LoRA {habits.name_base!r}."
-
-
-def _count_line(what: str, count: Count) -> str:
-    return f"{what}: {count.lora} of {count.of} ({count.base} without the LoRA)."
+def _count_row(what: str, count: Count) -> tuple[str, str, str]:
+    return what, f"{count.base} of {count.of}", f"{count.lora} of {count.of}"

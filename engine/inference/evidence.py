@@ -1,4 +1,4 @@
-"""Evidence for a saved LoRA: what it kept of the base model, what it copies, and what it answers from memory."""
+"""Evidence for a saved LoRA: what it learned, what it forgot, what it copies, and what it answers from memory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.engine import EvidenceRequest
-from ...core.errors import StoppedError
+from ...core import dist_env
+from ...core.engine import EvidenceRequest, RecallRequest
+from ...core.errors import StoppedError, first_line
 from ...core.files import write_json
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
+    Advice,
     Copying,
     Count,
     EvidenceMeasured,
     Habits,
     Job,
     JobEnded,
+    Note,
+    RecallMeasured,
     Request,
     Stage,
     TextLoss,
-    evidence_lines,
+    evidence_verdict,
 )
 from ...data.arrow_store import Store
 from ...data.examples import Examples, copied_shares, count_runs
@@ -43,7 +47,7 @@ from .free_writing import (
 from .general_loss import load_general_texts, measure_losses
 from .habits import INSTRUCTIONS, MESSAGES, HabitScores, score_replies
 from .perplexity_input import PerplexityInput
-from .recall_of_lora import prepare_of_run, run_settings, training_folder
+from .recall_of_lora import NoPassageError, measure_recall, prepare_of_run, run_settings, training_folder
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 
@@ -68,7 +72,42 @@ class Side:
 
 
 def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded:
-    """Measure without the LoRA and with it, write the result into the LoRA's folder, and restore the model."""
+    """Measure recall and all else, write both into the LoRA's folder, and say in a sentence what they show."""
+    recall = _last_recall(request, host, job)
+    event = _measure_both(request, host, job)
+    job.log.append(event)
+    folder = lora_folder(request.lora, host)
+    write_json(folder / EVIDENCE, [event.as_log()])
+    return JobEnded(outcome="finished", text=evidence_verdict(event, recall), folder=folder)
+
+
+def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
+    """Test the LoRA of a finished run; an error is logged, because the run is saved already."""
+    if settings.lora.whole_model or not dist_env.is_main_process():
+        return
+    job.log.append(Stage(text="Testing the LoRA"))
+    test = Job("evidence", job.title, control=job.control)  # with a log of its own: the run's has its own recall
+    try:
+        measure_evidence(EvidenceRequest(settings.what.name), host, test)
+        job.log.append(next(event for event in test.log.since(0) if isinstance(event, EvidenceMeasured)))
+    except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
+        job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
+
+
+def _last_recall(request: EvidenceRequest, host: Host, job: Job) -> RecallMeasured | None:
+    """Measure recall; None if the data have no passage long enough, such as rows with short replies."""
+    try:
+        ended = measure_recall(RecallRequest(request.lora), host, job)
+    except NoPassageError as error:
+        job.log.append(Note(text=str(error)))
+        return None
+    if ended.outcome == "stopped":
+        raise StoppedError("Nothing was saved.")
+    return next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
+
+
+def _measure_both(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
+    """Measure without the LoRA and with it, and restore the model."""
     started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
     settings = run_settings(training_folder(folder), host)
@@ -84,10 +123,7 @@ def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded
             job.log.append(Stage(text=f"Measuring {'with' if lora else 'without'} the LoRA"))
             with loaded_lora(base, lora, str(request.lora)) as model:
                 sides.append(_measure(model, settings, measures, tokenizer, job))
-    event = _as_event(sides[0], sides[1], measures, time.monotonic() - started)
-    job.log.append(event)
-    write_json(folder / EVIDENCE, event.as_log())
-    return JobEnded(outcome="finished", text="\n".join(evidence_lines(event)), folder=folder)
+    return _as_event(sides[0], sides[1], measures, time.monotonic() - started)
 
 
 def _general_context(host: Host, card: ModelCard, tokenizer: WorkingTokenizer, job: Job) -> PrepareContext:

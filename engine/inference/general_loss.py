@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
+import numpy as np
+
+from ...chunking import Ids
 from ...data.dataset_index import DatasetEntry
+from ...data.examples import Example, Passage, Source
 from ...data.general import CHATS, PROSE
 from ...data.load import PrepareContext, load_dataset
+from ..tokenizer import WorkingTokenizer
 from .eval_loop import EvalLoop, GroupSums, evaluation_context
 from .perplexity_input import PerplexityInput, window_input
 from .row_perplexity import row_input
 
 WINDOW = 1024  # tokens, or the model's context if that is shorter
+PASSAGE_TOKENS = 64
 
 
 def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
@@ -23,6 +30,20 @@ def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
         "prose": window_input("prose", prose.texts, context.tokenizer, window, 0),
         "chats": row_input("chats", chats.rows, context, window),
     }
+
+
+def pick_general_passages(count: int, tokenizer: WorkingTokenizer) -> list[Passage]:
+    """Pick passages of the prose, evenly along it; the same ones every time."""
+    ids = tokenizer.encode([PROSE.read_text(encoding="utf-8")])[0].ids
+    start_ids = np.array([] if tokenizer.bos is None else [tokenizer.bos], ids.dtype)
+    last = max(len(ids) - PASSAGE_TOKENS, 0)
+    starts = np.linspace(0, last, min(count, len(ids) // PASSAGE_TOKENS)).round().astype(int)
+    return [_general_passage(np.concatenate([start_ids, ids[start : start + PASSAGE_TOKENS]])) for start in starts]
+
+
+def _general_passage(ids: Ids) -> Passage:
+    """A passage of which all tokens but the first count."""
+    return Passage(Example(ids, np.arange(len(ids)) > 0, cast("Source", None), 0), 1, PROSE.stem)
 
 
 def measure_losses(eval_loop: EvalLoop, texts: dict[str, PerplexityInput]) -> dict[str, GroupSums] | None:

@@ -21,13 +21,17 @@ from ..compute import probe_model, use_packed_attention
 from ..lora import loaded_lora, lora_folder, without_loras
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import BatchLimit, EvalLoop
-from .recall import RecallMeter, RecallScores, pick_recall_passages, summarize, summarize_by_part
+from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, summarize, summarize_by_part
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 DATA_CHANGED = (
     "The data are not those that the LoRA was trained on: a file, the tokenizer or the way texts are sliced has "
     "changed. Passages that it never saw count as training data."
 )
+
+
+class NoPassageError(DataError):
+    """The training data have no passage that is long enough to continue."""
 
 
 def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
@@ -39,14 +43,14 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     if log.get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, request.passages, card)
-    if not passages[0]:
-        raise DataError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
+    if passages is None:
+        raise NoPassageError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
     measured: list[RecallMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
         for lora in (None, folder):
             job.log.append(Stage(text=f"Measuring recall {'with' if lora else 'without'} the LoRA"))
             with loaded_lora(base, lora, str(request.lora)) as model:
-                scores = RecallMeter(_eval_loop(model, settings, job), *passages).measure()
+                scores = RecallMeter(_eval_loop(model, settings, job), passages).measure()
             if scores is None:
                 return JobEnded(outcome="stopped", text="Nothing was saved.")
             measured.append(_as_event(scores, log if lora else {}))
@@ -102,6 +106,7 @@ def _as_event(scores: RecallScores, log: Mapping[str, Any]) -> RecallMeasured:
         why="asked",
         learned=summarize(scores.learned),
         control=summarize(scores.control) if scores.control else None,
+        general_loss=mean_loss(scores.general),
         strip=tuple(score.recall for score in scores.learned),
         parts=summarize_by_part(scores.learned),
     )

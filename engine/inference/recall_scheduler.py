@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...core.errors import first_line
 from ...core.jobs import Advice, Job, RecallMeasured, Stage, Trigger
 from ..plan import RunPlan
-from .recall import RecallMeter, RecallScores, summarize, summarize_by_part
+from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_by_part
 
 MAX_SHARE = 0.05
 """The largest share of an epoch's time that measuring after it may take."""
@@ -72,6 +72,7 @@ class RecallScheduler:
             why=occasion,
             learned=summarize(scores.learned),
             control=summarize(scores.control) if scores.control else None,
+            general_loss=mean_loss(scores.general),
             strip=tuple(score.recall for score in scores.learned),
             parts=summarize_by_part(scores.learned),
             seconds=seconds,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 from typing import Any, Literal
 
-from ...core.jobs import EvaluationDone, RecallMeasured, Step
+from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
 from ...train_utils import plural
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
@@ -75,7 +75,7 @@ def judge_run(
     else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
         verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
-    return replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}")
+    return _with_general_text(replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}"), recalls)
 
 
 def read_verdict(log: Mapping[str, Any]) -> str:
@@ -228,6 +228,23 @@ def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict
         f"({first.learned.recall:.0%} before){unseen}."
     )
     evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}
+    return replace(verdict, text=verdict.text + text, evidence=evidence)
+
+
+def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
+    """Add what the model forgot, by the loss of general text before the run and after it."""
+    losses = [event.general_loss for event in recalls if event.general_loss is not None]
+    if len(losses) < 2:
+        return verdict
+    text = f" The loss of general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
+    rise = losses[-1] - losses[0]
+    if rise <= FORGOT_LITTLE:
+        text = f"{text}, so the model forgot next to nothing."
+    elif rise <= FORGOT_MUCH:
+        text = f"{text}, so the model forgot a little."
+    else:
+        text = f"{text}, so the model forgot a lot. Fewer epochs or a lower learning rate keep more."
+    evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
     return replace(verdict, text=verdict.text + text, evidence=evidence)
 
 

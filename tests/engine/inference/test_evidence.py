@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from training_pro.core.engine import EvidenceRequest
 from training_pro.core.jobs import (
+    Advice,
     Copying,
     Count,
     EvidenceMeasured,
     Habits,
     Job,
+    RecallFigures,
+    RecallMeasured,
     Request,
     Stage,
     TextLoss,
-    evidence_lines,
-    kept_words,
+    evidence_table,
+    evidence_verdict,
 )
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
-from training_pro.engine.inference import general_loss
+from training_pro.engine.inference import evidence, general_loss
 from training_pro.engine.inference.free_writing import pick_questions
 from training_pro.engine.inference.habits import INSTRUCTIONS, MESSAGES, NAME_QUESTION, Reply, score_replies
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.records.folder import EVIDENCE
+from training_pro.records.folder import EVIDENCE, REPORT, read_evidence, read_log
 from training_pro.tests.tiny import watched_job
 
 QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
@@ -64,7 +71,9 @@ def test_the_shipped_texts_have_twenty_thousand_words_in_all_and_are_whole_chats
 
 
 def test_a_lora_that_was_not_trained_forgets_exactly_nothing(place, short_texts):
-    place.train(name="a", max_steps=1, learning_rate=1e-30, warmup_steps=0, schedule="constant")
+    place.train(name="a", max_steps=1)
+    file = place.lora("a") / "adapter_model.safetensors"
+    save_file({key: torch.zeros_like(value) for key, value in load_file(file).items()}, file)
     _, event = measure(place, "a")
     assert [text.text for text in event.general] == ["prose", "chats"]
     assert all(text.rise == 0.0 for text in event.general)
@@ -91,7 +100,7 @@ def test_asked_twice_it_says_the_same_and_leaves_the_model_and_the_lora_as_they_
     assert same == {key: value for key, value in second.as_log().items() if key not in ("at", "seconds")}
     assert with_lora.weights("a") == weights
     written = json.loads((with_lora.lora("a") / EVIDENCE).read_text("utf-8"))
-    assert written["general"] == [json.loads(json.dumps(text)) for text in second.as_log()["general"]]
+    assert written[0]["general"] == [json.loads(json.dumps(text)) for text in second.as_log()["general"]]
 
 
 def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_texts):
@@ -100,7 +109,7 @@ def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_
     end, event = measure(place, "q")
     assert event.answers.of == len(QUESTIONS)
     assert event.answers.lora == len(QUESTIONS) > event.answers.base
-    assert f"{len(QUESTIONS)} of {len(QUESTIONS)}" in end.text
+    assert f"answers {len(QUESTIONS)} of {len(QUESTIONS)} questions of the data" in end.text
 
 
 def test_a_stop_ends_it_and_writes_nothing(with_lora, short_texts):
@@ -164,14 +173,56 @@ def test_the_words():
         copying=Copying(0.0, 0.125, 400),
         answers=Count(0, 7, 8),
     )
-    lines = list(evidence_lines(event))
-    assert lines[0] == (
-        "Loss on general prose (20,000 tokens): 3.0000 without the LoRA, 3.2500 with it (+0.2500, perplexity x 1.28)."
+    rows = evidence_table(event)
+    assert rows[1] == ("Loss on general prose (20,000 tokens)", "3.0000", "3.2500")
+    assert ("Short instructions followed", "8 of 10", "3 of 10") in rows
+    assert ("Reply to 'What is your name?'", "I am Sam.", "I am Maren.") in rows
+    assert ("Runs of 8 words copied from the training data", "0.0%", "12.5%") in rows
+    assert rows[-1] == ("Questions of the training data answered right", "0 of 8", "7 of 8")
+    figures = RecallFigures(passages=16, recall=0.83, verbatim=9, longest=32, loss=0.4)
+    recall = RecallMeasured(step=9, epoch=1.0, why="asked", learned=figures, control=replace(figures, recall=0.03))
+    assert evidence_verdict(event, recall) == (
+        "The LoRA recalls 83% of its training data word for word (3% of unseen text), answers 7 of 8 questions of "
+        "the data, forgot a lot (loss of general text +0.25), copies 12% of what it writes and ends 9 of 11 "
+        "replies by itself (11 before)."
     )
-    assert "Short instructions followed: 3 of 10 (8 without the LoRA)." in lines
-    assert "Asked for its name, it replies 'I am Maren.', and without the LoRA 'I am Sam.'." in lines
-    assert any(line.startswith("Copied: 12.5% of 400 runs of 8 words") for line in lines)
-    assert lines[-1] == "Questions of the training data answered right: 7 of 8 (0 without the LoRA)."
-    assert kept_words(event.general) == "kept general language in part"
-    assert kept_words((TextLoss("prose", 1, 3.0, 3.01),)) == "kept general language well"
-    assert kept_words((TextLoss("prose", 1, 3.0, 4.0),)) == "forgot much of general language"
+    kept = EvidenceMeasured(general=(TextLoss("prose", 1, 3.0, 3.01),))
+    assert evidence_verdict(kept, None) == "The LoRA forgot next to nothing (loss of general text +0.01)."
+
+
+def test_the_records_are_read_back(with_lora, short_texts):
+    _, event = measure(with_lora, "a")
+    assert replace(read_evidence(with_lora.lora("a")), at=event.at, seconds=event.seconds) == event
+    (with_lora.lora("a") / EVIDENCE).write_text('[{"general": 5}]', "utf-8")
+    damage = []
+    assert read_evidence(with_lora.lora("a"), damage) is None and damage
+
+
+def test_a_run_can_test_its_lora_at_the_end_and_saves_the_same_weights(place, short_texts):
+    place.train(name="plain", max_steps=3)
+    job = Job("training", "a test")
+    place.train(name="tested", max_steps=3, test_at_end=True, job=job)
+    assert place.weights("tested") == place.weights("plain")
+    assert isinstance(read_evidence(place.lora("tested")), EvidenceMeasured)
+    report = (place.lora("tested") / REPORT).read_text("utf-8")
+    assert "Loss on general prose" in report
+    assert "Loss on general prose" not in (place.lora("plain") / REPORT).read_text("utf-8")
+
+
+def test_a_test_that_fails_is_told_and_the_run_stays_finished(place, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no test today")
+
+    monkeypatch.setattr(evidence, "measure_evidence", fail)
+    job = Job("training", "a test")
+    place.train(name="a", max_steps=2, test_at_end=True, job=job)
+    told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    assert "The LoRA could not be tested: no test today" in told
+    assert read_log(place.lora("a"))["ended"] == "finished"
+
+
+def test_general_passages_are_the_same_every_time_and_spread_over_the_prose(place):
+    tokenizer = make_working_tokenizer(place.host().card().tokenizer)
+    first, second = (general_loss.pick_general_passages(16, tokenizer) for _ in range(2))
+    assert [p.example.ids.tolist() for p in first] == [p.example.ids.tolist() for p in second]
+    assert len({tuple(p.example.ids.tolist()) for p in first}) == 16
