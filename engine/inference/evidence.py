@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...core import dist_env
@@ -74,22 +75,17 @@ class Side:
 def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded:
     """Measure recall and all else, write both into the LoRA's folder, and say in a sentence what they show."""
     recall = _last_recall(request, host, job)
-    event = _measure_both(request, host, job)
-    job.log.append(event)
-    folder = lora_folder(request.lora, host)
-    write_json(folder / EVIDENCE, [event.as_log()])
-    return JobEnded(outcome="finished", text=evidence_verdict(event, recall), folder=folder)
+    event = _measure_and_save(request, host, job)
+    text, folder = evidence_verdict(event, recall), lora_folder(request.lora, host)
+    return JobEnded(outcome="finished", text=text, folder=folder)
 
 
 def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
     """Test the LoRA of a finished run; an error is logged, because the run is saved already."""
     if settings.lora.whole_model or not dist_env.is_main_process():
         return
-    job.log.append(Stage(text="Testing the LoRA"))
-    test = Job("evidence", job.title, control=job.control)  # with a log of its own: the run's has its own recall
     try:
-        measure_evidence(EvidenceRequest(settings.what.name), host, test)
-        job.log.append(next(event for event in test.log.since(0) if isinstance(event, EvidenceMeasured)))
+        _measure_and_save(EvidenceRequest(settings.what.name), host, job)  # the run has measured its recall
     except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
         job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
 
@@ -106,8 +102,8 @@ def _last_recall(request: EvidenceRequest, host: Host, job: Job) -> RecallMeasur
     return next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
 
 
-def _measure_both(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
-    """Measure without the LoRA and with it, and restore the model."""
+def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
+    """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
     started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
     settings = run_settings(training_folder(folder), host)
@@ -115,15 +111,30 @@ def _measure_both(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMea
     measures = Measures(
         load_general_texts(_general_context(host, card, tokenizer, job)),
         data.examples,
-        pick_questions(data.examples, tokenizer.decode),
+        pick_questions(data.examples, partial(tokenizer.tokenizer.decode, skip_special_tokens=True)),
     )
     sides = list[Side]()
     with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
         for lora in (None, folder):
-            job.log.append(Stage(text=f"Measuring {'with' if lora else 'without'} the LoRA"))
+            progress = _Progress(f"Testing {'with' if lora else 'without'} the LoRA", len(sides), job)
             with loaded_lora(base, lora, str(request.lora)) as model:
-                sides.append(_measure(model, settings, measures, tokenizer, job))
-    return _as_event(sides[0], sides[1], measures, time.monotonic() - started)
+                sides.append(_measure(model, settings, measures, tokenizer, progress))
+    event = _as_event(sides[0], sides[1], measures, time.monotonic() - started)
+    job.log.append(event)
+    write_json(folder / EVIDENCE, [event.as_log()])
+    return event
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """Progress of one of two sides: half of its time goes to losses, half to writing."""
+
+    text: str
+    side: int
+    job: Job
+
+    def report(self, share: float) -> None:
+        self.job.log.append(Stage(text=self.text, share=(self.side + share) / 2))
 
 
 def _general_context(host: Host, card: ModelCard, tokenizer: WorkingTokenizer, job: Job) -> PrepareContext:
@@ -137,14 +148,15 @@ def _general_context(host: Host, card: ModelCard, tokenizer: WorkingTokenizer, j
 
 
 def _measure(
-    model: Any, settings: TrainingSettings, measures: Measures, tokenizer: WorkingTokenizer, job: Job
+    model: Any, settings: TrainingSettings, measures: Measures, tokenizer: WorkingTokenizer, progress: _Progress
 ) -> Side:
     model.eval()
-    capabilities = probe_model(model, settings)
+    job, capabilities = progress.job, probe_model(model, settings)
     eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
-    losses = measure_losses(eval_loop, dict(measures.general))
+    losses = measure_losses(eval_loop, measures.general, lambda share: progress.report(share / 2))
     if losses is None:
         raise StoppedError("Nothing was saved.")
+    progress.report(0.5)
     writer = Writer(model, tokenizer, job)
     replies = reply_to_messages(writer)
     return Side(

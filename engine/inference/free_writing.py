@@ -87,7 +87,8 @@ def _question(example: Example, decode: Callable[[Sequence[int]], str]) -> Quest
 def count_right(writer: Writer, questions: Sequence[Question]) -> int:
     """How many of the questions are answered with the words of the data."""
     replies = (writer.write(question.ids, question.tokens + MORE_TOKENS).text for question in questions)
-    return sum(question.answer in _plain(reply) for question, reply in zip(questions, replies, strict=True))
+    pairs = zip(questions, replies, strict=True)
+    return sum(f" {question.answer} " in f" {_plain(reply)} " for question, reply in pairs)
 
 
 def _plain(text: str) -> str:

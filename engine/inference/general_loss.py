@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -13,12 +13,13 @@ from ...data.examples import Example, Passage, Source
 from ...data.general import CHATS, PROSE
 from ...data.load import PrepareContext, load_dataset
 from ..tokenizer import WorkingTokenizer
-from .eval_loop import EvalLoop, GroupSums, evaluation_context
+from .eval_loop import EvalLoop, GroupSums, ProgressFn, evaluation_context
 from .perplexity_input import PerplexityInput, window_input
 from .row_perplexity import row_input
 
 WINDOW = 1024  # tokens, or the model's context if that is shorter
 PASSAGE_TOKENS = 64
+MAX_PASSAGES = 32
 
 
 def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
@@ -27,17 +28,17 @@ def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
     prose = load_dataset(context, DatasetEntry(PROSE.name, PROSE))
     chats = load_dataset(context, DatasetEntry(CHATS.name, CHATS))
     return {
-        "prose": window_input("prose", prose.texts, context.tokenizer, window, 0),
+        "prose": window_input("prose", prose.texts, context.tokenizer, window, window - 1),
         "chats": row_input("chats", chats.rows, context, window),
     }
 
 
 def pick_general_passages(count: int, tokenizer: WorkingTokenizer) -> list[Passage]:
-    """Pick passages of the prose, evenly along it; the same ones every time."""
+    """Pick at most 32 passages of the prose, evenly along it; the same ones every time."""
     ids = tokenizer.encode([PROSE.read_text(encoding="utf-8")])[0].ids
     start_ids = np.array([] if tokenizer.bos is None else [tokenizer.bos], ids.dtype)
     last = max(len(ids) - PASSAGE_TOKENS, 0)
-    starts = np.linspace(0, last, min(count, len(ids) // PASSAGE_TOKENS)).round().astype(int)
+    starts = np.linspace(0, last, min(count, MAX_PASSAGES, len(ids) // PASSAGE_TOKENS)).round().astype(int)
     return [_general_passage(np.concatenate([start_ids, ids[start : start + PASSAGE_TOKENS]])) for start in starts]
 
 
@@ -46,16 +47,29 @@ def _general_passage(ids: Ids) -> Passage:
     return Passage(Example(ids, np.arange(len(ids)) > 0, cast("Source", None), 0), 1, PROSE.stem)
 
 
-def measure_losses(eval_loop: EvalLoop, texts: dict[str, PerplexityInput]) -> dict[str, GroupSums] | None:
+def measure_losses(
+    eval_loop: EvalLoop, texts: Mapping[str, PerplexityInput], report: ProgressFn
+) -> dict[str, GroupSums] | None:
     """The sums of each text; None if the measuring was stopped."""
-    measured = dict(_measure(eval_loop, texts))
+    measured = dict(_measure(eval_loop, texts, report))
     return measured if len(measured) == len(texts) else None
 
 
-def _measure(eval_loop: EvalLoop, texts: dict[str, PerplexityInput]) -> Iterator[tuple[str, GroupSums]]:
-    for name, text in texts.items():
+def _measure(
+    eval_loop: EvalLoop, texts: Mapping[str, PerplexityInput], report: ProgressFn
+) -> Iterator[tuple[str, GroupSums]]:
+    for number, (name, text) in enumerate(texts.items()):
         with evaluation_context(eval_loop.model):
-            sums = eval_loop.sums(text.examples, text.groups, text.count)
+            sums = eval_loop.sums(
+                text.examples,
+                text.groups,
+                text.count,
+                lambda share, done=number: report((done + share) / len(texts)),
+            )
         if sums is None:
             return
         yield name, sums
+
+
+def _report_part(report: ProgressFn, number: int, count: int, share: float) -> None:
+    report((number + share) / count)

@@ -35,6 +35,8 @@ from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder import EVIDENCE, REPORT, read_evidence, read_log
 from training_pro.tests.tiny import watched_job
 
+PROSE_CHARS = 1500
+STEADY = {"schedule": "constant", "warmup_steps": 0}
 QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
 
 
@@ -42,7 +44,7 @@ QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue
 def short_texts(tmp_path, monkeypatch):
     """A few sentences in place of the shipped texts, which take longer."""
     prose, chats = tmp_path / "prose.txt", tmp_path / "chats.jsonl"
-    prose.write_text(general.PROSE.read_text("utf-8")[:3000], "utf-8")
+    prose.write_text(general.PROSE.read_text("utf-8")[:PROSE_CHARS], "utf-8")
     chats.write_text("".join(general.CHATS.read_text("utf-8").splitlines(keepends=True)[:4]), "utf-8")
     monkeypatch.setattr(general_loss, "PROSE", prose)
     monkeypatch.setattr(general_loss, "CHATS", chats)
@@ -82,12 +84,12 @@ def test_a_lora_that_was_not_trained_forgets_exactly_nothing(place, short_texts)
 
 def test_ten_times_the_rate_forgets_more(place, short_texts):
     """The tiny model knows nothing, so it learns the general prose first."""
-    place.write("prose.txt", general.PROSE.read_text("utf-8")[:3000])
-    place.train(name="base", data=["prose.txt"], method="full", epochs=30, learning_rate=3e-3)
+    place.write("prose.txt", general.PROSE.read_text("utf-8")[:PROSE_CHARS])
+    place.train(name="base", data=["prose.txt"], method="full", epochs=60, **STEADY, learning_rate=3e-3)
     host = StandaloneHost(place.folders, model=str(place.folders.models / "base"))
     rises = []
     for name, rate in (("slow", 1e-3), ("fast", 1e-2)):
-        place.train(host, name=name, epochs=8, learning_rate=rate, schedule="constant", warmup_steps=0)
+        place.train(host, name=name, epochs=8, **STEADY, learning_rate=rate)
         _, event = measure(place, name, host=host)
         rises.append(next(text.rise for text in event.general if text.text == "prose"))
     assert 0 < rises[0] < rises[1]
@@ -105,7 +107,8 @@ def test_asked_twice_it_says_the_same_and_leaves_the_model_and_the_lora_as_they_
 
 def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_texts):
     rows(place)
-    place.train(name="q", data=["questions.jsonl"], epochs=60, learning_rate=2e-2, schedule="constant")
+    options = {"epochs": 40, "learning_rate": 1e-2, "rank": 64, "train_head": True, "batch_size": 1, **STEADY}
+    place.train(name="q", data=["questions.jsonl"], **options)
     end, event = measure(place, "q")
     assert event.answers.of == len(QUESTIONS)
     assert event.answers.lora == len(QUESTIONS) > event.answers.base
@@ -114,7 +117,7 @@ def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_
 
 def test_a_stop_ends_it_and_writes_nothing(with_lora, short_texts):
     def stop(job, event):
-        if isinstance(event, Stage) and event.text.startswith("Measuring without"):
+        if isinstance(event, Stage) and event.text.startswith("Testing without"):
             job.control.ask(Request.STOP)
 
     with pytest.raises(Exception, match="Nothing was saved"):
