@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import generation, perplexity, recall_of_lora
+from . import evidence, generation, perplexity, recall_of_lora
 from .evaluator import EvalScheduler, Evaluator
 from .meters import Meters, make_meters
 from .recall_scheduler import RecallScheduler
@@ -14,6 +14,7 @@ __all__ = [
     "Meters",
     "RecallScheduler",
     "SampleGenerator",
+    "evidence",
     "generation",
     "make_meters",
     "perplexity",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -59,13 +60,9 @@ def _measure(
     eval_loop: EvalLoop, texts: Mapping[str, PerplexityInput], report: ProgressFn
 ) -> Iterator[tuple[str, GroupSums]]:
     for number, (name, text) in enumerate(texts.items()):
+        part = partial(_report_part, report, number, len(texts))
         with evaluation_context(eval_loop.model):
-            sums = eval_loop.sums(
-                text.examples,
-                text.groups,
-                text.count,
-                lambda share, done=number: report((done + share) / len(texts)),
-            )
+            sums = eval_loop.sums(text.examples, text.groups, text.count, part)
         if sums is None:
             return
         yield name, sums

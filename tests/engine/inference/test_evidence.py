@@ -216,7 +216,7 @@ def test_a_test_that_fails_is_told_and_the_run_stays_finished(place, monkeypatch
     def fail(*_):
         raise RuntimeError("no test today")
 
-    monkeypatch.setattr(evidence, "measure_evidence", fail)
+    monkeypatch.setattr(evidence, "prepare_of_run", fail)
     job = Job("training", "a test")
     place.train(name="a", max_steps=2, test_at_end=True, job=job)
     told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
