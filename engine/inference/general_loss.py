@@ -19,8 +19,8 @@ from .perplexity_input import PerplexityInput, window_input
 from .row_perplexity import row_input
 
 WINDOW = 1024  # tokens, or the model's context if that is shorter
-PASSAGE_TOKENS = 64
-MAX_PASSAGES = 32
+PASSAGES, PASSAGE_TOKENS = 8, 256
+"""Short passages would say less about forgetting: a model that was trained on prose expects prose sooner."""
 
 
 def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
@@ -34,13 +34,13 @@ def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
     }
 
 
-def pick_general_passages(count: int, tokenizer: WorkingTokenizer) -> list[Passage]:
-    """Pick at most 32 passages of the prose, evenly along it; the same ones every time."""
+def pick_general_passages(tokenizer: WorkingTokenizer, context: int | None) -> list[Passage]:
+    """Pick passages of the prose, evenly along it; the same ones every time."""
     ids = tokenizer.encode([PROSE.read_text(encoding="utf-8")])[0].ids
     start_ids = np.array([] if tokenizer.bos is None else [tokenizer.bos], ids.dtype)
-    last = max(len(ids) - PASSAGE_TOKENS, 0)
-    starts = np.linspace(0, last, min(count, MAX_PASSAGES, len(ids) // PASSAGE_TOKENS)).round().astype(int)
-    return [_general_passage(np.concatenate([start_ids, ids[start : start + PASSAGE_TOKENS]])) for start in starts]
+    length = min(PASSAGE_TOKENS, (context or PASSAGE_TOKENS) - len(start_ids))
+    starts = np.linspace(0, max(len(ids) - length, 0), PASSAGES).round().astype(int)
+    return [_general_passage(np.concatenate([start_ids, ids[start : start + length]])) for start in starts]
 
 
 def _general_passage(ids: Ids) -> Passage:

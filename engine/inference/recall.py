@@ -45,7 +45,7 @@ class RecallScores(NamedTuple):
 
 
 class RecallPassages(NamedTuple):
-    """Passages that are trained on, as many of the validation split, and as many of general prose."""
+    """Passages that are trained on, as many of the validation split, and some of general prose."""
 
     learned: Sequence[Passage]
     control: Sequence[Passage]
@@ -81,7 +81,7 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
     if not learned:
         return None
     return RecallPassages(
-        learned, pick_passages(data.validation, count, bos), pick_general_passages(count, tokenizer)
+        learned, pick_passages(data.validation, count, bos), pick_general_passages(tokenizer, card.context)
     )
 
 

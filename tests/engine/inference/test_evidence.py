@@ -226,6 +226,6 @@ def test_a_test_that_fails_is_told_and_the_run_stays_finished(place, monkeypatch
 
 def test_general_passages_are_the_same_every_time_and_spread_over_the_prose(place):
     tokenizer = make_working_tokenizer(place.host().card().tokenizer)
-    first, second = (general_loss.pick_general_passages(16, tokenizer) for _ in range(2))
+    first, second = (general_loss.pick_general_passages(tokenizer, None) for _ in range(2))
     assert [p.example.ids.tolist() for p in first] == [p.example.ids.tolist() for p in second]
-    assert len({tuple(p.example.ids.tolist()) for p in first}) == 16
+    assert len({tuple(p.example.ids.tolist()) for p in first}) == general_loss.PASSAGES
