@@ -89,9 +89,16 @@ def align_columns(table: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
 
 
-def is_logged(step: int, last: int, every: int | str, first: bool) -> bool:
+def interval_steps(interval: float, steps: int) -> int:
+    """An interval in steps; one below 1 is a share of all steps, and 0 is none."""
+    return max(1, _round_up(interval * steps)) if 0 < interval < 1 else int(interval)
+
+
+def is_logged(step: int, last: int, every: float | str, first: bool) -> bool:
     """Whether a step is logged where every n-th one is; `every` is "auto" for each of them."""
-    return step == last or (step == 1 and first) or isinstance(every, str) or step % every == 0
+    return (
+        step == last or (step == 1 and first) or isinstance(every, str) or step % interval_steps(every, last) == 0
+    )
 
 
 def smooth_loss(previous: float | None, loss: float) -> float:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 DataName = Literal["story", "notes", "notes+questions", "chats"]
 EqualBy = Literal["tokens", "passes"]
-Metric = Literal["recall", "validation_loss", "closed_book", "seconds"]
+Metric = Literal["recall", "validation_loss", "general_loss", "closed_book", "seconds"]
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")

@@ -17,10 +17,11 @@ ROUNDING = 1e-9
 LABELS: Mapping[Metric, str] = {
     "recall": "recall",
     "validation_loss": "validation loss",
+    "general_loss": "loss of general text",
     "closed_book": "questions answered",
     "seconds": "seconds",
 }
-LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "seconds"})
+LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "general_loss", "seconds"})
 AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
 COMMAND = "python3 bench/recipes.py run --only {name}"
 INTRODUCTION = f"""# What works
@@ -34,6 +35,7 @@ How to read it:
   same for text that was not trained on.
 - **Validation loss** is measured on that text, too. All arms are measured by the same blocks, however
   they were trained.
+- **Loss of general text** is measured on prose that has nothing to do with the data. It rises if the model forgets.
 - A figure is the median of runs with different seeds, and ± is their range, the largest minus the smallest.
 - Nothing is claimed from fewer than {MIN_RUNS} runs. If two medians differ by no more than the larger of
   their ranges, the answer is "no difference seen".
@@ -156,7 +158,7 @@ def _figure(metric: Metric, summary: Summary) -> str:
 
 
 def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
-    metrics: list[Metric] = ["recall", "validation_loss"]
+    metrics: list[Metric] = ["recall", "validation_loss", "general_loss"]
     if experiment.metric not in metrics:
         metrics.append(experiment.metric)
     heading = ["arm", "runs", "trained tokens", "steps", *(LABELS[metric] for metric in metrics), "control recall"]
@@ -248,8 +250,8 @@ def _not_measured(results: Sequence[Result]) -> str:
         made += f", on: {'; '.join(sorted(machines))}. Versions: {'; '.join(sorted(versions))}"
     return (
         "## What was not measured\n\n"
-        f"This page rests on {made}. It does not measure how much the model forgets, larger models, images, "
-        "or whether people like what the model writes.\n"
+        f"This page rests on {made}. It does not measure larger models, images, or "
+        "whether people like what the model writes.\n"
     )
 
 

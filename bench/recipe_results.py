@@ -34,6 +34,8 @@ class Result:
     seconds: float
     train_loss: float | None
     validation_loss: float | None
+    general_loss: float | None
+    """The loss of general text, which rises if the model forgets."""
     recall: float | None
     control_recall: float | None
     recall_4: float | None

@@ -184,7 +184,8 @@ class Lab:
             values["cutoff"] = CHAT_CUTOFF
         settings = training_settings(values)
         measured = self._prepare(settings)
-        learned, control = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None
         contexts = CONTEXTS if run.experiment == "law" else ()
         with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
@@ -193,9 +194,12 @@ class Lab:
                 loop = eval_loop.EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: False)
                 return _Figures(
                     validation_loss=_mean_loss(loop, measured),
-                    recall=_recall(loop, learned),
-                    control_recall=_recall(loop, control),
-                    by_context={n: _recall(loop, [cut_prompt(each, n) for each in learned]) for n in contexts},
+                    general_loss=_passage_loss(loop, passages.general),
+                    recall=_recall(loop, passages.learned),
+                    control_recall=_recall(loop, passages.control),
+                    by_context={
+                        n: _recall(loop, [cut_prompt(each, n) for each in passages.learned]) for n in contexts
+                    },
                     closed_book=answered,
                 )
 
@@ -232,6 +236,7 @@ class Lab:
 @dataclass(frozen=True)
 class _Figures:
     validation_loss: float | None = None
+    general_loss: float | None = None
     recall: float | None = None
     control_recall: float | None = None
     by_context: dict[int, float | None] | None = None
@@ -242,6 +247,7 @@ class _Figures:
         columns = {f"recall_{n}": contexts.get(n) for n in CONTEXTS}
         columns |= {
             "validation_loss": self.validation_loss,
+            "general_loss": self.general_loss,
             "recall": self.recall,
             "control_recall": self.control_recall,
             "closed_book": self.closed_book,
@@ -256,7 +262,11 @@ def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:
     return sums.loss
 
 
-def _recall(loop: eval_loop.EvalLoop, passages: list[Passage]) -> float | None:
+def _passage_loss(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
+    return recall.mean_loss(recall.score_passages(loop, passages) or [])
+
+
+def _recall(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
     scores = recall.score_passages(loop, passages) if passages else None
     return recall.summarize(scores).recall if scores else None
 

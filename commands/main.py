@@ -27,16 +27,23 @@ COMMANDS: Mapping[str, str] = {
     "train": "train without a page: one run, or one per settings file",
     "check": "check a dataset and settings before training",
     "slice": "show how a text is sliced into blocks",
+    "status": "show how far the runs are that are in progress",
+    "tell": "stop, pause or save a run in another window or program, and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "recall": "measure how much of its training data a LoRA knows by heart",
+    "evidence": "measure what a LoRA kept of the model, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",
     "settings": "list all settings with their defaults and values",
     "test": "the tests",
 }
-"""The commands, each a module in this folder, with a short description."""
+"""The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""
+FOLDERS: Mapping[str, str] = {
+    **dict.fromkeys(("status", "tell"), "control"),
+    **dict.fromkeys(("perplexity", "recall", "evidence"), "measure"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,5 +117,6 @@ def _set_encoding() -> None:
 
 
 def _load_command(name: str) -> Run:
-    run: Run = importlib.import_module(f".{name}", __package__).run
+    place = f".{FOLDERS[name]}.{name}" if name in FOLDERS else f".{name}"
+    run: Run = importlib.import_module(place, __package__).run
     return run

@@ -76,7 +76,9 @@ def find_user_data(requested: Path | None) -> Path:
     """The working folder: the given one, that of the webui around us, or ./user_data."""
     folder = requested or _webui_user_data() or Path("user_data")
     if safe_paths.has_impossible_character(str(folder.resolve())):
-        raise SavingError(f"The working folder {quote(folder.resolve())} is not UTF-8 text. Rename it.")
+        raise SavingError(
+            f"The path of the working folder, {quote(folder.resolve())}, is not UTF-8 text. Rename the folder."
+        )
     say(f"Working folder: {folder.resolve()}")
     return folder
 

@@ -53,7 +53,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="more names that this computer has for others, such as that of a proxy",
+        help="another host name under which other computers reach this one, such as that of a proxy",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     with handle_end_signals(signal.default_int_handler):
         address = upload.upload_lora(plan)
-    say(f"{args.name} is uploaded. Choose its license in README.md there.")
+    say(f"{args.name} is uploaded. Set its license in the README.md there.")
     print(address)
     return 0
 

@@ -74,6 +74,16 @@ class RecallRequest:
 
 
 @dataclass(frozen=True)
+class EvidenceRequest:
+    """Request to measure what a LoRA kept of the base model, what it copies and what it answers from memory.
+
+    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
+    """
+
+    lora: str | Path
+
+
+@dataclass(frozen=True)
 class MergeRequest:
     """Request to merge a LoRA into the model, and the folder of the result.
 
@@ -136,6 +146,10 @@ class Engine(Protocol[Settings, Report]):
 
     def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
         """Measure recall without the LoRA and with it as RecallMeasured events, and write it into its folder."""
+        ...
+
+    def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+        """Measure without and with the LoRA as an EvidenceMeasured event, and write it into the LoRA's folder."""
         ...
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:

@@ -15,7 +15,7 @@ from .files import write_text
 
 FILE_NAME = "evaluations.csv"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t")
-"""Spreadsheets work out a cell that begins so; an apostrophe before it makes it a text."""
+"""Spreadsheets evaluate a cell that begins with one of these; a leading apostrophe makes it text."""
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 MAX_VALUE_CHARS = 60
-"""The length of a quoted value; it is cut behind that."""
+"""The most characters of a quoted value; the rest is cut off."""
 MAX_WORD_CHARS = 300
-"""The length of a path or another word without a space; its middle is cut out."""
+"""The most characters of a path or other word without spaces; a longer one loses its middle."""
 MAX_LINE_CHARS = 3000
 ELLIPSIS = "\u2026"
 INVISIBLE_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-"""Control characters but the line feed and the tab, marks of direction and of no width, and lone surrogates."""
+"""Control characters except line feed and tab, direction and zero-width marks, and lone surrogates."""
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS + 1},}}")
 
 

@@ -141,7 +141,7 @@ def _read(arrow: Any, path: Path, key: str) -> StoreEntry:
     data = memoryview(path.read_bytes())
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("not what was written: the sum of its bytes is another")
+        raise ValueError("its checksum is not the one it was written with")
     with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
         metadata = json.loads((reader.schema.metadata or {})[METADATA_KEY])
         table = reader.read_all()
@@ -149,7 +149,7 @@ def _read(arrow: Any, path: Path, key: str) -> StoreEntry:
     for name, dtype in metadata["arrays"].items():
         arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(dtype))
     if metadata["key"] != key:
-        raise ValueError("not what was written under this key")
+        raise ValueError("it was written under another key")
     return StoreEntry(arrays, metadata["said"])
 
 

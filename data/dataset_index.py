@@ -93,7 +93,10 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
         raise DataError(f"Dataset: {error}") from error
     stem = share.name.rstrip("/\\")
     if _is_outside(stem):
-        raise DataError(f"Dataset: {name!r} is a path. Enter the name of a file or folder in {folders.datasets}.")
+        raise DataError(
+            f"Dataset: {name!r} is a path, but a name is needed. "
+            f"Enter the name of a file or folder in {folders.datasets}."
+        )
     for root, example in ((folders.datasets, False), (folders.examples, True)):
         path = _path_below(root, stem)
         if path is not None and _exists(path):

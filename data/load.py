@@ -10,8 +10,8 @@ from ..chunking import unescape_hard_cut
 from ..core.errors import DataError
 from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from . import dataset_index
-from .arrow_store import Store
+from . import arrow_store, dataset_index
+from .arrow_store import Store, StoreEntry
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
@@ -101,8 +101,18 @@ def read_texts(
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    boilerplate = load_or_find([text.text for text in texts], store)
-    return [_mark_or_drop(text, found, drop_boilerplate) for text, found in zip(texts, boilerplate, strict=True)]
+    boilerplate = load_or_find([(text.text, text.menus) for text in texts], store)
+    pairs = zip(texts, boilerplate, strict=True)
+    return _drop_empty([_mark_or_drop(text, found, drop_boilerplate) for text, found in pairs])
+
+
+def _drop_empty(texts: Sequence[LoadedText]) -> list[LoadedText]:
+    """The texts with anything left; a page that is only a menu must not refuse a folder of pages."""
+    kept = [text for text in texts if text.text.strip()]
+    words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if not text.text.strip()]
+    if not kept:
+        raise DataError("\n".join(f"{reason} Turn off Drop boilerplate." for reason in words))
+    return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
 
 
 def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> LoadedText:
@@ -111,8 +121,6 @@ def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> Loa
     if not found or not drop:
         return replace(text, boilerplate=words)
     rest = remove_boilerplate(text.text, found)
-    if not rest.strip():
-        raise DataError(f"{text.name}: everything in it looks like boilerplate. Turn off Drop boilerplate.")
     return replace(text, text=rest, notes=(*text.notes, f"Dropped from {text.name}: {words}."))
 
 
@@ -129,8 +137,20 @@ def _text_files(path: Path) -> list[Path]:
 def _read_text(file: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
     unsupported.refuse_unsupported(file, name)
     if file.suffix.lower() in documents.READERS:
-        return documents.load_document(file, name, hard_cut, store)
+        return _load_document(file, name, hard_cut, store)
     text, notes = text_files.read_text(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
     return LoadedText(name, text, notes)
+
+
+def _load_document(path: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
+    """A document's text, stored or read now."""
+    content = text_files.file_digest(path, name)
+    key = arrow_store.cache_key("document", content, path.suffix.lower(), name, hard_cut)
+    if entry := store.load(key):
+        menus = tuple((start, end) for start, end in entry.metadata["menus"])
+        return LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)
+    text = documents.read_document(path, name, hard_cut)
+    store.save(key, StoreEntry({}, {"text": text.text, "notes": text.notes, "menus": text.menus}))
+    return text

@@ -103,7 +103,7 @@ def _say_until_stopped(say: ProgressFn, is_stopped: Callable[[], bool]) -> Progr
 
     def say_or_stop(text: str, share: float | None) -> None:
         if is_stopped():
-            raise StoppedError("Stopped while the data was prepared. Nothing was trained.")
+            raise StoppedError("Stopped while preparing the data. Nothing was trained.")
         say(text, share)
 
     return say_or_stop

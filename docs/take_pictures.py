@@ -126,8 +126,12 @@ def generate(page: Any) -> None:
     page.get_by_role("tab", name="Try it", exact=True).click()
     page.wait_for_timeout(1500)
     page.locator("#tp-go").click()
-    page.wait_for_function("() => document.querySelector('#tp-with textarea').value.length > 40", timeout=300_000)
-    page.wait_for_timeout(2500)
+    reply = page.locator("#tp-with textarea")
+    page.wait_for_function("() => document.querySelector('#tp-with textarea').value", timeout=300_000)
+    before = ""
+    while (now := reply.input_value()) != before:  # a reply may be short, so its length says nothing
+        before = now
+        page.wait_for_timeout(3000)
 
 
 def choose_run(page: Any) -> None:

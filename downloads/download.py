@@ -148,8 +148,8 @@ def _refuse_full_disk(partial: PartialDownload) -> None:
     missing, free = partial.plan.size - partial.size, free_bytes(partial.folder)
     if missing > free:
         raise ModelError(
-            f"{partial.plan.model.words} needs {size(missing)} more on the disk of "
-            f"{partial.folder.parent}, and {size(free)} is free. Free some space, or choose a "
+            f"{partial.plan.model.words} still needs {size(missing)} on the disk that holds "
+            f"{partial.folder.parent}, but only {size(free)} is free. Free some space, or choose a "
             "smaller model."
         )
 

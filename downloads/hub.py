@@ -140,8 +140,8 @@ def _error_message(error: Exception, model: HubModel) -> str:
     sentences = {
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub "
         "can't be used. Unset it, then start again.",
-        errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list at "
-        f"{endpoint}/{name}, or omit it.",
+        errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list of "
+        f"revisions at {endpoint}/{name}, or leave the revision out.",
         errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
         errors.GatedRepoError: f"{name} is a gated model. Accept its license at {endpoint}/{name}, "
         f"create a token at {endpoint}/settings/tokens, and set HF_TOKEN to it "

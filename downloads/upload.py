@@ -101,7 +101,7 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
 
 
 INTERRUPTED = (
-    "The upload was interrupted, and none of its files are in {name}: the Hub takes them all at once. "
+    "The upload was interrupted, and none of its files are in {name}: the Hub accepts either all of them or none. "
     "Upload it again to continue."
 )
 _NO_TOKEN = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..core.engine import (
     NO_PREVIEW,
     AnswerRequest,
+    EvidenceRequest,
     GgufRequest,
     MergeRequest,
     PerplexityRequest,
@@ -56,12 +57,22 @@ class PeftEngine:
         _start(host, job)
         from .checks import check_run
         from .compute import free_memory_afterwards
-        from .training import run, run_with_report
+        from .training import run_with_report
 
         if blockers := texts(check_run(settings, host), "problem"):
             raise SettingsError(self._all_problems(blockers, settings, host, job, resume))
         with free_memory_afterwards():
-            return run_with_report(lambda: run.train(settings, host, job, resume=resume), host.folders, job)
+            return run_with_report(lambda: self._train_and_test(settings, host, job, resume), host.folders, job)
+
+    def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, resume: str) -> JobEnded:
+        """Train, and test a finished LoRA if the settings say so."""
+        from .inference import evidence
+        from .training import run
+
+        ended = run.train(settings, host, job, resume=resume)
+        if settings.aside.test_at_end and ended.outcome == "finished":
+            evidence.test_after_run(settings, host, job)
+        return ended
 
     def _all_problems(
         self, problems: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
@@ -108,6 +119,14 @@ class PeftEngine:
 
         with free_memory_afterwards():
             return recall_of_lora.measure_recall(asked, host, job)
+
+    def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+        _start(host, job)
+        from .compute import free_memory_afterwards
+        from .inference import evidence
+
+        with free_memory_afterwards():
+            return evidence.measure_evidence(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)

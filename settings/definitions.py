@@ -110,7 +110,8 @@ class TextSettings:
         False,
         "Drop boilerplate",
         "Drop what is not the book: the publisher's notices of Project Gutenberg and Standard Ebooks, tables of "
-        "contents, page headings, page numbers, and marks of illustrations. Check shows what it found.",
+        "contents, page headings, page numbers, marks of illustrations, and the menus, headers and footers of web "
+        "pages. Check shows what it found.",
     )
     overlap: bool = boolean(
         True,
@@ -177,8 +178,9 @@ class RowSettings:
     columns: str = text(
         "",
         "Column names",
-        "Your names for our columns, for example instruction=Frage output=Antwort. Put a name with spaces in "
-        "double quotes; give a column without a name by its number. For a database: table=NAME, or a SELECT.",
+        "What your dataset calls the columns that are expected here, for example instruction=Frage "
+        "output=Antwort. Put a name with spaces in double quotes; give a column without a name by its number. For "
+        "a database: table=NAME, or a SELECT.",
         check=columns_problem,
     )
     system: str = text(
@@ -259,11 +261,12 @@ class EvaluationSettings:
         "taken, chosen by the data seed. 0 is off.",
         bounds=(0, 0.99),
     )
-    eval_every: int = integer(
+    eval_every: float = integer(
         0,
         "Evaluate every (steps)",
-        "How often to measure the validation loss. 0 is at the end of each epoch.",
+        "How often to measure the validation loss. 0 is at the end of each epoch, 0.1 every tenth of the run.",
         bounds=(0, 10**8),
+        share=True,
     )
     eval_batch_size: int | str = integer(
         "auto",
@@ -276,9 +279,15 @@ class EvaluationSettings:
     recall_passages: int = integer(
         16,
         "Recall passages",
-        "Number of passages of the training data that the model has to continue, to measure what it knows by "
-        "heart: before the first step, after epochs and at the end. 0 is off.",
+        "How many passages of the training data the model is asked to continue, to measure what it knows by "
+        "heart: before the first step, after each epoch and at the end. 0 turns this off.",
         bounds=(0, 10_000),
+    )
+    test_at_end: bool = boolean(
+        False,
+        "Test the LoRA at the end",
+        "After the run, measure what the LoRA learned, what it forgot and what it copies, as the button Test LoRA "
+        "does in the Runs tab.",
     )
 
 
@@ -488,8 +497,8 @@ class LoraSettings:
     targets: str | tuple[str, ...] = choice(
         "Target modules",
         "The layers that get a LoRA. All linear layers is the usual choice; q-v is the small, original one. You "
-        "can also enter names of the model's own layers; embed_tokens and lm_head are the embeddings and the "
-        "output layer.",
+        "can also enter names of the model's own layers. embed_tokens and lm_head, the embeddings and the output "
+        "layer, matter if your data have a syntax of their own.",
         {
             "all-linear": "All linear layers (recommended)",
             "q-v": "q-v (original LoRA)",
@@ -546,7 +555,7 @@ class LoraSettings:
     )
     head_rate: float = number(
         1.0,
-        "Train Head, rate",
+        "Train Head rate",
         "Learning rate of the embeddings and the output layer, and of Modules to save, as a share of the learning "
         "rate of the LoRA. A small share such as 0.1 changes known words less.",
         bounds=(0.001, 100),
@@ -578,11 +587,12 @@ class LoraSettings:
 class SavingSettings:
     """Checkpoints and backups."""
 
-    save_every: int = integer(
+    save_every: float = integer(
         0,
         "Save every (steps)",
-        "Save a full checkpoint every this many steps. 0 is off.",
+        "Save a full checkpoint every this many steps. 0 is off, 0.1 is every tenth of the run.",
         bounds=(0, 10**8),
+        share=True,
         live=True,
     )
     save_on_loss_drop: float = number(
@@ -724,13 +734,14 @@ class ReportingSettings:
         "Name of the run in the reporters. If empty, the name of the LoRA is used. TensorBoard shows the folder "
         "instead.",
     )
-    logging_steps: int | str = integer(
+    logging_steps: float | str = integer(
         "auto",
         "Log every (steps)",
         "How often the console and the reporters get a step; the reporters get the mean loss since the last one. "
         "auto: the console every two seconds, the reporters every step. The curve always has every step.",
         bounds=(1, 10**8),
         words=("auto",),
+        share=True,
     )
     logging_first_step: bool = boolean(
         True, "Log the first step", "Also log the first step if Log every skips it. The last one is always logged."

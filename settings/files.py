@@ -53,10 +53,12 @@ def _parse(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_bytes())  # bytes, so that UTF-16 is detected: PowerShell writes it with >
     except OSError as error:
         raise SettingsError(
-            [f"{path}: can't be read ({error.strerror}). Enter the path of a settings file."]
+            [f"{path} can't be read ({error.strerror}). Enter the path of a settings file."]
         ) from None
     except (ValueError, RecursionError) as error:
-        raise SettingsError([f"{path}: is not a settings file ({error}). It must be one JSON object."]) from None
+        raise SettingsError([f"{path} is not a settings file ({error}). It must be one JSON object."]) from None
     if not isinstance(values, dict):
-        raise SettingsError([f"{path}: is a JSON {type(values).__name__}. A settings file is one JSON object."])
+        raise SettingsError(
+            [f"{path} holds a JSON {type(values).__name__}. A settings file must be one JSON object."]
+        )
     return values

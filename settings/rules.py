@@ -27,12 +27,13 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",
-            "Seed -1: the run draws its seed when it starts. Check and Test one step use 0 instead, so the run "
-            "may choose other examples for the validation split and for shares of datasets.",
+            "Seed -1: the run draws its seed when it starts. The buttons Check and Test one step use 0 "
+            "instead, so the run may choose different examples for the validation split or "
+            "from a dataset used in part.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
-        yield note("head_rate", "Train Head, rate: this has no effect because Train Head is off.")
+        yield note("head_rate", "Train Head rate: this has no effect because Train Head is off.")
 
 
 def _has_no_eval_data(settings: TrainingSettings) -> bool:
@@ -89,7 +90,7 @@ def _eos_after_every_block(settings: TrainingSettings) -> Iterator[Finding]:
         yield advice(
             "add_eos",
             "Add EOS token: after every block, it teaches the model to stop in the middle of a text. "
-            "At each hard cut is better.",
+            "'At each hard cut' is better.",
         )
 
 

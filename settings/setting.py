@@ -18,7 +18,8 @@ class Setting:
     """One setting. `words` are special values besides those of its kind ('auto' for the cutoff).
 
     A `free` choice also accepts the user's own names, or only a single one if `one` describes it. A `live` setting
-    may change during a run; a `fixed` one may not change even when the run is resumed.
+    may change during a run; a `fixed` one may not change even when the run is resumed. A number of steps that may
+    be a `share` of the run can be below 1.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Setting:
     one: str = ""
     live: bool = False
     fixed: bool = False
+    share: bool = False
     check: Callable[[Any], str] | None = None
 
     @property
@@ -52,7 +54,7 @@ class Setting:
         if self.choices:
             return ", ".join(self.choices) + (f", or {self.one or 'names of your own'}" if self.free else "")
         numbers = [" to ".join(map(_format_bound, self.bounds))] if self.bounds else []
-        return " or ".join([*self.words, *numbers])
+        return " or ".join([*self.words, *numbers, *["a share of the run below 1"] * self.share])
 
 
 def text(default: str, label: str, help: str, **options: Any) -> Any:
@@ -135,14 +137,15 @@ def _read_number(setting: Setting, value: object) -> Any:
             f"{setting.label}: {value!r} is not a number.{comma_hint(value) or _range_hint(setting)}"
         ) from None
     low, high = setting.bounds or (-math.inf, math.inf)
-    if not low <= number <= high or not math.isfinite(number):
+    is_share = setting.share and 0 < number < 1
+    if not (low <= number <= high or is_share) or not math.isfinite(number):
         raise ValueError(f"{setting.label}: {value} is out of range.{_range_hint(setting)}")
     return number
 
 
 def _read_whole(setting: Setting, value: object) -> Any:
     number = _read_number(setting, value)
-    if isinstance(number, str):
+    if isinstance(number, str) or (setting.share and 0 < number < 1):
         return number
     if number != int(number):
         raise ValueError(f"{setting.label}: {value} is not a whole number.{_range_hint(setting)}")

@@ -31,7 +31,7 @@ wait as long on Windows."""
 MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
 MANY_FREE_BYTES = 10**10
-"""With as many free bytes, a disk that is full for us has a quota or a limit."""
+"""If this much is free and the disk still counts as full, a quota or a limit is the cause."""
 DISK_FULL_PHRASES = (
     *("space left", "(os error 112)", "(os error 39)"),
     *("iostream error", "file write failed", "unexpected pos", "os error 27", "os error 122"),
@@ -193,7 +193,7 @@ def write_error_reason(error: Exception, folder: Path) -> str:
     if is_disk_full(error, folder):
         free = free_bytes(folder)
         is_limit = free >= MANY_FREE_BYTES and getattr(error, "errno", None) != errno.ENOSPC
-        what = "the disk is full" + ", or a limit on it is reached" * is_limit
+        what = "the disk is full" + " or a quota is used up" * is_limit
         return f"{what} ({size(free)} free)"
     if isinstance(error, PermissionError):
         return f"{Path(error.filename or folder).name} can't be written, or another program has it open"

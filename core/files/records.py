@@ -13,10 +13,10 @@ from ..readable import quote
 from .atomic_files import parse_json
 
 MAX_NUMBER = 2**53
-"""Whole numbers up to this one have an exact float; no count or time of ours comes near it."""
+"""A float holds whole numbers up to this one exactly; our counts and times are far smaller."""
 MAX_FLOAT = 1e300
 PLAIN_NUMBER = 10**9
-"""A number from 0 to this one is within all bounds that are declared."""
+"""Every declared range contains the numbers from 0 to this one."""
 LAST_SECOND = 2**32 - 1
 """A time in 2106, which every system can write as a date."""
 UNIONS = (Union, types.UnionType)

@@ -10,7 +10,7 @@ from ..errors import SavingError, TrainingProError
 from ..readable import quote
 
 MAX_DEPTH = 30
-"""The most folders in a name; each is looked at."""
+"""The most folders that a name may contain; each one is checked."""
 MAX_NAME_BYTES = 255
 """The longest file name that the common file systems allow (NTFS, APFS, ext4)."""
 PATH_SEPARATORS = re.compile(r"[/\\:]")

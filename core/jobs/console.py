@@ -54,7 +54,7 @@ class EventFormatter:
 
     def _is_step_due(self, event: Step) -> bool:
         every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
-        if isinstance(every, int) and every > 0:
+        if isinstance(every, (int, float)) and every > 0:
             return is_logged(event.step, event.steps, every, bool(first))
         return self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
 

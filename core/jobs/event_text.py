@@ -9,6 +9,7 @@ from textwrap import shorten
 from ...train_utils import duration, format_count, plural, size
 from . import events
 from .events import Event
+from .evidence_event import EvidenceMeasured, evidence_verdict
 from .perplexity_event import PerplexityMeasured
 from .phase_event import PhasesMeasured, phase_lines
 from .recall_event import RecallMeasured, recall_text
@@ -46,7 +47,7 @@ def _download(event: events.DownloadProgress) -> str:
 
 @event_text.register
 def _time_limited(event: events.TimeLimited) -> str:
-    return f"At most {duration(event.seconds)} from the first step."
+    return f"Time limit: {duration(event.seconds)} from the first step."
 
 
 @event_text.register
@@ -125,6 +126,11 @@ def _recall(event: RecallMeasured) -> str:
 
 
 @event_text.register
+def _evidence(event: EvidenceMeasured) -> str:
+    return f"Tested. {evidence_verdict(event, None)}"
+
+
+@event_text.register
 def _probe(event: events.ProbeDone) -> str:
     return "; ".join(_probe_figures(event)) + "."
 
@@ -132,7 +138,8 @@ def _probe(event: events.ProbeDone) -> str:
 def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
-        yield f"{event.too_large} examples at a time do not fit, {event.batch_size} do, so a run splits them"
+        fitting = event.batch_size
+        yield f"{event.too_large} examples do not fit at once, so a run splits them into batches of {fitting}"
     more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
     yield f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:

@@ -94,7 +94,7 @@ class Step(Event):
     phase: str = ""
     """Batching phase of the step, if the order of the examples has several."""
     examples: int = 0
-    """0 for a step read from a file that does not say it."""
+    """0 if it was read from a file without this figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .control import RunControl
 from .events import EventLog, JobEnded
 
-JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "merge", "model", "download"]
+JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
 JobFn = Callable[["Job"], JobEnded]
 
 

@@ -33,7 +33,7 @@ class PhaseFigures:
     first_step: int
     last_step: int
     examples: int
-    """0 if the record does not say it."""
+    """0 if the record is without this figure."""
     mean_loss: float
     smoothed: float
     """Smoothed loss after the last step."""

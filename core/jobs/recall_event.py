@@ -9,6 +9,9 @@ from typing import Any
 from ...train_utils import format_count, known_columns
 from .events import Event, Trigger
 
+FORGOT_LITTLE, FORGOT_MUCH = 0.02, 0.2
+"""Rises of the loss on general text, in nats per token: up to the first, next to nothing was forgotten."""
+
 
 @dataclass(frozen=True)
 class RecallFigures:
@@ -43,6 +46,8 @@ class RecallMeasured(Event):
     why: Trigger
     learned: RecallFigures
     control: RecallFigures | None
+    general_loss: float | None = None
+    """The loss of general prose that has nothing to do with the data: it rises if the model forgets."""
     strip: tuple[float, ...] = ()
     """The recall of each passage, in the order of the data."""
     parts: tuple[PartRecall, ...] = ()
@@ -66,6 +71,7 @@ RECALL_COLUMNS = (
     "Loss",
     "Recall of unseen text",
     "Loss of unseen text",
+    "Loss of general text",
 )
 
 
@@ -78,7 +84,9 @@ def _cells(event: RecallMeasured) -> tuple[str, ...]:
     figures, control = event.learned, event.control
     unseen = (f"{control.recall:.1%}", f"{control.loss:.4f}") if control else ("", "")
     whole = f"{figures.verbatim} of {figures.passages}"
-    return (str(event.step), f"{figures.recall:.1%}", whole, str(figures.longest), f"{figures.loss:.4f}", *unseen)
+    general = "" if event.general_loss is None else f"{event.general_loss:.4f}"
+    learned = (f"{figures.recall:.1%}", whole, str(figures.longest), f"{figures.loss:.4f}")
+    return (str(event.step), *learned, *unseen, general)
 
 
 def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import batch_order
 from .batch_order import BatchItem, IndexArray
+from .copied_runs import copied_shares, count_runs
 from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
 from .passages import MIN_PASSAGE_TOKENS, Passage, pick_passages
@@ -32,6 +33,8 @@ __all__ = [
     "TextSource",
     "TruncatedRows",
     "batch_order",
+    "copied_shares",
+    "count_runs",
     "count_shared_rows",
     "find_example_datasets",
     "find_shared_passages",

@@ -23,7 +23,7 @@ class Passage(NamedTuple):
     example: Example
     prompt_tokens: int
     part: str
-    """What it is from: the first words of the section, or the name of the file of a row."""
+    """Where it comes from: the first words of its section, or the name of its file."""
 
     @property
     def target_tokens(self) -> int:

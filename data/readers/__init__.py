@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import documents, row_files, sqlite_rows, text_files, unsupported
 from .json_rows import (
     CHAT_COLUMNS,
-    COMPLETION_PAIR,
+    COMPLETION_PAIRS,
     CONTEXT_COLUMNS,
     CONVERSATION_COLUMNS,
     ID_COLUMNS,
@@ -23,7 +23,7 @@ from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
     "CHAT_COLUMNS",
-    "COMPLETION_PAIR",
+    "COMPLETION_PAIRS",
     "CONTEXT_COLUMNS",
     "CONVERSATION_COLUMNS",
     "ID_COLUMNS",

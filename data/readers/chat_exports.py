@@ -155,7 +155,7 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
         left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
     elif not isinstance(content["parts"], list):
         raise ConversationError(
-            f"'{node_id}' has {describe_value(content['parts'])} for its parts. They must be a list."
+            f"in '{node_id}', \"parts\" is {describe_value(content['parts'])}. It must be a list."
         )
     else:
         yield Message(role, _join_parts(content["parts"], left_out))

@@ -14,14 +14,13 @@ from typing import Any, TextIO
 from ...core.errors import DataError
 from ...train_utils import format_count
 from . import text_files
-from .json_rows import CHAT_COLUMNS, COMPLETION_PAIR, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, Row, Table
+from .json_rows import CHAT_COLUMNS, COMPLETION_PAIRS, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, Row, Table
 
 SEPARATORS = ",;\t|"
 SEPARATOR_WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
 NO_SEPARATOR = "\x1f"  # for a table of one column: each line is a text, whatever it contains
-KNOWN_COLUMNS = frozenset(
-    {*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *COMPLETION_PAIR, *(c for pair in PAIR_COLUMNS for c in pair)}
-)
+PAIRED_COLUMNS = frozenset(column for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) for column in pair)
+KNOWN_COLUMNS = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *PAIRED_COLUMNS})
 SAMPLE_LINES = 200  # lines
 MAX_CELL_CHARS = 6_000_000  # characters: a little more than a row may have
 MAX_NAME_CHARS = 60
@@ -183,10 +182,10 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as CSV in UTF-8.")
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
-        return Row(number, {}, f"has {len(cells)} columns and not {len(names)}. {_remedy(dialect)}")
+        return Row(number, {}, f"has {len(cells)} columns instead of {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
         return Row(
-            number, {}, f"has {format_count(len(cells), 'column')} and not {len(names)}. {_remedy(dialect)}"
+            number, {}, f"has {format_count(len(cells), 'column')} instead of {len(names)}. {_remedy(dialect)}"
         )
     return Row(number, dict(zip(names, cells, strict=False)))
 

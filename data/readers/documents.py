@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import DataError
-from .. import arrow_store
-from ..arrow_store import Store, StoreEntry
 from . import docx, epub, html, odt, pdf, subtitles, text_files
 from .paragraphs import Paragraph, join_paragraphs
 from .process import read_item
@@ -33,37 +32,29 @@ READERS: Mapping[str, tuple[str, ParagraphReader]] = {
 }
 
 
-def load_document(path: Path, name: str, hard_cut: str, store: Store) -> text_files.LoadedText:
-    """A document's text, stored or read now."""
-    content = text_files.file_digest(path, name)
-    key = arrow_store.cache_key("document", content, path.suffix.lower(), name, hard_cut)
-    if entry := store.load(key):
-        return text_files.LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]))
-    text = read_document(path, name, hard_cut)
-    store.save(key, StoreEntry({}, {"text": text.text, "notes": text.notes}))
-    return text
-
-
 def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText:
     """A document's text, with hard cuts between its chapters; a DataError says why it has none."""
-    text, notes = read_item("documents.extract_text", path, name, hard_cut)
-    return text_files.LoadedText(name, text, notes)
+    text, notes, menus = read_item("documents.extract_text", path, name, hard_cut)
+    return text_files.LoadedText(name, text, tuple(notes), menus=_as_spans(menus))
 
 
-def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """A document's text and notes on the reading, as the only item; called in the reader process."""
+def _as_spans(pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((start, end) for start, end in pairs)
+
+
+def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...], tuple[Any, ...]]]:
+    """A document's text, notes on the reading, and its menus, as the only item; called in the reader process."""
     file = Path(path)
     description, read_paragraphs = READERS[file.suffix.lower()]
     paragraphs, notes = read_paragraphs(file, name)
-    text, parts = join_paragraphs(paragraphs, hard_cut)
+    text, parts, menus = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
         raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")
-    yield text, (*notes, f"{name} was read as {description}{_parts_note(parts, hard_cut)}.")
+    yield text, (*notes, f"{name} was read as {description}.{_chapters_note(parts, hard_cut)}"), menus
 
 
-def _parts_note(count: int, hard_cut: str) -> str:
-    if count == 1:
-        return ", in one section"
-    return f" of {count} sections, " + (
-        "separated by hard cuts" if hard_cut else "not separated because Hard cut is empty"
-    )
+def _chapters_note(parts: int, hard_cut: str) -> str:
+    """How chapters are separated. Only the slicer counts sections: the text may have hard cuts of its own."""
+    if parts == 1:
+        return ""
+    return f" {'Hard' if hard_cut else 'Hard cut is empty, so no hard'} cuts separate its chapters."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 
 from ...core.errors import DataError
 from . import text_files
@@ -26,6 +27,10 @@ BLOCK_TAGS = frozenset(
     ]
 )
 LINE_TAGS = frozenset({"li", "dt", "dd", "tr"})
+FRAME_TAGS = frozenset({"header", "footer", "aside", "address"})  # of the page; in its content they are text
+CONTENT_TAGS = frozenset({"main", "article", "section"})
+MENU_CLASSES = frozenset({"nav", "navigation", "navbar", "breadcrumb", "breadcrumbs", "pagination"})
+MIN_LINKS, MIN_LINK_LINES = 2, 3  # of a menu without a mark: links in one line, or lines, without other words
 HEADING_LEVELS = {f"h{level}": level for level in range(1, 7)}
 HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 SPACES = re.compile(r"[ \t\n\r\f]+")
@@ -34,7 +39,7 @@ DECLARED_ENCODING = re.compile(
 )
 HEAD_BYTES = 4096
 UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-"""Python's own, which no page is in; some take quadratic time."""
+"""Encodings of Python that no web page uses; some take quadratic time."""
 
 
 def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -64,7 +69,16 @@ def read_paragraphs(source: str, name: str) -> list[Paragraph]:
         if not source.strip():
             return []
         raise DataError(f"{name} can't be read as HTML ({error}). Save its text as a .txt file.") from error
-    return visible
+    return list(_mark_link_lists(visible))
+
+
+def _mark_link_lists(paragraphs: Iterable[Paragraph]) -> Iterator[Paragraph]:
+    """Mark paragraphs with nothing but links as menus, where there are several links."""
+    for only_links, run in groupby(paragraphs, lambda paragraph: paragraph.links > 0):
+        lines = list(run)
+        is_list = only_links and len(lines) >= MIN_LINK_LINES
+        for line in lines:
+            yield line._replace(menu=True) if is_list or line.links >= MIN_LINKS else line
 
 
 class _VisibleText:
@@ -79,6 +93,11 @@ class _VisibleText:
         self._level = 0
         self._line_depth = 0
         self._starts_part = False
+        self._menu_depth = 0  # depth inside a menu
+        self._content_depth = 0  # depth inside the content of the page
+        self._link_depth = 0
+        self._links = 0  # in this paragraph
+        self._has_words = False  # outside of its links
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         if self._skip_depth or tag in SKIPPED_TAGS or _is_hidden(attributes):
@@ -90,6 +109,11 @@ class _VisibleText:
             self._line_depth += tag in LINE_TAGS
             self._pre_depth += tag == "pre"
             self._starts_part = self._starts_part or tag == "hr"
+            self._menu_depth += self._menu_depth > 0 or self._is_menu(tag, attributes)
+            self._content_depth += tag in CONTENT_TAGS
+        elif tag == "a" and "href" in attributes:
+            self._links += 1
+            self._link_depth = 1
         elif tag == "br":
             self._text.append("\n")
         elif tag in ("td", "th") and self._has_text:
@@ -104,11 +128,16 @@ class _VisibleText:
             self._level = 0 if tag in HEADING_LEVELS else self._level
             self._line_depth -= tag in LINE_TAGS
             self._pre_depth -= tag == "pre"
+            self._menu_depth -= self._menu_depth > 0
+            self._content_depth -= tag in CONTENT_TAGS
+        elif tag == "a":
+            self._link_depth = 0
 
     def data(self, text: str) -> None:
         if not self._skip_depth:
             self._text.append(text if self._pre_depth else SPACES.sub(" ", text))
             self._has_text = self._has_text or not text.isspace()
+            self._has_words = self._has_words or (not self._link_depth and any(map(str.isalnum, text)))
 
     def close(self) -> list[Paragraph]:
         self._end_paragraph()
@@ -118,13 +147,28 @@ class _VisibleText:
         if not self._text:
             return
         text = "".join(self._text)
+        links = 0 if self._has_words or self._level else self._links
         self._text.clear()
-        self._has_text = False
+        self._links = 0
+        self._has_text = self._has_words = False
         if not self._pre_depth:
             text = re.sub(r" *([\n\t]) *", r"\1", re.sub(" {2,}", " ", text)).strip()
         if text.strip():
-            self.paragraphs.append(Paragraph(text, self._level, self._starts_part, self._line_depth > 0))
+            in_menu, in_line = self._menu_depth > 0, self._line_depth > 0
+            level = 0 if in_menu else self._level  # a heading of a menu begins no chapter
+            self.paragraphs.append(Paragraph(text, level, self._starts_part, in_line, in_menu, links))
             self._starts_part = False
+
+    def _is_menu(self, tag: str, attributes: Mapping[str, str]) -> bool:
+        """Whether an element is a menu, or a part of the page's frame."""
+        if tag in ("html", "body"):
+            return False
+        return (
+            tag == "nav"
+            or (tag in FRAME_TAGS and not self._content_depth)
+            or attributes.get("role") == "navigation"
+            or not MENU_CLASSES.isdisjoint(attributes.get("class", "").split())
+        )
 
 
 def _is_hidden(attributes: Mapping[str, str]) -> bool:

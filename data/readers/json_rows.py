@@ -26,7 +26,7 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
     ("human", "assistant"),
     ("q", "a"),
 )
-COMPLETION_PAIR = ("prompt", "completion")
+COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"))
 CONTEXT_COLUMNS = ("input", "context")
 CONVERSATION_COLUMNS = (
     *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id", "chat_id"),
@@ -185,7 +185,7 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
     except json.JSONDecodeError as error:
         yield Row(number, {}, _line_problem(error, line))
     except RecursionError:
-        yield Row(number, {}, "is nested too deeply. A row is an object of columns.")
+        yield Row(number, {}, "is nested too deeply. Each row must be an object whose keys are column names.")
     except ValueError:  # valid JSON, but Python limits the digits of a number
         yield Row(number, {}, f"contains {TOO_MANY_DIGITS}")
 
@@ -214,7 +214,9 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
         return "ends too early"
     if error.msg.startswith("Invalid control character"):
-        explanation = "a text contains a line break or control character; write \\n instead"
+        explanation = (
+            "a string contains a line break or control character that is not escaped; write a line break as \\n"
+        )
     elif error.msg.startswith("Invalid \\escape"):
         explanation = "a single backslash; write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
@@ -229,7 +231,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
 def _limit_problem(error: Exception, name: str) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
-        return f"{name} is nested too deeply for rows. A row is an object of columns."
+        return f"{name} is nested too deeply for rows. Each row must be an object whose keys are column names."
     return f"{name} contains {TOO_MANY_DIGITS}"
 
 
@@ -310,7 +312,7 @@ def _to_row(number: int, value: Any) -> Row:
         return Row(number, {"text": value})
     if isinstance(value, list) and _is_chat(value):
         return Row(number, {MESSAGES_COLUMN: value})
-    return Row(number, {}, f"is {describe_value(value)}. A row is an object of columns.")
+    return Row(number, {}, f"is {describe_value(value)}. Each row must be an object whose keys are column names.")
 
 
 def describe_value(value: Any) -> str:
@@ -332,4 +334,4 @@ def describe_value(value: Any) -> str:
 
 def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:
     """The first known pair of question and answer among the columns."""
-    return next((pair for pair in (*PAIR_COLUMNS, COMPLETION_PAIR) if set(pair) <= columns.keys()), None)
+    return next((pair for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) if set(pair) <= columns.keys()), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 
@@ -15,13 +15,16 @@ class Paragraph(NamedTuple):
     level: int = 0
     cut: bool = False
     line: bool = False  # an item of a list or a row of a table: no blank line between two of them
+    menu: bool = False  # navigation of a web page
+    links: int = 0  # of a web page, in a paragraph without other words
 
 
 class JoinedText(NamedTuple):
-    """A text and the number of its parts."""
+    """A text, the number of its parts, and the places of its menus."""
 
     text: str
     parts: int
+    menus: tuple[tuple[int, int], ...] = ()
 
 
 def join_paragraphs(paragraphs: Sequence[Paragraph], hard_cut: str) -> JoinedText:
@@ -39,7 +42,7 @@ def join_paragraphs(paragraphs: Sequence[Paragraph], hard_cut: str) -> JoinedTex
             only_headings = True
         parts[-1].append(paragraph)
         only_headings = only_headings and paragraph.level > 0
-    return JoinedText((hard_cut or "\n\n").join(map(_join_part, parts)), len(parts))
+    return _join_parts(parts, hard_cut or "\n\n")
 
 
 def _drop_blank(paragraphs: Sequence[Paragraph]) -> list[Paragraph]:
@@ -60,6 +63,25 @@ def _chapter_level(paragraphs: Sequence[Paragraph]) -> int:
     return min((level for level, count in counts.items() if count > 1), default=0)
 
 
-def _join_part(part: Sequence[Paragraph]) -> str:
+def _join_parts(parts: Sequence[Sequence[Paragraph]], hard_cut: str) -> JoinedText:
+    texts, menus = [], []
+    start = 0
+    for part in parts:
+        lines = _with_gaps(part)
+        texts.append("".join(lines))
+        menus += [(start + first, start + end) for first, end in _menus(part, lines)]
+        start += len(texts[-1]) + len(hard_cut)
+    return JoinedText(hard_cut.join(texts), len(parts), tuple(menus))
+
+
+def _with_gaps(part: Sequence[Paragraph]) -> list[str]:
+    """The text of each paragraph with the line breaks after it."""
     gaps = ["\n" if first.line and second.line else "\n\n" for first, second in pairwise(part)]
-    return "".join(text + gap for text, gap in zip((p.text for p in part), [*gaps, ""], strict=True))
+    return [paragraph.text + gap for paragraph, gap in zip(part, [*gaps, ""], strict=True)]
+
+
+def _menus(part: Sequence[Paragraph], lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the menus of a part begin and end; paragraphs of a menu that follow each other are one."""
+    ends = list(accumulate(map(len, lines)))
+    runs = [list(run) for menu, run in groupby(range(len(part)), lambda number: part[number].menu) if menu]
+    return [(ends[run[0]] - len(lines[run[0]]), ends[run[-1]]) for run in runs]

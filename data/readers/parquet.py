@@ -52,16 +52,24 @@ Columns = tuple[int, dict[str, list[Any]], dict[int, str]]
 def read_batches(path: str, name: str) -> Iterator[Columns]:
     """The batches of a file; called in the reader process."""
     parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    _allocate_as_needed()
     first = 1
     with _translate_errors(name), parquet.ParquetFile(path) as file:
         if max(map(_depth, file.schema_arrow.types), default=0) > MAX_DEPTH:
             raise DataError(
                 f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Drop that column."
             )
-        for batch in file.iter_batches(BATCH_ROWS):
+        for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
             for part in _small_parts(batch):
                 yield _read_columns(part, first)
                 first += part.num_rows
+
+
+def _allocate_as_needed() -> None:
+    """Let Arrow take memory as it needs it: its own allocator reserves 1 GB, against any limit of the system."""
+    import pyarrow
+
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 
 
 def _small_parts(batch: Any) -> Iterator[Any]:
@@ -114,6 +122,8 @@ def _translate_errors(name: str) -> Iterator[None]:
 
     try:
         yield
+    except MemoryError:  # Arrow's own is one of its exceptions, too
+        raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise

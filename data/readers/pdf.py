@@ -13,6 +13,7 @@ from . import text_files
 from .paragraphs import Paragraph
 
 MIN_PAGES = 4  # fewer are not searched for running headers and footers
+MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 PageBlocks = list[str]
@@ -78,13 +79,7 @@ def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Pa
         for position, block in enumerate(page):
             text = re.sub(r"\s+", " ", HYPHENATED.sub(r"\1", block.strip())).strip()
             starts_chapter = number in chapters and not position
-            if (
-                pending
-                and not position
-                and not starts_chapter
-                and not pending.text.endswith(SENTENCE_ENDINGS)
-                and text[:1].islower()
-            ):
+            if pending and not position and not starts_chapter and _is_continued(pending.text, text):
                 pending = pending._replace(text=f"{pending.text} {text}")
                 continue
             if pending:
@@ -92,3 +87,11 @@ def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Pa
             pending = Paragraph(text, 0, starts_chapter)
     if pending:
         yield pending
+
+
+def _is_continued(text: str, following: str) -> bool:
+    """Whether the last text of a page stops inside a sentence; the next page may begin with a name."""
+    if text.endswith(SENTENCE_ENDINGS):
+        return False
+    in_prose = min(len(text), len(following)) >= MIN_PROSE_CHARS and text.rstrip(",")[-1:].isalpha()
+    return following[:1].islower() or (in_prose and following[:1].isupper())

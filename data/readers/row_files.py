@@ -20,7 +20,7 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
 }
 JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. A row is an object of columns."
+TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
 
 

@@ -67,6 +67,7 @@ class LoadedText:
     notes: tuple[str, ...] = ()
     open_end: bool = False  # the text continues in the other part of the split
     boilerplate: str = ""  # what of it is not the book, where that is not dropped
+    menus: tuple[tuple[int, int], ...] = ()  # where its menus are, if it was a web page
 
 
 def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from ...chunking import Units
 from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
-from ...train_utils import plural
+from ...train_utils import format_count, plural
 from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
 from ..readers import LoadedText
 from .hard_cuts import describe_verses
@@ -36,11 +36,12 @@ def check_leaks(
 ) -> Iterator[Finding]:
     """Yield text and rows that stand in both the training and the validation data."""
     if validation and (passages := find_shared_passages(texts, learned_texts)):
-        verb = plural(len(passages), "passage is", "passages are")
+        verb = plural(len(passages), "is", "are")
         yield advice(
             "eval_data",
-            f"Validation split: {len(passages)} {verb} in the training text too, {NGRAM_WORDS} words "
-            f"or longer, because the text repeats itself; one starts with {passages[0][:60]!r}.",
+            f"Validation split: {format_count(len(passages), 'passage')} of {NGRAM_WORDS} words or more {verb} "
+            "in the training text too, because the text repeats itself. One of them starts with "
+            f"{passages[0][:60]!r}.",
         )
     if shared := count_shared_rows(validation, learned):
         yield advice(
@@ -123,8 +124,8 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
     texts = _sliced_by_windows(sources)
     repeats, cutoff = texts[0].rules.dementor_repeats, texts[0].rules.cutoff
     reason = (
-        f"DEMENTOR repeats nothing: the longest section has {longest_section(texts)} tokens, so each one fits "
-        f"into a window of {cutoff}."
+        f"DEMENTOR repeats nothing: the longest section has {longest_section(texts)} tokens, so every section "
+        f"fits into one window of {cutoff}."
     )
     if fit.repeats < MIN_REPEATS:
         return (

@@ -15,7 +15,7 @@ from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
 from ...core.model_shape import BITS_OF_WEIGHTS, HEAD, OUTER_LAYERS, ModelShape, model_bytes
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
-from ...train_utils import StepPlan, head_rows, plural, size
+from ...train_utils import StepPlan, head_rows, interval_steps, plural, size
 from ..examples import Examples
 
 TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -324,7 +324,8 @@ class DiskEstimate:
     def findings(self) -> Iterator[Finding]:
         fits = not self.exact or self.free >= self.made + RECORD_BYTES
         if self.unwritable:
-            yield problem("", f"Disk: {self.unwritable} is not writable. Fix that, or choose another --user-data.")
+            remedy = "Make it writable, or choose another working folder (--user-data)."
+            yield problem("", f"Disk: {self.unwritable} is not writable. {remedy}")
         if not fits:
             model_or_lora = "model" if self.whole else "LoRA"
             remedy = "train a LoRA" if self.whole else "use a lower rank or fewer target modules"
@@ -394,5 +395,5 @@ def _saved_steps(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
     if settings.saving.save_each_epoch:
         yield from range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch)
         yield plan.steps
-    if settings.saving.save_every:
-        yield from range(settings.saving.save_every, plan.steps + 1, settings.saving.save_every)
+    if every := interval_steps(settings.saving.save_every, plan.steps):
+        yield from range(every, plan.steps + 1, every)

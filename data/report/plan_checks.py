@@ -10,7 +10,7 @@ import numpy as np
 from ...core.findings import Finding, advice, note, problem
 from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...train_utils import StepPlan, format_count, format_times
+from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
 
 
@@ -89,7 +89,8 @@ def planned_switches(settings: TrainingSettings, plan: StepPlan) -> set[int]:
 
 def evaluation_interval(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
     """Steps between two evaluations; 0 without a validation split."""
-    return (settings.aside.eval_every or plan.steps_per_epoch) if len(validation) else 0
+    every = interval_steps(settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
+    return every if len(validation) else 0
 
 
 def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
@@ -142,14 +143,15 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
     patience, validation = settings.stopping.early_stopping, settings.aside
     if not patience or not (validation.eval_data or validation.eval_share):
         return
-    every = validation.eval_every or plan.steps_per_epoch
+    every = interval_steps(validation.eval_every, plan.steps) or plan.steps_per_epoch
     possible = (plan.steps - 1) // every
     if possible < patience:
         better = (plan.steps - 1) // patience
         yield advice(
             "early_stopping",
-            f"Early stopping {patience}: a run of {format_count(plan.steps, 'step')} with an "
-            f"evaluation every {every} has {possible} before its end, so it never stops early. "
+            f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
+            f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
+            "so it never stops early. "
             + (f"Set Evaluate every to {better} or less." if better else "Turn it off (0)."),
         )
 

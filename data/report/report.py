@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
 from ..resolve import ResolvedSettings
-from ..text import SliceMap, describe_ends, describe_units, unit_name
+from ..text import LOST_REASON, SliceMap, describe_ends, describe_units, unit_name
 from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview
 
@@ -104,8 +104,7 @@ class StopTokenCount:
     of: int
 
     def words(self) -> str:
-        ends = plural(self.of, "end is", "ends are")
-        return f"{self.stopping} of {self.of} {ends} trained with a stop token"
+        return f"a stop token is trained at {self.stopping} of {format_count(self.of, 'end')}"
 
 
 @dataclass(frozen=True)
@@ -255,11 +254,13 @@ def describe_source(source: SourceReport) -> Iterator[str]:
 def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} too small" if text.left_out else ""
+    lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
     unit = unit_name(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
         f"{text.parts} {plural(text.parts, 'section')}, {describe_units(text.sentences, text.lines)} -> "
-        f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; characters lost: {text.characters_lost}"
+        f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
+        f"characters lost: {text.characters_lost}{lost_reason}"
     )
     yield (
         f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {unit} is seen "

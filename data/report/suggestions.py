@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.findings import Suggestion
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...train_utils import StepPlan, format_count
+from ...train_utils import StepPlan, format_count, interval_steps
 from .estimates import MemoryModel, largest_batch, target_layers
 
 MIN_STEPS, MAX_EPOCHS = 30, 10
@@ -100,7 +100,9 @@ def _rank(facts: RunFacts) -> Suggestion:
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:
         return _keep("rank", lora.rank, f"{why}.")
-    return Suggestion("rank", rank, f"{why}, less than one each.", also={"alpha": lora.alpha * rank / lora.rank})
+    return Suggestion(
+        "rank", rank, f"{why}, less than one weight per token.", also={"alpha": lora.alpha * rank / lora.rank}
+    )
 
 
 def _learning_rate(facts: RunFacts) -> Suggestion:
@@ -126,8 +128,8 @@ def _warmup(facts: RunFacts) -> Suggestion:
 
 def _save_frequency(facts: RunFacts) -> Suggestion:
     plan, saving = facts.plan, facts.settings.saving
-    if saving.save_every:
-        count = plan.steps // saving.save_every
+    if asked := interval_steps(saving.save_every, plan.steps):
+        count = plan.steps // asked
         return _keep(
             "save_every", saving.save_every, f"The run saves {format_count(count, 'checkpoint')} this way."
         )

@@ -18,7 +18,7 @@ from .row_schema import BadRowError, FixedText, RowSchema
 
 SHIPPED_FORMATS = Path(__file__).resolve().parent.parent.parent / "formats"
 COLUMN_PLACEHOLDER = re.compile(r"%([^%\s][^%\n]*?)%")
-REPLY_COLUMNS = ("output", "response", "answer", "completion", "reply", "assistant", "a")
+REPLY_COLUMNS = ("output", "response", "answer", "completion", "generation", "reply", "assistant", "a")
 OPENING_MARKS, CLOSING_MARKS = ("<s>",), ("</s>",)
 QUESTION_COLUMN, ANSWER_COLUMN = "instruction", "output"
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ...core.errors import DataError
 from ..readers import (
     CHAT_COLUMNS,
-    COMPLETION_PAIR,
+    COMPLETION_PAIRS,
     CONTEXT_COLUMNS,
     ID_COLUMNS,
     TEXT_COLUMNS,
@@ -109,10 +109,12 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
             return ChatSchema(
                 column, system, f"chats, because the rows have lists of messages as text in '{column}'"
             )
-    if set(COMPLETION_PAIR) <= columns.keys():
-        if _holds_lists(rows, COMPLETION_PAIR[0]):
-            return ChatSchema(COMPLETION_PAIR, system, "chats in 'prompt' and 'completion'")
-        return CompletionSchema(*COMPLETION_PAIR, "'prompt' and 'completion', one after the other as they are")
+    for names in COMPLETION_PAIRS:
+        if set(names) <= columns.keys():
+            listed = f"{names[0]!r} and {names[1]!r}"
+            if _holds_lists(rows, names[0]):
+                return ChatSchema(names, system, f"chats in {listed}")
+            return CompletionSchema(*names, f"{listed}, one after the other as they are")
     pair = find_pair(columns)
     if pair:
         return question_answer_schema(pair, columns, system)
@@ -279,7 +281,7 @@ class ChatSchema:
 
 def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
     value = _value(columns, name)
-    if isinstance(value, str) and name == COMPLETION_PAIR[0]:
+    if isinstance(value, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
         value = [{"role": "user", "content": value}]
     if name in CHAT_COLUMNS:
         value = _parse_list(value)
@@ -333,7 +335,7 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
     if content is None and value.get("tool_calls"):
         return ""
     if not isinstance(content, str):
-        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be a text.")
+        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
     if not content.strip() and not value.get("tool_calls"):
         raise BadRowError(f"message {number} is empty. Write it, or remove it.")
     return content
@@ -380,10 +382,8 @@ def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: st
     if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
         return schema
     if isinstance(schema, CompletionSchema):
-        return question_answer_schema(COMPLETION_PAIR, _columns(rows), system)
-    raise DataError(
-        f"{name}: the rows are plain texts and have no turns for a chat template. Choose auto or text."
-    )
+        return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
+    raise DataError(f"{name}: the rows are plain text, without turns for a chat template. Choose auto or text.")
 
 
 def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from statistics import mean, pstdev
 from typing import NamedTuple
 
@@ -51,6 +51,9 @@ MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
 
 
+Spans = Sequence[tuple[int, int]]
+
+
 class Boilerplate(NamedTuple):
     """A stretch of text that is not the book."""
 
@@ -67,21 +70,23 @@ class Line(NamedTuple):
     text: str
 
 
-def load_or_find(texts: Sequence[str], store: Store) -> list[list[Boilerplate]]:
-    """The boilerplate of each text of a dataset, stored or found now."""
-    key = arrow_store.cache_key("boilerplate", *map(arrow_store.text_digest, texts))
+def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[Boilerplate]]:
+    """The boilerplate of each text of a dataset, with the menus that its reader found; stored or found now."""
+    parts = ((arrow_store.text_digest(text), repr(menus)) for text, menus in texts)
+    key = arrow_store.cache_key("boilerplate", *chain.from_iterable(parts))
     if entry := store.load(key):
         return [[Boilerplate(*values) for values in parts] for parts in entry.metadata]
-    found = [find_boilerplate(text) for text in texts]
+    found = [find_boilerplate(text, menus) for text, menus in texts]
     store.save(key, StoreEntry({}, found))
     return found
 
 
-def find_boilerplate(text: str) -> list[Boilerplate]:
+def find_boilerplate(text: str, menus: Spans = ()) -> list[Boilerplate]:
     """Find everything that is not the book, in its order; a stretch inside another one is omitted."""
     numbered = list(_lines(text, NUMBERED_LINE))
     found = [*_notices(text), *_contents(text), *_headings(numbered), *_page_numbers(numbered)]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
+    found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
     for part in sorted(found, key=lambda part: (part.start, -part.end)):
         if not parts or part.start >= parts[-1].end:

@@ -26,6 +26,7 @@ GROUP_LINES = 64  # lines that are judged together as wrapped or not
 NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
 RAGGED_CHARS = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
 WORD_CHARS = 32  # searched before a dot
+MAX_UNFINISHED = 0.02  # of the long lines; a text with more has lines that need no stop
 LOOK_BACK = 2000  # characters searched for the beginning of a sentence
 
 SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
@@ -148,10 +149,19 @@ def _line_ends(lines: Lines) -> Ints:
     full = lines.lengths > width - RAGGED_CHARS
     follows = ~lines.item[1:] & ~lines.blank[1:]
     continued = prose[:-1] & (full[:-1] | lines.small[1:]) & follows
-    broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & lines.small[1:] & follows)
+    breaks = lines.small[1:] | _breaks_before_names(lines)
+    broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & breaks & follows)
     continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
     ends = np.cumsum(lines.lengths + 1)[:-1]
     return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
+
+
+def _breaks_before_names(lines: Lines) -> Flags:
+    """Which line ends may be page breaks before a name: the line stops inside a sentence, as few others do."""
+    long = lines.lengths >= WIDE_LINE
+    unfinished = np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])
+    breaks = (long & unfinished)[:-1] & lines.capital[1:]
+    return breaks & (breaks.sum() <= MAX_UNFINISHED * long.sum())
 
 
 def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:

@@ -13,6 +13,7 @@ from ...train_utils import format_count, plural
 
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
+LOST_REASON = "the tokenizer drops them, or one has more tokens than a block"
 
 
 class Bar(NamedTuple):
@@ -74,7 +75,7 @@ class SliceMap:
         """A line that says whether any text is missing from the blocks."""
         line = f"characters lost: {self.lost_characters}"
         if self.lost_characters:
-            line += f" ({', '.join(map(repr, self.lost))}: no tokens, or longer than a block)"
+            line += f" ({', '.join(map(repr, self.lost))}: {LOST_REASON})"
         if self.left_out:
             blocks, characters = (
                 format_count(self.left_out, "block"),

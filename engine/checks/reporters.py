@@ -15,7 +15,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "kubeflow": (),
     "tensorboard": ("tensorboard|tensorboardX",),
 }
-"""Modules that a reporter needs, where it is not one of its own name; | separates alternatives."""
+"""Modules that a reporter needs if they have another name than the reporter; | separates alternatives."""
 PACKAGES: Mapping[str, str] = {"azureml.core": "azureml-core", "comet_ml": "comet-ml"}
 """Names for pip that differ from those of the modules."""
 VARIABLES: Mapping[str, str] = {"dagshub": "MLFLOW_TRACKING_URI", "kubeflow": "KUBEFLOW_TRAINER_SERVER_URL"}

@@ -181,8 +181,8 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
     cause = (
-        "the model is in bfloat16, and a step that changes a weight by less than 1/256 is lost to "
-        f"rounding. At a learning rate of {rate:g}"
+        "the model is in bfloat16, where a step that changes a weight by less than 1/256 is rounded "
+        f"away. At a learning rate of {rate:g},"
     )
     if settings.lora.whole_model:
         yield advice(

@@ -18,6 +18,7 @@ from .oom import (
     undo_on_error,
 )
 from .packed_attention import use_packed_attention
+from .peer_watch import watch_peers
 from .step_sums import StepSums
 from .telemetry import MachineMonitor, measure_peak
 from .windows_vram import limit_vram
@@ -49,4 +50,5 @@ __all__ = [
     "probe_model",
     "undo_on_error",
     "use_packed_attention",
+    "watch_peers",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import time
@@ -16,10 +17,17 @@ import torch
 import torch.distributed as dist
 
 from ...core import dist_env
+from ...core.errors import ModelError
 from ...core.jobs import Request, RunControl
 from ...records.folder import RunFolder
 
 SHUTDOWN_SECONDS = 0.5
+PAUSE_LOOK_SECONDS = 0.5
+SHARED_REQUESTS = (Request.STOP, Request.DISCARD, Request.CHECKPOINT, Request.WIND_DOWN)
+LOST_CONNECTION = re.compile(
+    r"(?i)connection (?:was )?(?:closed|reset|refused)|connectfullmesh|broken pipe|socket|timed out waiting"
+)
+"""What gloo and NCCL say if another process is gone."""
 Item = TypeVar("Item")
 
 
@@ -37,13 +45,44 @@ def sync_control(control: RunControl[Any], clock: float) -> float:
     """Share the requests to any process with all of them between two steps, and return rank 0's clock."""
     if not _is_distributed():
         return clock
-    requests = (Request.STOP, Request.DISCARD, Request.CHECKPOINT)
-    for request, asked in zip(requests, any_rank(*map(control.asked, requests)), strict=True):
+    for request, asked in zip(SHARED_REQUESTS, any_rank(*map(control.asked, SHARED_REQUESTS)), strict=True):
         if asked:
             control.ask(request)
     shared_clock = torch.tensor([clock], dtype=torch.float64, device=_collective_device())
     dist.broadcast(shared_clock, 0)
     return float(shared_clock[0])
+
+
+def pauses(control: RunControl[Any]) -> bool:
+    """Whether the run pauses after this step: if any process was asked to."""
+    return any_rank(control.asked(Request.PAUSE) and not control.asked(Request.FREE_MEMORY))[0]
+
+
+def wait_while_paused(control: RunControl[Any]) -> None:
+    """Block the training thread; several processes look together, since one that waits alone would be given up."""
+    if not _is_distributed():
+        control.wait_while_paused()
+        return
+    paused, stopped = True, False
+    while paused and not stopped:
+        time.sleep(PAUSE_LOOK_SECONDS)
+        paused, stopped = any_rank(control.asked(Request.PAUSE), control.asked(Request.STOP))
+    control.resume()
+
+
+@contextmanager
+def explain_lost_process() -> Iterator[None]:
+    """Turn the error of a collective call into a sentence if another process has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_distributed() or not LOST_CONNECTION.search(str(error)):
+            raise
+        raise ModelError(
+            "Another process of this run has ended or can't be reached. Start the run again with --resume: it "
+            "continues from the last checkpoint. With another number of processes, change Gradient Accumulation "
+            "so that processes times accumulation stays the same."
+        ) from error
 
 
 def ddp_backend() -> str | None:

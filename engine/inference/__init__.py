@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import eval_loop, generation, perplexity, recall, recall_of_lora
+from . import eval_loop, evidence, generation, perplexity, recall, recall_of_lora
 from .evaluator import EvalScheduler, Evaluator
 from .meters import Meters, make_meters
 from .recall_scheduler import RecallScheduler
@@ -15,6 +15,7 @@ __all__ = [
     "RecallScheduler",
     "SampleGenerator",
     "eval_loop",
+    "evidence",
     "generation",
     "make_meters",
     "perplexity",

@@ -11,7 +11,7 @@ from ...core.errors import first_line
 from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import graph_entry, read_evaluations
-from ...train_utils import perplexity
+from ...train_utils import interval_steps, perplexity
 from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
 from ..tokenizer import make_working_tokenizer
@@ -63,7 +63,8 @@ class EvalScheduler:
         return self._evaluate(step, "asked") if asked else None
 
     def _is_due(self, step: int) -> bool:
-        every = self._run_plan.settings.aside.eval_every or self._run_plan.plan.steps_per_epoch
+        plan = self._run_plan.plan
+        every = interval_steps(self._run_plan.settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
         return step % every == 0 or self._ends_phase(step)
 
     def evaluate_at_end(self, step: int) -> Evaluation | None:

@@ -26,5 +26,5 @@ def make_meters(run_plan: RunPlan, model: Any, capabilities: ModelCapabilities, 
     evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.validation) else None
     settings, card = run_plan.settings, run_plan.card
     passages = pick_recall_passages(run_plan.data, settings.aside.recall_passages, card)
-    eval_loop = EvalLoop(model, capabilities, batch_limit(settings), lambda: job.control.asked(Request.STOP))
-    return Meters(evaluator, RecallMeter(eval_loop, *passages) if passages[0] else None)
+    eval_loop = EvalLoop(model, capabilities, batch_limit(settings), lambda: job.control.asked(Request.DISCARD))
+    return Meters(evaluator, RecallMeter(eval_loop, passages) if passages else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...data.examples import Passage, pick_passages
 from ...data.prepare import TrainingData
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, GroupSums, ProgressFn, evaluation_context
+from .general_loss import pick_general_passages
 
 
 class PassageScore(NamedTuple):
@@ -35,10 +37,19 @@ class PassageScore(NamedTuple):
 
 
 class RecallScores(NamedTuple):
-    """Scores of passages that are trained on, and of `control` passages that are not."""
+    """Scores of passages that are trained on, of `control` passages that are not, and of general prose."""
 
     learned: list[PassageScore]
     control: list[PassageScore]
+    general: list[PassageScore]
+
+
+class RecallPassages(NamedTuple):
+    """Passages that are trained on, as many of the validation split, and some of general prose."""
+
+    learned: Sequence[Passage]
+    control: Sequence[Passage]
+    general: Sequence[Passage]
 
 
 @dataclass(frozen=True)
@@ -46,24 +57,32 @@ class RecallMeter:
     """Measures the recall of a model by the same passages each time, and restores its state."""
 
     eval_loop: EvalLoop
-    learned: Sequence[Passage]
-    control: Sequence[Passage]
+    passages: RecallPassages
 
     @property
     def tokens(self) -> int:
         """The number of tokens that one measurement reads; 0 if the data have no passage."""
-        return sum(len(p.example.ids) for p in (*self.learned, *self.control)) if self.learned else 0
+        return sum(len(passage.example.ids) for passage in chain(*self.passages))
 
     def measure(self) -> RecallScores | None:
         """Measure; None if the run was stopped."""
-        scores = score_passages(self.eval_loop, [*self.learned, *self.control])
-        return None if scores is None else RecallScores(scores[: len(self.learned)], scores[len(self.learned) :])
+        scores = score_passages(self.eval_loop, list(chain(*self.passages)))
+        if scores is None:
+            return None
+        remaining = iter(scores)
+        return RecallScores(*(list(islice(remaining, len(passages))) for passages in self.passages))
 
 
-def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> tuple[list[Passage], list[Passage]]:
-    """Pick passages that are trained on, and as many of the validation split."""
-    bos = make_working_tokenizer(card.tokenizer).bos  # some tokenizers have a start token that they never add
-    return pick_passages(data.examples, count, bos), pick_passages(data.validation, count, bos)
+def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
+    """Pick the passages to measure; None if the data have none."""
+    tokenizer = make_working_tokenizer(card.tokenizer)
+    bos = tokenizer.bos  # some tokenizers have a start token that they never add
+    learned = pick_passages(data.examples, count, bos)
+    if not learned:
+        return None
+    return RecallPassages(
+        learned, pick_passages(data.validation, count, bos), pick_general_passages(tokenizer, card.context)
+    )
 
 
 def score_passages(
@@ -96,6 +115,11 @@ def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
         longest=max(score.matched for score in scores),
         loss=float(np.mean([score.loss for score in scores])),
     )
+
+
+def mean_loss(scores: Sequence[PassageScore]) -> float | None:
+    """The mean loss of several passages; None without any."""
+    return float(np.mean([score.loss for score in scores])) if scores else None
 
 
 def summarize_by_part(scores: Sequence[PassageScore]) -> tuple[PartRecall, ...]:

@@ -21,7 +21,7 @@ from ..compute import probe_model, use_packed_attention
 from ..lora import loaded_lora, lora_folder, without_loras
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import BatchLimit, EvalLoop
-from .recall import RecallMeter, RecallScores, pick_recall_passages, summarize, summarize_by_part
+from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, summarize, summarize_by_part
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 DATA_CHANGED = (
@@ -30,24 +30,27 @@ DATA_CHANGED = (
 )
 
 
+class NoPassageError(DataError):
+    """The training data have no passage that is long enough to continue."""
+
+
 def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
     folder, card = lora_folder(request.lora, host), get_model_card(host)
-    run_folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
-    run_folder = next(run_folders, folder)
-    settings, log = _run_settings(run_folder, host), read_json(run_folder / LOG, {})
-    data = _prepare(settings, host, card, job)
+    run_folder = training_folder(folder)
+    settings, log = run_settings(run_folder, host), read_json(run_folder / LOG, {})
+    data = prepare_of_run(settings, host, card, job)
     if log.get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, request.passages, card)
-    if not passages[0]:
-        raise DataError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
+    if passages is None:
+        raise NoPassageError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
     measured: list[RecallMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
         for lora in (None, folder):
             job.log.append(Stage(text=f"Measuring recall {'with' if lora else 'without'} the LoRA"))
             with loaded_lora(base, lora, str(request.lora)) as model:
-                scores = RecallMeter(_eval_loop(model, settings, job), *passages).measure()
+                scores = RecallMeter(_eval_loop(model, settings, job), passages).measure()
             if scores is None:
                 return JobEnded(outcome="stopped", text="Nothing was saved.")
             measured.append(_as_event(scores, log if lora else {}))
@@ -57,7 +60,13 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     return JobEnded(outcome="finished", text=f"{recall_text(measured[-1])}. Without the LoRA: {without}.")
 
 
-def _run_settings(folder: Path, host: Host) -> TrainingSettings:
+def training_folder(folder: Path) -> Path:
+    """The folder with the settings that a LoRA or checkpoint was trained with; its own if there are none."""
+    folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
+    return next(folders, folder)
+
+
+def run_settings(folder: Path, host: Host) -> TrainingSettings:
     """The settings that the LoRA was trained with, which say what its data were."""
     if not (folder / PARAMETERS).is_file():
         raise SavingError(
@@ -67,7 +76,8 @@ def _run_settings(folder: Path, host: Host) -> TrainingSettings:
     return training_settings(files.load_settings(folder / PARAMETERS, host.folders.datasets).values)
 
 
-def _prepare(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+def prepare_of_run(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """The training data of a run, from the cache if they are there."""
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
 
     def say(text: str, share: float | None) -> None:
@@ -96,6 +106,7 @@ def _as_event(scores: RecallScores, log: Mapping[str, Any]) -> RecallMeasured:
         why="asked",
         learned=summarize(scores.learned),
         control=summarize(scores.control) if scores.control else None,
+        general_loss=mean_loss(scores.general),
         strip=tuple(score.recall for score in scores.learned),
         parts=summarize_by_part(scores.learned),
     )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from ...core.errors import first_line
 from ...core.jobs import Advice, Job, RecallMeasured, Stage, Trigger
 from ..plan import RunPlan
-from .recall import RecallMeter, RecallScores, summarize, summarize_by_part
+from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_by_part
 
 MAX_SHARE = 0.05
 """The largest share of an epoch's time that measuring after it may take."""
 FORWARD_SHARE = 1 / 3
-"""The time of a token that is only read, as a share of that of a token that is learned."""
+"""The time of a token that is only read, relative to that of a token that is trained on."""
 MEASURING = "Measuring recall"
 
 
@@ -24,9 +24,12 @@ class RecallScheduler:
     def __init__(
         self, run_plan: RunPlan, meter: RecallMeter | None, earlier: Sequence[RecallMeasured], job: Job
     ) -> None:
-        """Without passages there is no meter; `earlier` are the measurements of the run that this one resumes."""
+        """Without passages there is no meter; `earlier` are the measurements of the run that this one resumes.
+
+        The last one of a run that was stopped is left out: a run that was never stopped has none at that step.
+        """
         self._meter, self._log = meter, job.log
-        self.measured = list(earlier)
+        self.measured = [event for event in earlier if event.why != "end"]
         self._epoch = run_plan.plan.steps_per_epoch
         self._every = self._epoch * epochs_between(
             meter.tokens if meter else 0, sum(run_plan.data.examples.lengths())
@@ -69,6 +72,7 @@ class RecallScheduler:
             why=occasion,
             learned=summarize(scores.learned),
             control=summarize(scores.control) if scores.control else None,
+            general_loss=mean_loss(scores.general),
             strip=tuple(score.recall for score in scores.learned),
             parts=summarize_by_part(scores.learned),
             seconds=seconds,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...settings.definitions import SavingSettings, StoppingSettings
+from ...train_utils import interval_steps
 
 DROP_FACTOR = 0.9
 HOLD_STEPS = 3
@@ -25,6 +26,8 @@ class StepState:
     clock: float = 0.0
     last: bool = False
     """Whether the run ends here."""
+    steps: int = 0
+    """All steps of the run, for what is a share of them."""
 
 
 @dataclass
@@ -119,7 +122,8 @@ class SavingRules:
     def why(self, saving: SavingSettings, state: StepState, request: SaveRequest) -> str | None:
         """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
         self.before = replace(self.best)
-        on_interval = saving.save_every and state.step % saving.save_every == 0
+        every = interval_steps(saving.save_every, state.steps)
+        on_interval = every and state.step % every == 0
         epoch, remainder = divmod(state.step, state.steps_per_epoch)
         reasons = {
             "user": request.asked,

@@ -178,7 +178,7 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
             f"The LoRA {lora_name!r} can't be exported as GGUF: llama.cpp's {base.architecture} has "
-            f"no tensor of its own for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
+            f"no separate tensor for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
     alpha = next(filter(None, alphas.values()), 1.0)

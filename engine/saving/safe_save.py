@@ -71,7 +71,7 @@ def _wait(problems: list[str], job: Job) -> None:
             text="The LoRA is finished but could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
             + f" It is kept in memory, and saving is tried again every {RETRY_SECONDS:g} s: free some "
-            "space. 'Stop and discard' gives it up."
+            "space, or give the LoRA up with 'Stop and discard'."
         )
     )
     time.sleep(RETRY_SECONDS)

@@ -68,7 +68,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._open_folder()
-        if self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY):
+        if distributed.pauses(self._control):
             self._pause(state.global_step)
 
     def _open_folder(self) -> None:
@@ -84,7 +84,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Block the training thread until the run is resumed."""
         self._log.append(Note(text=f"Paused after step {step}; the model stays in memory."))
         started = time.monotonic()
-        self._control.wait_while_paused()
+        distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Resuming after step {step}."))
 
@@ -114,12 +114,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.step_log.begin_step()  # work between two steps counts for neither
 
     def _measure(self, step: int) -> Evaluation | None:
-        """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
+        """Evaluate, and measure recall, where it is planned or the user asked for it.
+
+        While the run stops, only recall is measured, because it is quick: the verdict needs it.
+        """
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
         if asked and not self._can_measure:
             self._log.append(Advice(text=NOTHING_TO_MEASURE))
         if stopping:
+            self.recalls.measure_after(step, last=True, asked=False)
             return None
         last = self.controller.is_last(step)
         self.recalls.measure_after(step, last=last, asked=asked)
@@ -140,8 +144,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _decide(
         self, step: int, smoothed: float, evaluation: Evaluation | None, control: TrainerControl, scheduler: Any
     ) -> None:
-        clock = distributed.sync_control(self._control, time.monotonic())
-        state = StepState(step, self._run_plan.plan.steps_per_epoch, smoothed, clock)
+        plan, clock = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
+        state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps)
         decision = self.controller.decide(
             state, self.step_log.rates_used(), evaluation, self._evaluations.evaluate_at_end
         )

@@ -15,6 +15,7 @@ from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
 from ...data.report import plan_checks
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
+from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
@@ -28,6 +29,7 @@ from ..compute import (
     limit_vram,
     out_of_memory_error,
     probe_model,
+    watch_peers,
 )
 from ..inference import make_meters
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch
@@ -57,7 +59,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
         return _already_finished(run_plan, finished.steps, host.folders)
     keep_awake = prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
-    with hold_run_lock(folder.name, host.folders), keep_awake:
+    folders = host.folders
+    with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
         segment = _first_segment(run_plan, job)
         with distributed.process_run_folder(folder) as process_folder:
             return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)
@@ -88,23 +91,23 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
     with (
         full_finetune.unload_if_trained(run_plan.settings, host, job),
         borrow_base_model(host, job) as base,
+        distributed.explain_lost_process(),
         explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, run_plan.settings)
         sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
         meters = make_meters(run_plan, model, capabilities, job)
-        monitor = MachineMonitor(base.device, job.log)
-        callback = RunCallback(run_plan, segment.state, meters, sums, monitor, job)
+        callback = RunCallback(run_plan, segment.state, meters, sums, MachineMonitor(base.device, job.log), job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
-        with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
+        with watch_peers(), attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
                 run_plan, model, capabilities, sums, callback, host.folders.training, samples, *reporters
             )
             divergence = _train(trainer, segment)
             step = trainer.state.global_step
-        distributed.shutdown()
+            distributed.shutdown()
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
         if job.control.asked(Request.DISCARD):

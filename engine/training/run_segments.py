@@ -55,7 +55,7 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
         if snapshot.names:
             job.log.append(Note(text=f"The model stays unloaded, so {removed_message(snapshot.names)}"))
         return False
-    job.log.append(Note(text=f"Resuming after step {trained.step}: the model is loaded again."))
+    job.log.append(Note(text=f"Resuming after step {trained.step}: loading the model again."))
     host.reload(trained.run_plan.card)
     snapshot.attach_lora(host)
     return True

@@ -43,6 +43,16 @@ _Item = tuple[Example, bool]
 """Example, and whether it continues the one before it in the batch."""
 
 
+class _Arguments(TrainingArguments):  # type: ignore[misc]
+    """Settings of the Trainer."""
+
+    @property
+    def device(self) -> torch.device:
+        """With several processes accelerate says `cpu:0`, and torch can't load a saved optimizer to that name."""
+        device: torch.device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
+
+
 class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
@@ -223,11 +233,11 @@ def _trainer_inputs(batch: Batch) -> dict[str, Any]:
     return {"batch": batch, "labels": batch.labels}
 
 
-def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path) -> TrainingArguments:
+def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path) -> _Arguments:
     steps, learning, general = run_plan.settings.steps, run_plan.settings.learning, run_plan.settings.what
     target, precision = model_device(model), compute_dtype(model)
     raise_problems(optimizer_problems(learning.optimizer, target.type))
-    arguments = TrainingArguments(
+    arguments = _Arguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
         gradient_accumulation_steps=run_plan.plan.effective_accumulation,

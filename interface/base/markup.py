@@ -8,7 +8,18 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 from ...core.html import html
-from ...core.jobs import JobEnded, PhaseFigures, RecallMeasured, Stage, part_table, phase_table, recall_table
+from ...core.jobs import (
+    EvidenceMeasured,
+    JobEnded,
+    PhaseFigures,
+    RecallMeasured,
+    Stage,
+    evidence_table,
+    evidence_verdict,
+    part_table,
+    phase_table,
+    recall_table,
+)
 from ...records.report import draw_recall_strip
 from ...train_utils import time_of_day
 from .links import link_settings
@@ -76,10 +87,18 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
     if not rows:
         return Markup()
     last = measured[-1]
-    title = f"Recall at step {last.step}, from the beginning of the data to the end: {last.learned.recall:.0%}"
+    title = f"Recall at step {last.step}: {last.learned.recall:.0%}. By place in the data, from start to end:"
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
     by_part = fold("By chapter or file", table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
+
+
+def evidence(event: EvidenceMeasured | None, measured: Sequence[RecallMeasured]) -> Markup:
+    """What a LoRA learned, forgot and copies: a sentence, and a table; empty if it was never tested."""
+    if event is None:
+        return Markup()
+    rows = evidence_table(event)
+    return paragraph(evidence_verdict(event, measured[-1] if measured else None)) + table(rows[0], rows[1:])
 
 
 def curve(picture: str) -> Markup:

@@ -24,7 +24,7 @@ MAX_BODY_BYTES, MAX_UPLOAD_BYTES = 64_000_000, 4_000_000_000
 UPLOAD = "/upload"
 LOGIN = "/login"
 OPEN_PATHS = ("/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json", "/startup-events")
-"""What the question for the password needs, and Gradio's own start."""
+"""What the login page needs, and what Gradio asks for at its start."""
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 API_PREFIX = "/gradio_api"
 FREE_GUESSES, FIRST_WAIT, LONGEST_WAIT = 5, 1.0, 30.0
@@ -97,7 +97,9 @@ class PageGuard:
     def _check(self, scope: MutableMapping[str, Any], headers: Headers) -> None:
         host = headers.get("host", "")
         if not self._is_this_computer(_host_name(host)):
-            raise Refusal(403, f"{host[:100]!r} is not a name of this computer. Open the address that was shown.")
+            raise Refusal(
+                403, f"{host[:100]!r} is not a name of this computer. Open the address that the console shows."
+            )
         origin = headers.get("origin")
         if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
             raise Refusal(403, "This request comes from another page. Open the page itself.")
@@ -176,8 +178,8 @@ def _max_body(path: str) -> int:
 def _too_large(path: str) -> str:
     limit = _max_body(path)
     if limit == MAX_UPLOAD_BYTES:
-        return f"An upload may have {limit:,} bytes. Copy larger files into the folder of datasets."
-    return f"A request may have {limit:,} bytes. Send less."
+        return f"An upload may have at most {limit:,} bytes. Copy larger files into the folder training/datasets."
+    return f"A request may have at most {limit:,} bytes. Send less."
 
 
 def _content_length(headers: Headers) -> int:

@@ -9,7 +9,7 @@ from ...data.text import Bar, SliceMap
 from ...records.report import Mark, draw_curve, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count
+from ...train_utils import StepPlan, format_count, interval_steps
 
 WIDTH = 640
 MAX_BARS = 300
@@ -102,5 +102,6 @@ def _plan_marks(settings: TrainingSettings, plan: StepPlan) -> Iterator[Mark]:
     for number, step in enumerate(ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:100], start=1):
         label = f"end of epoch {number}" if step % plan.steps_per_epoch == 0 else "end of the run"
         yield Mark(step, label + (", checkpoint" if saving.save_each_epoch else ""))
-    if saving.save_every and plan.steps // saving.save_every <= 100:
-        yield from (Mark(s, "checkpoint") for s in range(saving.save_every, plan.steps + 1, saving.save_every))
+    every = interval_steps(saving.save_every, plan.steps)
+    if every and plan.steps // every <= 100:
+        yield from (Mark(s, "checkpoint") for s in range(every, plan.steps + 1, every))

@@ -14,6 +14,7 @@ from ...core.jobs import (
     EtaEstimator,
     EvaluationDone,
     Event,
+    EvidenceMeasured,
     Job,
     JobEnded,
     LiveSettingsChanged,
@@ -156,7 +157,7 @@ class RunView:
                 if self._planned is not None:
                     self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
                 self._add_marked_message(event, event.why)
-            case Note():
+            case Note() | EvidenceMeasured():
                 self._notes.append(event_text(event))
             case Advice():
                 self._advice.append(event_text(event))

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from ...core.errors import TrainingProError
-from ...records.folder import PARAMETERS, LoraEntry, read_graph
+from ...core.jobs import evidence_verdict
+from ...records.folder import PARAMETERS, LoraEntry, read_evidence, read_graph, read_recalls
 from ...records.report import best_evaluation, read_evaluations, read_steps
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
@@ -89,6 +90,17 @@ def _best_validation_loss(run: RunRecords) -> str:
     return f"{best.loss:.4f} at step {best.step:,}" if best else ""
 
 
+def _recall(run: RunRecords) -> str:
+    recalls = read_recalls(run.entry.folder)
+    return f"{recalls[-1].learned.recall:.1%}" if recalls else ""
+
+
+def _evidence(run: RunRecords) -> str:
+    """What the LoRA forgot and copies, if it was tested."""
+    event = read_evidence(run.entry.folder)
+    return evidence_verdict(event, None) if event else ""
+
+
 def _training_time(run: RunRecords) -> str:
     seconds = sum(step.seconds for step in read_steps(run.graph))
     return duration(seconds) if seconds else ""
@@ -99,6 +111,8 @@ FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "steps": lambda run: f"{run.entry.step:,}" if run.entry.step else "",
     "smoothed loss at the end": lambda run: "" if run.entry.loss is None else f"{run.entry.loss:.4f}",
     "best validation loss": _best_validation_loss,
+    "recall": _recall,
+    "tested": _evidence,
     "training time": _training_time,
     "on disk": lambda run: size(run.entry.size),
 }

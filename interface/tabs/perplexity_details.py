@@ -24,7 +24,7 @@ STRIPS_EXPLANATION = (
 )
 ALONG_TEXT, ALONG_ROWS = (
     "Along the text, from start to end",
-    "Along the rows, from first to last",
+    "In row order, from first to last",
 )
 ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (

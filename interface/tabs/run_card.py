@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from ...core.html import html
 from ...core.jobs import measure_phases
-from ...records.folder import REPORT, LoraEntry, describe_damage, read_graph, read_log, read_recalls
+from ...records.folder import REPORT, LoraEntry, describe_damage, read_evidence, read_graph, read_log, read_recalls
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
 from ..base import markup
@@ -20,8 +20,8 @@ PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in p
 {{- label }}</button> {{ text }}</li>{% endfor %}</ul>"""
 
 
-def run_card(entry: LoraEntry, chosen: str) -> str:
-    """The card of a run; `chosen` is its name or that of one of its checkpoints."""
+def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
+    """The card of a run; `chosen` is its name or that of one of its checkpoints, `progress` how far it is."""
     damage = list[str]()
     verdict = read_verdict(read_log(entry.folder, damage))
     listed = ListedRun(entry)
@@ -30,6 +30,7 @@ def run_card(entry: LoraEntry, chosen: str) -> str:
     return markup.card(
         chosen,
         markup.paragraph(facts, quiet=True),
+        progress,
         markup.paragraph(verdict) if verdict else "",
         *_curves(entry.folder, damage),
         *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),
@@ -51,13 +52,15 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
 
 
 def _curves(folder: Path, damage: list[str]) -> tuple[str, ...]:
-    """The loss curve, the recall along the data, and the phases of hybrid batching."""
+    """The loss curve, what the LoRA learned and forgot, and the phases of hybrid batching."""
     graph = read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
     curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""
     phases = markup.phases(measure_phases(steps, evaluations))
-    return markup.curve(curve), markup.recall(read_recalls(folder, damage)), phases
+    recalls = read_recalls(folder, damage)
+    evidence = markup.evidence(read_evidence(folder, damage), recalls)
+    return markup.curve(curve), evidence, markup.recall(recalls), phases
 
 
 def _report(folder: Path) -> str:

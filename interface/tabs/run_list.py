@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from ...core.host import Folders
 from ...core.html import html
-from ...records.folder import GRAPH, LoraEntry, inventory, read_graph
+from ...records.folder import GRAPH, LOG, RECALL, LoraEntry, inventory, read_graph, read_recalls
 from ...records.report import best_evaluation, read_evaluations
 from ...train_utils import natural_key, plural, size
 from ..base import markup
@@ -39,10 +40,13 @@ SHOW_MORE = (
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in the list, with its best validation loss."""
+    """A run in the list, with its best validation loss, its recall and what it forgot."""
 
     entry: LoraEntry
     validation_loss: float | None = None
+    recall: float | None = None
+    forgot: float | None = None
+    """By how much the loss of general text rose."""
 
     @property
     def about(self) -> str:
@@ -78,10 +82,12 @@ COLUMNS: Mapping[str, Column] = {
     "name": Column("Name", lambda run: natural_key(run.entry.name), lambda run: run.entry.name),
     "date": Column("Date", lambda run: run.entry.when, lambda run: run.date),
     "steps": Column("Steps", lambda run: run.entry.step, lambda run: run.steps),
-    "loss": Column("Smoothed loss", lambda run: run.entry.loss, lambda run: _loss_text(run.entry.loss)),
+    "loss": Column("Smoothed loss", lambda run: run.entry.loss, lambda run: _format(run.entry.loss)),
     "validation": Column(
-        "Validation loss", lambda run: run.validation_loss, lambda run: _loss_text(run.validation_loss)
+        "Validation loss", lambda run: run.validation_loss, lambda run: _format(run.validation_loss)
     ),
+    "recall": Column("Recall", lambda run: run.recall, lambda run: _format(run.recall, ".0%")),
+    "forgot": Column("Forgot", lambda run: run.forgot, lambda run: _format(run.forgot, "+.2f")),
     "size": Column("Size", lambda run: run.entry.size, lambda run: size(run.entry.size)),
 }
 
@@ -115,7 +121,8 @@ class ListView:
 
 def list_runs(folders: Folders) -> list[ListedRun]:
     """Read all runs from the disk."""
-    return [ListedRun(entry, validation_loss(entry.folder)) for entry in inventory.list_entries(folders)]
+    entries = inventory.list_entries(folders)
+    return [ListedRun(entry, validation_loss(entry.folder), *_recall(entry.folder)) for entry in entries]
 
 
 def validation_loss(folder: Path) -> float | None:
@@ -132,6 +139,26 @@ def _read_validation_loss(graph: Path, _written: int, _size: int) -> float | Non
     """Read it from the graph; the time and size of the file are part of the cache's key."""
     best = best_evaluation(read_evaluations(read_graph(graph.parent)))
     return best.loss if best else None
+
+
+def _recall(folder: Path) -> tuple[float | None, float | None]:
+    """The recall of a run, and by how much the loss of general text rose."""
+    written = []
+    for name in (RECALL, LOG):
+        with suppress(OSError):
+            status = (folder / name).stat()
+            written.append((status.st_mtime_ns, status.st_size))
+    return _read_recall(folder, tuple(written)) if written else (None, None)
+
+
+@lru_cache(maxsize=4096)
+def _read_recall(folder: Path, _written: tuple[tuple[int, int], ...]) -> tuple[float | None, float | None]:
+    """Read both from the records; the times and sizes of these are part of the cache's key."""
+    recalls = read_recalls(folder)
+    if not recalls:
+        return None, None
+    first, last = recalls[0].general_loss, recalls[-1].general_loss
+    return recalls[-1].learned.recall, None if first is None or last is None else last - first
 
 
 def list_html(runs: Sequence[ListedRun], view: ListView) -> str:
@@ -184,5 +211,5 @@ def run_name(chosen: str) -> str:
     return chosen.partition("/")[0]
 
 
-def _loss_text(loss: float | None) -> str:
-    return "" if loss is None else f"{loss:.3f}"
+def _format(figure: float | None, spec: str = ".3f") -> str:
+    return "" if figure is None else f"{figure:{spec}}"

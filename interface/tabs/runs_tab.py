@@ -23,6 +23,7 @@ from ...train_utils import plural, size
 from ..base import Form, PageContext, add_handler, markup
 from .compare_runs import comparison_html
 from .merge_panel import MergePanel
+from .remote_panel import RemotePanel, progress_line
 from .run_card import run_card
 from .run_list import (
     CHOSEN_BOX,
@@ -56,6 +57,7 @@ class RunsTab:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context = context
+        self._remote_panel = RemotePanel(context)
         self._use_panel = UsePanel(context, form)
         self._merge_panel = MergePanel(context, form)
 
@@ -94,6 +96,7 @@ class RunsTab:
         self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
         enabled = not self._context.read_only_reason()
         with gr.Column(elem_classes="tp-run-actions"):
+            self._remote_panel.draw()
             self._draw_actions(enabled)
         with gr.Row(elem_classes="tp-buttons"):
             self._undo_button = gr.Button("Undo last delete", interactive=enabled, elem_id="tp-runs-undo")
@@ -121,6 +124,7 @@ class RunsTab:
         view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
         self._connect_actions({*view, self._name, self._note}, [self._status, *lists, self._run_card])
         self._connect_trash({*view, self._confirmation}, lists)
+        self._remote_panel.connect(self._chosen, self._status)
         self._use_panel.connect(self._chosen, self._status)
         self._merge_panel.connect(self._chosen, self._name, self._status)
         listing = [tab.select, self._refresh_button.click]
@@ -133,10 +137,12 @@ class RunsTab:
 
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
-        outputs, action = [self._run_card, self._note, self._use_panel.resume_button], "Looking at the run"
+        buttons = [self._use_panel.resume_button, self._remote_panel.row]
+        outputs, action = [self._run_card, self._note, *buttons], "Looking at the run"
         clears = {self._note: ""}
         chosen, other = self._chosen, self._other
         add_handler(chosen.change, self._show_run, chosen, outputs, what=action, clears=clears)
+        add_handler(self._refresh_button.click, self._show_run, chosen, outputs, what=action, clears=clears)
         outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
         add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
         add_handler(
@@ -196,13 +202,14 @@ class RunsTab:
         view = ListView(words, sort, limit, chosen, picking=bool(inputs.get(self._picking)))
         return list_html(inputs.get(self._runs) or [], view)
 
-    def _show_run(self, name: str | None) -> tuple[str, str, Any]:
-        """The card of the run, its note, and whether it can be resumed."""
+    def _show_run(self, name: str | None) -> tuple[str, str, Any, Any]:
+        """The card of the run, its note, and whether it can be resumed or controlled."""
         run = self._find_run(name)
         if run is not None and not self._context.read_only_reason():
             write_missing_report(run.folder, self._context.host.folders)
-        shown = (run_card(run, name or ""), run.note) if run else (CHOOSE_HINT, "")
-        return *shown, self._use_panel.resume_update(run)
+        progress = progress_line(run, self._context.host.folders) if run else ""
+        shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
+        return *shown, self._use_panel.resume_update(run), self._remote_panel.row_update(run)
 
     def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
         """The next click on a row picks the other run; a second press of the button cancels that."""

@@ -1,4 +1,4 @@
-"""Buttons that use the chosen run: resume it, attach its LoRA, copy its settings, and measure its recall."""
+"""Buttons that use the chosen run: resume it, attach its LoRA, copy its settings, and test its LoRA."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import RecallRequest
+from ...core.engine import EvidenceRequest
 from ...core.errors import SavingError
-from ...core.jobs import Job, RecallMeasured
+from ...core.jobs import EvidenceMeasured, Job, RecallMeasured
 from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
 from ...settings import files
 from ...settings.parsing import training_settings
@@ -20,7 +20,7 @@ RESUMABLE = ("stopped", "failed", "cut off")
 
 
 class UsePanel:
-    """Resume, Attach, Copy settings and Measure recall, for the run or checkpoint chosen in the list."""
+    """Resume, Attach, Copy settings and Test LoRA, for the run or checkpoint chosen in the list."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
@@ -29,16 +29,14 @@ class UsePanel:
         self.resume_button = gr.Button("Resume", interactive=False, elem_id="tp-runs-resume")
         self._attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
         self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
-        self._recall_button = gr.Button("Measure recall", interactive=enabled, elem_id="tp-runs-recall")
+        self._test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         add_handler(self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resume")
         add_handler(
             self._attach_button.click, partial(self._on_attach, chosen), {chosen}, status, what="Attaching"
         )
-        add_handler(
-            self._recall_button.click, partial(self._on_recall, chosen), {chosen}, status, what="Measuring recall"
-        )
+        add_handler(self._test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing")
         outputs = [status, *self._form.components.values()]
         add_handler(
             self._copy_button.click,
@@ -48,19 +46,20 @@ class UsePanel:
             what="Copying the settings",
         )
 
-    async def _on_recall(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        """Measure how much of its training data the LoRA continues word for word; the result ends the status."""
-        measured: list[RecallMeasured] = []
-        async for status, events in follow_job(self._context.session, partial(self._start_recall, inputs[chosen])):
-            measured += [event for event in events if isinstance(event, RecallMeasured)]
-            yield markup.join([status, markup.recall(measured)])
+    async def _on_test(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Measure what the LoRA learned, forgot and copies; the result ends the status."""
+        recalls, evidence = list[RecallMeasured](), None
+        async for status, events in follow_job(self._context.session, partial(self._start_test, inputs[chosen])):
+            recalls += [event for event in events if isinstance(event, RecallMeasured)]
+            evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
+            yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
 
-    def _start_recall(self, chosen: str | None) -> Job:
+    def _start_test(self, chosen: str | None) -> Job:
         context, name = self._context, require_choice(chosen)
         context.check_writable()
         loras.find_lora(name, context.host.folders.loras)
-        work = partial(context.engine.recall, RecallRequest(name), context.host)
-        return context.session.start("recall", f"Recall of {name}", context.host, work)
+        work = partial(context.engine.evidence, EvidenceRequest(name), context.host)
+        return context.session.start("evidence", f"Testing {name}", context.host, work)
 
     def resume_update(self, run: LoraEntry | None) -> Any:
         """Resume can be pressed for a run that is not finished."""
@@ -101,7 +100,7 @@ class UsePanel:
         folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
         name = folder.relative_to(folders.loras).parts[0]
         loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
-        message = " ".join((f"The form of the Train tab has the settings of {name}.", *loaded.notes))
+        message = " ".join((f"The form on the Train tab now has the settings of {name}.", *loaded.notes))
         return {
             **self._form.updates(loaded.values),
             status: markup.card("", markup.paragraph(message), mood="good"),

@@ -6,6 +6,7 @@ from . import crashed_runs, inventory, loras, retention, run_files, trash
 from .crashed_runs import CrashedRun
 from .filenames import (
     DATA_SAMPLE,
+    EVIDENCE,
     GRAPH,
     GRAPH_IMAGE,
     LOG,
@@ -24,12 +25,13 @@ from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
 from .run_folder import RunFolder, choose_run_folder, with_final_name
-from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
+from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress, runs_in_progress
 from .run_records import (
     GraphRecord,
     RunLog,
     StateRecord,
     describe_damage,
+    read_evidence,
     read_graph,
     read_log,
     read_parameters,
@@ -39,6 +41,7 @@ from .run_records import (
 
 __all__ = [
     "DATA_SAMPLE",
+    "EVIDENCE",
     "GRAPH",
     "GRAPH_IMAGE",
     "LOG",
@@ -65,6 +68,7 @@ __all__ = [
     "is_in_progress",
     "loras",
     "plan_upload",
+    "read_evidence",
     "read_graph",
     "read_log",
     "read_parameters",
@@ -76,6 +80,7 @@ __all__ = [
     "retention",
     "run_files",
     "run_folder_of",
+    "runs_in_progress",
     "trash",
     "with_final_name",
 ]

@@ -16,6 +16,7 @@ SAMPLES = "samples.jsonl"
 REPORT = "report.html"
 NOTES = "notes.txt"
 RECALL = "recall.json"
+EVIDENCE = "evidence.json"
 RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL)
 """Written anew when a run is resumed; the graph is continued instead."""
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)

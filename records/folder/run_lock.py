@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core import dist_env
 from ...core.errors import BusyError
-from ...core.files import is_locked, lock, remove_lock_file, safe_paths
+from ...core.files import is_locked, lock, remove_lock_file, safe_paths, usable_entries
 from ...core.host import Folders
 
 LOCK_SUFFIX = ".lock"
@@ -39,6 +39,12 @@ def refuse_in_progress(name: str, folders: Folders) -> None:
 def is_in_progress(name: str, folders: Folders) -> bool:
     """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
     return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and is_locked(_lock_path(name, folders))
+
+
+def runs_in_progress(folders: Folders) -> list[str]:
+    """Names of the LoRAs that are being trained now, by any process."""
+    files = (path for path in usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
+    return sorted(path.stem for path in files if "." not in path.stem and is_locked(path))
 
 
 def _busy_error(name: str) -> BusyError:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from ...core.files import Count, read_record
-from ...core.jobs import RecallMeasured
+from ...core.jobs import EvidenceMeasured, RecallMeasured
 from ...core.readable import readable
-from .filenames import GRAPH, LOG, PARAMETERS, RECALL, STATE, TRAINING_PROMPT
+from .filenames import EVIDENCE, GRAPH, LOG, PARAMETERS, RECALL, STATE, TRAINING_PROMPT
 
 MAX_DAMAGE_SHOWN = 3
 Ended = Literal["finished", "stopped", "failed"]
@@ -99,6 +99,11 @@ def read_recalls(folder: Path, damage: list[str] | None = None) -> list[RecallMe
     """Read the recall as it was measured last: after the run if it was, otherwise during it."""
     afterwards = read_record(folder / RECALL, list[RecallMeasured], [], damage)
     return afterwards or read_log(folder, damage).get("recall", [])
+
+
+def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeasured | None:
+    """Read what was measured of a finished LoRA; None if it was never tested."""
+    return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [], damage)), None)
 
 
 def read_state(checkpoint: Path, damage: list[str] | None = None) -> StateRecord:

@@ -15,6 +15,7 @@ from ...core.jobs import (
     CheckpointSaved,
     EvaluationDone,
     Event,
+    EvidenceMeasured,
     JobEnded,
     LiveSettingsChanged,
     Note,
@@ -24,6 +25,8 @@ from ...core.jobs import (
     SampleGenerated,
     Step,
     event_text,
+    evidence_table,
+    evidence_verdict,
     measure_phases,
     part_table,
     peak_memory_of,
@@ -47,6 +50,7 @@ LISTED_EVENTS = (
     CheckpointSaved,
     EvaluationDone,
     RecallMeasured,
+    EvidenceMeasured,
     PlanChanged,
     LiveSettingsChanged,
     JobEnded,
@@ -110,6 +114,7 @@ def render_report(data: ReportData) -> str:
         phases=phase_table(measure_phases(read_steps(data.graph), read_evaluations(data.graph))),
         evaluation_rows=_evaluation_rows(data.graph),
         **_recall(data),
+        **_evidence(data),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(data.plan.settings),
         disk_rows=_disk_rows(data.lora) if data.lora else (),
@@ -218,6 +223,16 @@ def _recall(data: ReportData) -> dict[str, Any]:
         "part_rows": part_table(measured[-1]) if measured else (),
         "strip": draw_recall_strip(measured[-1].strip) if measured else "",
     }
+
+
+def _evidence(data: ReportData) -> dict[str, Any]:
+    """What the LoRA learned, forgot and copies, if it was tested."""
+    event = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
+    if event is None:
+        return {"evidence_rows": (), "evidence_verdict": ""}
+    recalls = _recalls(data)
+    verdict = evidence_verdict(event, recalls[-1] if recalls else None)
+    return {"evidence_rows": evidence_table(event), "evidence_verdict": verdict}
 
 
 def _recalls(data: ReportData) -> list[RecallMeasured]:

@@ -11,7 +11,8 @@ from ...train_utils import duration
 from ..folder import RunLog, is_hidden, read_graph, read_log
 from .graph_file import read_steps
 
-MIN_STEPS = 3
+WARMUP_STEPS = 5  # slower than the rest: the GPU's memory is claimed, kernels are chosen, files are read first
+MIN_STEPS = 10  # after them: single steps differ by a third, because their examples have other lengths
 
 
 def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
@@ -36,8 +37,6 @@ def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple
 
 
 def _tokens_per_second(folder: Path) -> float:
-    """Return the speed of all steps but the first, which includes the setup; 0 if there are too few."""
-    steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds]
-    if len(steps) < MIN_STEPS:
-        return 0.0
-    return sum(s.tokens for s in steps[1:]) / sum(s.seconds for s in steps[1:])
+    """Return the speed of the steps after the warm-up; 0 if there are too few."""
+    steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds][WARMUP_STEPS:]
+    return sum(s.tokens for s in steps) / sum(s.seconds for s in steps) if len(steps) >= MIN_STEPS else 0.0

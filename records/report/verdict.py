@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 from typing import Any, Literal
 
-from ...core.jobs import EvaluationDone, RecallMeasured, Step
+from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
 from ...train_utils import plural
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
@@ -20,7 +20,8 @@ VerdictKind = Literal[
     "became worse",
     "learned",
     "learned by heart",
-    "not known",
+    "too early to tell",
+    "training loss only",
 ]
 MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
@@ -29,9 +30,11 @@ LAST_SHARE = 0.25
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
 BY_HEART = 0.5
-"""The recall, above that of unseen text, from which on a text is known by heart."""
+"""How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
+MIN_SWING = 0.3
+"""A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def judge_run(
     else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
         verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
-    return replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}")
+    return _with_general_text(replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}"), recalls)
 
 
 def read_verdict(log: Mapping[str, Any]) -> str:
@@ -228,34 +231,56 @@ def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict
     return replace(verdict, text=verdict.text + text, evidence=evidence)
 
 
+def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
+    """Add what the model forgot, by the loss of general text before the run and after it."""
+    losses = [event.general_loss for event in recalls if event.general_loss is not None]
+    if len(losses) < 2:
+        return verdict
+    text = f" The loss of general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
+    rise = losses[-1] - losses[0]
+    if rise <= FORGOT_LITTLE:
+        text = f"{text}, so the model forgot next to nothing."
+    elif rise <= FORGOT_MUCH:
+        text = f"{text}, so the model forgot a little."
+    else:
+        text = f"{text}, so the model forgot a lot. Fewer epochs or a lower learning rate keep more."
+    evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
+    return replace(verdict, text=verdict.text + text, evidence=evidence)
+
+
 def _describe_swings(steps: Sequence[Step]) -> str:
     """Say so if the loss swings wildly from step to step in the second half of the run; otherwise empty."""
     losses = [step.loss for step in steps[len(steps) // 2 :] if math.isfinite(step.loss)]
     if len(losses) < MIN_SWINGING_STEPS:
         return ""
     low, *_, high = quantiles(losses, n=10)
-    if high < WIDE_SWING * max(low, 1e-9):
+    if high < WIDE_SWING * max(low, 1e-9) or high - low < MIN_SWING:
         return ""
     return (
-        f" The loss of single steps swings widely, between {low:.2f} and {high:.2f}. A larger batch makes it "
-        "steadier; if the smoothed loss swings as well, lower the learning rate."
+        f" The loss swings widely from step to step, between {low:.2f} and {high:.2f}. A larger batch makes it "
+        "steadier. If the smoothed loss swings too, lower the learning rate."
     )
 
 
 def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
-        return Verdict("not known", "No step has a valid loss.", 0, "", {})
+        return Verdict("too early to tell", "No step has a valid loss.", 0, "", {})
     first, last = losses[0], losses[-1]
     earlier = losses[-1 - int(LAST_SHARE * len(losses))]
+    evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
+    change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
+    if len(losses) < MIN_STEPS:
+        count = f"{len(losses)} {plural(len(losses), 'step')}"
+        text = f"After {count} it is too early to tell what the model learned: {change}."
+        return Verdict("too early to tell", text, 0, "", evidence)
     falling = earlier - last > MIN_CHANGE * earlier
     fall = "was still falling" if last < first else "fell again"
-    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run."
-    if len(losses) < MIN_STEPS:
-        trend = f"in {len(losses)} {plural(len(losses), 'step')}, too few to say more."
-    text = (
-        f"{reason}, so it is not known whether the model learned or memorized. The smoothed loss went "
-        f"from {first:.4f} to {last:.4f} {trend}"
+    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run"
+    return Verdict(
+        "training loss only",
+        f"{reason}, so only the training loss can be judged: {change} {trend}.",
+        0,
+        "",
+        evidence,
     )
-    evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
-    return Verdict("not known", text, 0, "", evidence)

@@ -14,8 +14,8 @@ from training_pro.settings.parsing import training_settings
 RESULT = recipe_results.Result(
     experiment="slicing", arm="blocks, 128", data="story", text="0123abcd", model="tiny", equal_by="tokens",
     budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
-    train_loss=2.5, validation_loss=3.0, recall=0.25, control_recall=0.0, recall_4=None, recall_8=None,
-    recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads", versions="torch 2",
+    train_loss=2.5, validation_loss=3.0, general_loss=3.5, recall=0.25, control_recall=0.0, recall_4=None,
+    recall_8=None, recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads", versions="torch 2",
 )  # fmt: skip
 
 

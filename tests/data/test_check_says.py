@@ -92,7 +92,7 @@ def test_rows_stop_where_spaces_follow_the_stop_token(tmp_path, template, values
     rows = [chat("Hi", f"No {n}.", "You", "Yes.") for n in range(14)]
     report = prepare_rows(tmp_path, family(template), {"rows.jsonl": rows}, **values).report
     assert (report.stops.stopping, report.stops.of) == (14, 14)
-    assert report.stops.words() == "14 of 14 ends are trained with a stop token"
+    assert report.stops.words() == "a stop token is trained at 14 of 14 ends"
     assert not any("stop token" in sentence for sentence in report.advice)
 
 
@@ -340,7 +340,7 @@ def test_the_report_contains_all_of_it(tmp_path):
     text = data.report.text()
     for line in (
         "Suggestion: epochs = 10.",
-        "Does it learn to stop: 2 of 2",
+        "Does it learn to stop: a stop token is trained at 2 of 2",
         "EOS <|im_end|>",
         "Padding: 0 % shuffled",
         "Expected memory",

@@ -87,8 +87,8 @@ def test_paths_out_of_the_folder_are_refused(folders, name):
     with pytest.raises(DataError) as refusal:
         find_datasets([name], folders)
     assert (
-        str(refusal.value)
-        == f"Dataset: {name!r} is a path. Enter the name of a file or folder in {folders.datasets}."
+        str(refusal.value) == f"Dataset: {name!r} is a path, but a name is needed. "
+        f"Enter the name of a file or folder in {folders.datasets}."
     )
 
 

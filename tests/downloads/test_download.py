@@ -147,7 +147,9 @@ def test_a_revision_has_a_folder_of_its_own(offered, models, tiny):
     offered.add(NAME, tiny, {"README.md": b"The first one."}, "v1.0")
     assert get(models, f"{offered.url}/{NAME}/tree/v1.0")[0].folder == models / "toys_tiny_v1.0"
     assert (models / "toys_tiny_v1.0" / "README.md").read_bytes() == b"The first one."
-    assert refusal(models, revision="v2").startswith("toys/tiny has no revision 'v2'. See the list at ")
+    assert refusal(models, revision="v2").startswith(
+        "toys/tiny has no revision 'v2'. See the list of revisions at "
+    )
 
 
 def test_two_programs_do_not_bring_the_same(offered, models):
@@ -169,7 +171,7 @@ def test_what_stands_there_is_left_alone(offered, models):
 def test_what_does_not_fit_is_refused_before_anything_is_written(offered, models, monkeypatch):
     monkeypatch.setattr(download, "free_bytes", lambda folder: 1000)
     said = refusal(models)
-    assert said.startswith("toys/tiny needs ") and "and 1 kB is free. Free some space" in said
+    assert said.startswith("toys/tiny still needs ") and "but only 1 kB is free. Free some space" in said
     assert not models.exists()
 
 

@@ -122,7 +122,9 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     job = at({9: lambda control: control.ask(Request.WIND_DOWN)})
     end = place.train(job=job, **FOUR)
     assert end.outcome == "finished"
-    assert end.text.startswith("'a' finished at step 11 of 16 because it has wound down (as requested)")
+    assert end.text.startswith(
+        "'a' finished at step 11 of 16 because the learning rate has wound down to 0 (as requested)"
+    )
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
     (planned,) = events_of(job, PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (9, 11, "winding down as requested")
@@ -136,7 +138,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
     assert events_of(job, Step)[-1].step == 6
-    assert "because it has wound down (since epoch 1 is done)" in end.text
+    assert "because the learning rate has wound down to 0 (since epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 

@@ -172,12 +172,12 @@ def test_with_two_gpus_the_batch_size_is_the_requested_one(place, monkeypatch):
     """The Trainer multiplies its batch size by the number of GPUs that it finds."""
     place.train(name="one", batch_size=2)
 
-    class TwoGpuArguments(trainer.TrainingArguments):
+    class TwoGpuArguments(trainer._Arguments):
         def __post_init__(self):
             super().__post_init__()
             self._n_gpu = 2
 
-    monkeypatch.setattr(trainer, "TrainingArguments", TwoGpuArguments)
+    monkeypatch.setattr(trainer, "_Arguments", TwoGpuArguments)
     place.train(name="two", batch_size=2)
     first, second = ([{**entry, "seconds": 0} for entry in read_graph(place, name)] for name in ("one", "two"))
     assert first == second

@@ -142,5 +142,5 @@ def test_a_limit_on_the_size_of_files_is_told(place, empty_pictures):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert end.outcome == "finished" and place.weights() == place.weights("whole")
-    assert any("the disk is full, or a limit on it is reached" in text for text in said(job))
+    assert any("the disk is full or a quota is used up" in text for text in said(job))
     refuse_broken(end.folder)

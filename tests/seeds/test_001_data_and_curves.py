@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from training_pro.core.engine import PreviewQuery
@@ -125,3 +126,34 @@ def test_a_good_fit_decreases_to_a_point_of_stability():
     training = {step: 1.5 + 1.5 * 0.6**step for step in STEPS}
     validation = {step: 1.55 + 1.45 * 0.6**step for step in (0, 4, 8, 12, 16)}
     assert verdict(training, validation).kind == "about right"
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "word"),
+    [
+        (dict.fromkeys(STEPS, 3.0), {0: 3.0, 8: 3.0, 16: 3.0}, "underfit"),
+        ({step: 3.0 - step / 10 for step in STEPS}, {0: 3.0, 4: 2.6, 8: 2.2, 12: 1.8, 16: 1.5}, "underfit"),
+        ({step: 3.0 - step / 10 for step in STEPS}, {0: 3.0, 4: 2.5, 8: 2.2, 12: 2.4, 16: 2.9}, "overfit"),
+        ({step: 1.5 + 1.5 * 0.6**step for step in STEPS}, {0: 3.0, 8: 1.56, 16: 1.55}, "well fit"),
+    ],
+)
+def test_the_three_common_dynamics_have_the_names_of_the_guide(training, validation, word):
+    judged = verdict(training, validation)
+    assert f"({word})" in judged.text
+    gap = validation[16] - training[16]
+    assert f"The generalization gap is {gap:.4f}." in judged.text
+
+
+def test_the_plot_displays_epochs_on_the_x_axis_and_both_curves(place):
+    place.train(eval_share=0.25, eval_every=1, epochs=3, sample_every="never")
+    report = (place.lora() / "report.html").read_text(encoding="utf-8")
+    (axis,) = re.findall(r'<g class="tp-by-epoch">(.*?)</g>', report)[:1]
+    assert {"1", "2", "3"} <= set(re.findall(r">([0-9.]+)<", axis))
+    assert all(re.search(rf'<polyline [^>]*class="{kind}"', report) for kind in ("tp-loss", "tp-kept"))
+
+
+def test_the_memory_for_the_weights_follows_from_the_space_that_the_model_occupies_on_disk(place):
+    on_disk = (place.tiny / "model.safetensors").stat().st_size
+    report = PeftEngine().check(place.settings(), place.host())
+    assert report.memory.weights == pytest.approx(on_disk, rel=0.05)
+    assert report.memory.total > 1.2 * on_disk, "training takes more than inference"

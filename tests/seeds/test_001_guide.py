@@ -26,11 +26,15 @@ OURS = {
     "lr_scheduler_type": "schedule", "warmup_steps": "warmup_steps", "num_train_epochs": "epochs",
     "gradient_checkpointing": "gradient_checkpointing", "use_xformers": "attention", "dataset": "data",
     "dataset_format": "format", "train_on_source": "train_on", "source_max_len": "source_max_len",
-    "target_max_len": "target_max_len",
+    "target_max_len": "target_max_len", "source_max_length": "source_max_len", "split_ratio": "eval_share",
+    "input_file": "data", "bias": "bias", "modules_to_save": "modules_to_save", "alpha": "alpha",
+    "layers_to_transform": "layers_to_transform", "r": "rank", "lora_rank": "rank", "lora_alpha": "alpha",
+    "lora_target_modules": "targets",
 }  # fmt: skip
 WITHOUT_A_SETTING = (
     *("model_name_or_path", "do_train", "do_eval", "ddp_find_unused_parameters", "fp16", "bf16", "bits"),
-    *("max_memory_MB", "fp16_full_eval"),
+    *("max_memory_MB", "fp16_full_eval", "do_mmlu_eval", "use_lora", "model_load_delay_per_rank"),
+    *("tokenizer_path", "output_file"),
 )
 
 

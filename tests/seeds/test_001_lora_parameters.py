@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
+from training_pro.settings import other_names
+from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import save_model
 
@@ -94,3 +96,9 @@ def test_the_names_of_the_guide_are_answered(key, answer):
     with pytest.raises(SettingsError) as refused:
         training_settings({"name": "a", "data": ["a.txt"], key: "1"})
     assert answer in str(refused.value)
+
+
+def test_custom_syntax_leads_to_the_embeddings_and_the_output_layer():
+    (found, *_) = other_names.find_settings("custom syntax")
+    assert found.key == "targets"
+    assert all(name in SETTINGS["targets"].help for name in ("embed_tokens", "lm_head", "syntax"))

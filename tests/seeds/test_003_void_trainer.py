@@ -205,3 +205,8 @@ def test_in_8_and_4_bits_whole_checkpoints_are_refused_and_loras_are_not(place, 
     assert any(f"a model in {compute_type} can't be fully fine-tuned" in problem for problem in report.problems)
     place.train(place.host(compute_type), max_steps=1)
     assert place.train(place.host(compute_type), max_steps=2, resume="newest").outcome == "finished"
+
+
+def test_a_custom_dataset_class_is_not_run_and_the_refusal_says_what_to_do():
+    assert "No code of yours is run." in refusal(custom_dataset="MyDataset")
+    assert "| `custom_dataset` | No code of yours is run." in other_names.render_markdown()

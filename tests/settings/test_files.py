@@ -79,8 +79,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     [
         ("", "is not a settings file"),
         ("{", "is not a settings file"),
-        ("[1]", "is a JSON list"),
-        ("5", "is a JSON int"),
+        ("[1]", "holds a JSON list"),
+        ("5", "holds a JSON int"),
         ('{"settings_version": 2}', "was saved by a newer Training PRO (settings version 2)"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):
     with pytest.raises(SettingsError) as error:
         load_settings(write_file(tmp_path / "mine.json", content))
     (problem,) = error.value.problems
-    assert "mine.json: " in problem
+    assert "mine.json" in problem
     assert said in problem
 
 

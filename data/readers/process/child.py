@@ -28,8 +28,8 @@ from .frames import pack, read_frame, unpack, write_frame
 
 ReplyKind = Literal["item", "end", "refused", "failed"]
 READERS_PACKAGE = __package__.rpartition(".")[0]
-SPARE_BYTES, SPARE_BYTES_OF_ARROW = 50_000_000, 4 << 30
-"""Above the memory of the budget: Arrow's allocator and threads reserve much that they never use."""
+SPARE_BYTES, SPARE_BYTES_OF_ARROW = 50_000_000, 150_000_000
+"""Above the memory of the budget: libraries reserve some that they never use, Arrow most of all."""
 
 
 @dataclass

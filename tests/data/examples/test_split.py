@@ -93,7 +93,7 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
     data = prepare_files(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
-        "in the training text too, 20 words or longer, because the text repeats itself" in sentence
+        "of 20 words or more are in the training text too, because the text repeats itself" in sentence
         for sentence in data.report.advice
     )
 

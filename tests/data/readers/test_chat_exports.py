@@ -134,7 +134,7 @@ def test_other_rows_are_left_as_they_are(tmp_path):
         (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
         (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
         (chatgpt(d=node("a", "assistant", content="A")), "The content of 'd' is a text."),
-        (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "'d' has a text for its parts."),
+        (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "in 'd', \"parts\" is a text."),
         ({k: v for k, v in chatgpt().items() if k != "current_node"}, "'current_node' is missing, and 2 messages"),
         ({"title": "Knots"}, "'mapping' is missing, so it is not a conversation like the others."),
     ],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import zipfile
 
 import pytest
+from training_pro.chunking import find_sections
 from training_pro.core.errors import DataError
 from training_pro.data import load
+from training_pro.data.arrow_store import Store
 from training_pro.data.readers import documents
 from training_pro.data.readers.paragraphs import Paragraph, join_paragraphs
 
@@ -48,8 +50,77 @@ def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tm
 
 def test_one_heading_alone_cuts_nothing_and_an_empty_hard_cut_cuts_nothing():
     parts = [Paragraph("Book", 1), Paragraph("a"), Paragraph("b")]
-    assert join_paragraphs(parts, CUT) == ("Book\n\na\n\nb", 1)
-    assert join_paragraphs([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2)
+    assert join_paragraphs(parts, CUT) == ("Book\n\na\n\nb", 1, ())
+    assert join_paragraphs([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2, ())
+
+
+def test_no_note_counts_sections_because_a_text_may_have_hard_cuts_of_its_own(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text(f"<h2>One</h2><pre>code{CUT}more code</pre><h2>Two</h2><p>b</p>")
+    (document,) = load.read_texts(page, CUT)
+    assert len(find_sections(document.text, CUT)) == 3
+    assert document.notes == ("a.html was read as a web page. Hard cuts separate its chapters.",)
+
+
+MENU = '<a href="/">Home</a> | <a href="/b">Next</a>'
+MENUS = {
+    "a line of links": f"<p>{MENU}</p>",
+    "a nav element": "<nav><h2>Menu</h2><p>You are here</p></nav>",
+    "a navigation role": "<div role='navigation'><div>Next: Two</div></div>",
+    "a navigation class": "<div class='top navigation'><b>Next:</b> Two</div>",
+    "the header of the page": "<header><p>The site of Anna</p></header>",
+    "the footer of the page": "<footer><p>All rights reserved</p></footer>",
+    "a list of links": "<ul><li><a href='1'>One</a><li><a href='2'>Two</a><ul><li><a href='3'>Three</a></ul></ul>",
+}
+
+
+@pytest.mark.parametrize("menu", MENUS.values(), ids=MENUS)
+def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
+    page = tmp_path / "a.html"
+    page.write_text(f"<h2>One</h2>{menu}<p>a</p>{menu}<h2>Two</h2>{menu}<p>b</p>{menu}")
+    (document,) = load.read_texts(page, CUT)
+    words = menus_in(document)
+    assert len(words) >= 3 and document.boilerplate.startswith(f"{len(words)} navigation menus (")
+    (rest,) = load.read_texts(page, CUT, drop_boilerplate=True)
+    assert rest.text.split() == ["One", "a", "@", "Two", "b"]
+
+
+def menus_in(document):
+    return [document.text[start:end] for start, end in document.menus]
+
+
+def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
+    (tmp_path / "1.html").write_text(f"<p>{MENU}</p>")
+    (tmp_path / "2.html").write_text(f"<p>{MENU}</p><p>a</p>")
+    (page,) = load.read_texts(tmp_path, CUT, drop_boilerplate=True)
+    assert (page.name, page.text) == ("2.html", "a")
+    assert "1.html: everything in it looks like boilerplate." in page.notes
+    assert [text.name for text in load.read_texts(tmp_path, CUT)] == ["1.html", "2.html"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<p><a href='1'>One link</a></p>",
+        "<p>Prose with <a href='1'>one</a> and <a href='2'>two</a> links.</p>",
+        "<h3><a href='1'>A</a> <a href='2'>heading</a></h3><p>text</p>",
+        "<ul><li><a href='1'>One</a>, a site<li><a href='2'>Two</a>, another<li><a href='3'>Three</a>, too</ul>",
+        "<p><a name='1'>Marks</a> <a name='2'>without links</a></p>",
+        "<article><header><h1>Title</h1><p>By Anna</p></header><aside>A remark</aside></article>",
+    ],
+)
+def test_the_content_of_a_web_page_is_no_menu(tmp_path, content):
+    page = tmp_path / "a.html"
+    page.write_text(f"<body class='nav'><p>Before</p>{content}<p>After</p>")
+    (document,) = load.read_texts(page, CUT)
+    assert (menus_in(document), document.boilerplate) == ([], "")
+
+
+def test_a_stored_web_page_still_knows_its_menus(tmp_path):
+    page, store = tmp_path / "a.html", Store(tmp_path / "store")
+    page.write_text(f"<p>a</p><p>{MENU}</p>")
+    first, second = (load.read_texts(page, CUT, store) for _ in range(2))
+    assert list((tmp_path / "store").iterdir()) and first == second and menus_in(second[0]) == ["Home | Next"]
 
 
 def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
@@ -59,7 +130,7 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     assert read_text(path) == f"First\n\na{CUT}second"
     (document,) = load.read_texts(path, "")
     assert document.notes == (
-        "a.epub was read as an e-book of 2 sections, not separated because Hard cut is empty.",
+        "a.epub was read as an e-book. Hard cut is empty, so no hard cuts separate its chapters.",
     )
 
 
@@ -120,6 +191,23 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
         read_text(tmp_path / "a.pdf")
         == f"It was a long journey, and the road went on. It ended.{CUT}A new one began.\n\nIt is over."
     )
+
+
+def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
+    pymupdf = pytest.importorskip("pymupdf")
+    document = pymupdf.open()
+    broken = ["It was late, and the old keeper of the light had told his daughter", "Mary of it"]
+    rest = ", who went down the stairs to look at the sea. It was calm."
+    for words in (
+        broken[0],
+        broken[1] + rest,
+        "A TABLE OF THE STAIRS AND THEIR STEPS, AS THE KEEPER COUNTED THEM",
+        "One",
+    ):
+        document.new_page(width=900).insert_text((20, 60), words)
+    document.save(tmp_path / "a.pdf")
+    assert read_text(tmp_path / "a.pdf").split("\n\n")[0] == f"{broken[0]} {broken[1]}{rest}"
+    assert read_text(tmp_path / "a.pdf").endswith("COUNTED THEM\n\nOne")
 
 
 @pytest.mark.parametrize(

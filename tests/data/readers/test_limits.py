@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sqlite3
@@ -25,6 +26,9 @@ from training_pro.train_utils import natural_key
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 ENDLESS = "with recursive r(n) as (select 1 union all select n + 1 from r) select 'a' as text from r order by n"
+
+
+reader_process_module = importlib.import_module("training_pro.data.readers.process.reader_process")
 
 
 def rows_of(path, query=""):
@@ -144,6 +148,26 @@ def test_a_small_parquet_does_not_swell_to_gigabytes(tmp_path, value):
         rows_of(tmp_path / "a.parquet")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts writable memory against a limit")
+def test_the_system_ends_a_parquet_that_swells_faster_than_the_watch_looks(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": ["word " * 40_000_000]}), tmp_path / "a.parquet", compression="zstd")
+    monkeypatch.setattr(budget, "MEMORY_BYTES", 50 * budget.MB)
+    monkeypatch.setattr(reader_process_module.Meter, "memory", lambda _: 0)  # the watch sees nothing
+    with pytest.raises(DataError, match=r"a\.parquet takes more than 50 MB of memory to read"):
+        rows_of(tmp_path / "a.parquet")
+
+
+def test_the_process_that_reads_files_does_not_load_the_rest_of_the_program():
+    others = "print([name for name in sys.modules if name.startswith('training_pro.')])"
+    program = reader_process_module.BOOTSTRAP.replace("child.serve()", others)
+    command = [sys.executable, "-c", program, json.dumps(sys.path), str(reader_process_module.SCRIPT)]
+    modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "training_pro.data.readers.pdf" in modules
+    assert "arrow_store" not in modules and "core.host" not in modules
+
+
 def test_numbers_of_thousands_of_digits_in_documents(tmp_path):
     digits = "9" * 5000
     (tmp_path / "a.odt").write_bytes(
@@ -217,7 +241,7 @@ def test_subtitles_of_one_long_block_take_linear_time(tmp_path, line):
 
 def test_many_headings_take_linear_time():
     started = time.process_time()
-    _, parts = join_paragraphs([Paragraph("a", 1)] * 60_000, "\n\n\n")
+    _, parts, _ = join_paragraphs([Paragraph("a", 1)] * 60_000, "\n\n\n")
     assert parts == 1 and time.process_time() - started < 10
 
 

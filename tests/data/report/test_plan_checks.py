@@ -147,12 +147,12 @@ VALIDATION = {"eval_share": 0.2}
         (
             3,
             {"eval_every": 10**6, "early_stopping": 3},
-            ("has 0 before its end", "Set Evaluate every to 4 or less."),
+            ("has only 0 evaluations before its end", "Set Evaluate every to 4 or less."),
         ),
-        (3, {"early_stopping": 3}, ("every 5 has 2 before its end", "Set Evaluate every to 4 or less.")),
+        (3, {"early_stopping": 3}, ("15 steps has only 2 evaluations", "Set Evaluate every to 4 or less.")),
         (3, {"early_stopping": 2}, None),
         (3, {"eval_every": 4, "early_stopping": 3}, None),
-        (1, {"early_stopping": 5}, ("every 5 has 0 before its end", "Turn it off (0).")),
+        (1, {"early_stopping": 5}, ("has only 0 evaluations before its end", "Turn it off (0).")),
         (1, {"early_stopping": 0}, None),
     ],
 )

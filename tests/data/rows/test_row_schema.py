@@ -111,7 +111,7 @@ def test_unknown_columns_are_named():
 
 def test_the_chosen_format_must_fit_the_rows():
     rows = [Row(1, {"text": "t"})]
-    with pytest.raises(DataError, match="plain texts and have no turns"):
+    with pytest.raises(DataError, match="plain text, without turns"):
         as_chat_schema(shape({"text": "t"}), rows, "a.json", "")
     with pytest.raises(DataError, match="have no text column"):
         as_text_schema(
@@ -151,10 +151,10 @@ def test_bad_question_and_answer_rows(row, expected):
             "message 1 has no role. Its role must be system, user, assistant or tool (or human, gpt).",
         ),
         ([{"role": "wizard", "content": "q"}], "message 1 has the role 'wizard'. Its role must be"),
-        ([USER, {"role": "assistant", "content": None}], "the content of message 2 is null. It must be a text."),
+        ([USER, {"role": "assistant", "content": None}], "the content of message 2 is null. It must be text."),
         (
             [USER, {"role": "assistant", "content": 7}],
-            "the content of message 2 is a number (7). It must be a text.",
+            "the content of message 2 is a number (7). It must be text.",
         ),
         ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or remove it."),
         ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 contains more than text."),

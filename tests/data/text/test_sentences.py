@@ -181,6 +181,30 @@ def test_a_paragraph_continues_over_a_page_break_in_it():
     assert [part.split()[-1] for part in split_sentences(text)] == ["лихорадочную.", "холодно.", "предметы."]
 
 
+BROKEN_BEFORE_A_NAME = (
+    "Он дошел до угла и остановился. Он чувствовал, что всё это было даже к лицу Петру\n"
+    "Петровичу. Лицо его, весьма свежее и даже красивое, и без того казалось моложе.\n"
+)
+"""From 'Crime and Punishment' by Fyodor Dostoevsky, shortened: a page ends inside a name."""
+WHOLE = (
+    "Он вышел и запер за собою дверь на ключ, а потом долго стоял и слушал, что делается внизу, на дворе"
+    + " да" * 9
+)
+
+
+def test_a_sentence_continues_over_a_page_break_before_a_name():
+    sentences = split_sentences(f"{WHOLE}.\n" * 60 + BROKEN_BEFORE_A_NAME)[60:]
+    assert [part.split()[-1] for part in sentences] == ["остановился.", "Петровичу.", "моложе."]
+
+
+def test_lines_without_stops_stay_apart():
+    """In a chat log many long lines end without a stop, and the next one begins with a name."""
+    messages = [f"Anna: No. {WHOLE}\n", f"Boris: Yes. {WHOLE}\n"] * 30
+    assert [part for part in split_sentences("".join(messages)) if part.endswith("да\n")] == [
+        part.partition(".")[2] for part in messages
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [

@@ -55,7 +55,8 @@ def torchrun(place, *args):
 
 
 def start(place, *args):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Saving and the report may take longer than the 30 seconds that torchrun gives on a busy machine.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"}
     return subprocess.Popen(
         torchrun(place, *args),
         cwd=ROOT,
@@ -173,7 +174,7 @@ def test_a_stop_reaches_all_processes(place):
         run.send_signal(signal.SIGINT)
         started = time.monotonic()
         stderr += run.communicate(timeout=120)[1]
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 110
     assert "Stopping after this step and saving a checkpoint" in stderr
     assert "stopped at step" in stderr
     assert list(place.lora("two").glob("checkpoint-*"))

@@ -100,7 +100,8 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
         if isinstance(event, Step) and event.step == 6:
             job.control.ask(Request.STOP)
 
-    train(place, watched_job(stop), name="cut", epochs=4)
+    stopped = train(place, watched_job(stop), name="cut", epochs=4)
+    assert (stopped[-1].step, stopped[-1].why) == (6, "end")
     resumed = train(place, name="cut", epochs=4, resume="newest")
     assert all(event.step > 6 for event in resumed)
     measured = read_recalls(place.lora("cut"))

@@ -123,5 +123,5 @@ def test_gguf_holds_both_where_the_model_keeps_them_apart(place):
 
 def test_gguf_refuses_tied_embeddings_whose_lora_would_go_on_the_head_too(place):
     place.train(llama(place, tied=True), targets=["q_proj", "embed_tokens"])
-    with pytest.raises(SavingError, match=r"no tensor of its own for model\.embed_tokens"):
+    with pytest.raises(SavingError, match=r"no separate tensor for model\.embed_tokens"):
         PeftEngine().export_gguf(GgufRequest("a"), place.host())

@@ -214,7 +214,7 @@ def test_a_layer_whose_lora_llama_cpp_ignores_is_refused(place):
     }
     save_random_lora(place, random_model("Gemma4TextConfig", **sizes))
     message = refusal(SavingError, place)
-    assert "llama.cpp's gemma4 has no tensor of its own for model.per_layer_model_projection. " in message
+    assert "llama.cpp's gemma4 has no separate tensor for model.per_layer_model_projection. " in message
 
 
 def test_metadata_of_the_file(place):
@@ -287,7 +287,7 @@ def test_a_lora_on_a_tied_head_is_refused(place):
     save_head_lora(place, tied=True)
     message = refusal(SavingError, place, model="llama")
     assert message.startswith(
-        "The LoRA 'a' can't be exported as GGUF: llama.cpp's llama has no tensor of its own for lm_head. "
+        "The LoRA 'a' can't be exported as GGUF: llama.cpp's llama has no separate tensor for lm_head. "
     )
     assert message.endswith("the merged model with llama.cpp. Or train one on q-k-v-o only.")
     save_head_lora(place, tied=False)

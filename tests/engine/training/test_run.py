@@ -304,7 +304,7 @@ def test_check_estimates_the_time_by_an_earlier_run(place):
         return [note for note in report.notes if note.startswith("Time:")]
 
     assert time_notes() == []
-    place.train(name="the-first")
+    place.train(name="the-first", epochs=4)
     (note,) = time_notes()
     assert "if it is as fast as the-first with this model (CPU, " in note
 

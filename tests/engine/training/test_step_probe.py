@@ -241,7 +241,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "4 examples at a time do not fit, 2 do" in event_text(event)
+    assert "4 examples do not fit at once, so a run splits them into batches of 2" in event_text(event)
     assert "try batch_size = 2, accumulation = 2" in event_text(event)
     assert max(small_memory) > 70
 

@@ -199,4 +199,4 @@ def test_bodies_have_a_limit(blocks):
     reply = client.post("/queue/join", headers={"content-length": "64000001"}, content=b"{}")
     assert reply.status_code == 413 and "64,000,000 bytes" in reply.text
     reply = client.post("/upload", headers={"content-length": "4000000001"}, content=b"{}")
-    assert reply.status_code == 413 and "folder of datasets" in reply.text
+    assert reply.status_code == 413 and "folder training/datasets" in reply.text

@@ -32,6 +32,6 @@ def test_a_single_segment_has_no_strip():
 def test_strips_of_rows_name_no_extremes():
     row = RowScores(place="line 1", read="", begins="", tokens=9, loss=1.0, right=0.5)
     html = loss_strips([replace(result("b", 1.0, 2.0), rows=(row,))])
-    assert "Along the rows, from first to last" in html
+    assert "In row order, from first to last" in html
     assert "<p>b</p><svg" in html
     assert "Along the text" in loss_strips([result("b", 1.0, 2.0)])

@@ -36,7 +36,7 @@ def test_a_file_outside_the_datasets_folder_is_not_read(tab, tmp_path, name):
     outside = tmp_path / "user" / "training" / "secret.txt"
     outside.write_text("the secret is here " * 20)
     (last,) = asyncio.run(messages(tab, name.format(outside=outside)))
-    assert "is a path. Enter the name of a file or folder in" in last
+    assert "is a path, but a name is needed. Enter the name of a file or folder in" in last
     assert tab._context.session.latest("perplexity") is None
 
 

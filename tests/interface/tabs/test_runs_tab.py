@@ -10,16 +10,19 @@ from html import unescape
 import gradio as gr
 import pytest
 from training_pro.core.errors import SavingError
+from training_pro.core.jobs import Job, Request
 from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.interface.tabs.merge_panel import MergePanel
-from training_pro.records.folder import inventory, trash
+from training_pro.records.folder import hold_run_lock, inventory, trash
+from training_pro.records.remote import remote_control
 from training_pro.records.report.verdict import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
+from training_pro.tests.records.remote.test_remote_control import wait_for
 
 GRAPH = [{"current_steps": s, "loss": 3 - s / 4, "smoothed_loss": 3 - s / 4, "epoch": s / 8} for s in range(1, 9)]
 
@@ -63,7 +66,7 @@ def test_the_verdict_is_a_sentence(folders):
     verdict = judge_run(GRAPH, {})
     shown = card_of(folders, **{"training_log.json": {**LOG, "verdict": verdict.as_log()}})
     assert f"<p>{verdict.text}</p>" in shown
-    assert "not known" not in shown.replace(verdict.text, "") and "evidence" not in shown
+    assert verdict.kind not in shown.replace(verdict.text, "") and "evidence" not in shown
 
 
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
@@ -71,7 +74,7 @@ def test_nothing_is_shown_of_a_missing_run(folders, name):
     write_files(folders.loras, "story", FINISHED)
     tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()), Form())
     assert tab._show_run(name)[:2] == (runs_tab.CHOOSE_HINT, "")
-    shown, note, _ = tab._show_run("story/checkpoint-4-epoch-1")
+    shown, note, *_ = tab._show_run("story/checkpoint-4-epoch-1")
     assert "<h4>story/checkpoint-4-epoch-1</h4>" in shown and note == "the good one"
 
 
@@ -244,6 +247,20 @@ def test_a_finished_or_missing_run_is_not_resumed(folders, tab, name):
     with pytest.raises(SavingError):
         tab._use_panel._on_resume(tab._chosen, {tab._chosen: name})
     assert tab._context.session.current is None
+
+
+def test_a_run_of_another_program_is_followed_and_controlled(folders, tab):
+    write_files(folders.loras, "night", CUT_OFF)
+    job = Job("training", "of another program")
+    assert not tab._show_run("night")[3]["visible"]
+    with hold_run_lock("night", folders), remote_control("night", job, folders):
+        card, _, resume, row = tab._show_run("night")
+        assert "In progress: " in card and row["visible"] and not resume["interactive"]
+        press = partial(tab._remote_panel._on_request, "pause", tab._chosen)
+        assert "night pauses after this step." in press({tab._chosen: "night/checkpoint-4"})
+        wait_for(lambda: job.control.asked(Request.PAUSE))
+    assert "is not being trained now" in press({tab._chosen: "night"})
+    assert not tab._show_run("night")[3]["visible"]
 
 
 def test_the_lora_is_attached_at_full_strength(folders):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report.time_estimate import estimate_time
+from training_pro.records.report.time_estimate import MIN_STEPS, WARMUP_STEPS, estimate_time
 from training_pro.tests.records.on_disk import LOG, write_files
 
-STEPS = [{"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 50 if n == 1 else 2} for n in (1, 2, 3)]
+STEPS = [
+    {"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 2 if n > WARMUP_STEPS else 50}
+    for n in range(1, WARMUP_STEPS + MIN_STEPS + 1)
+]
 SIMILAR = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
 
 
@@ -19,7 +22,7 @@ def estimate(tmp_path):
     return list(estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
 
 
-def test_the_newest_similar_run_counts_without_its_first_step(tmp_path):
+def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
     write_run(
         tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00"
     )
@@ -32,11 +35,25 @@ def test_the_newest_similar_run_counts_without_its_first_step(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"method": "full"}, {"graph": STEPS[:2]}, {"graph": {}}],
+    [
+        {"base_model_name": "other"},
+        {"loaded_as": "4bit"},
+        {"method": "full"},
+        {"graph": STEPS[:3]},
+        {"graph": STEPS[:-1]},
+        {"graph": {}},
+    ],
 )
 def test_a_run_that_is_different_or_too_short_says_nothing(tmp_path, other):
     write_run(tmp_path, "mine", **other)
     assert estimate(tmp_path) == []
+
+
+def test_a_run_of_three_steps_does_not_hide_the_pace_of_a_longer_one(tmp_path):
+    write_run(tmp_path, "long", ended_at="2026-11-20T06:40:00+00:00")
+    write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-21T06:40:00+00:00")
+    (sentence,) = estimate(tmp_path)
+    assert "if it is as fast as long" in sentence and "50 tokens per second" in sentence
 
 
 def test_without_any_run_nothing_is_said(tmp_path):

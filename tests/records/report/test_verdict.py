@@ -101,31 +101,33 @@ def test_worse_in_both_losses_is_not_memorizing():
 @pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
 def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
     verdict = judge_run(graph(losses, {}), NAMES)
-    assert verdict.kind == "not known"
-    assert verdict.text.startswith(
-        "There was no validation split, so it is not known whether the model learned or memorized."
-    )
+    assert verdict.kind == "training loss only"
+    assert verdict.text.startswith("There was no validation split, so only the training loss can be judged: ")
     assert trend in verdict.text
     assert verdict.evidence["training_last"] == losses[16]
 
 
 def test_a_single_evaluation_is_not_enough():
     verdict = judge_run(graph(FALLING, {0: 2.5}), NAMES)
-    assert verdict.text.startswith("The validation split was evaluated only once, so it is not known whether")
+    assert verdict.text.startswith(
+        "The validation split was evaluated only once, so only the training loss can be"
+    )
 
 
 def test_a_validation_split_that_was_never_evaluated_is_said():
     for kwargs in ({"validation_key": "its digest"}, {"evaluates": True}):
         text = judge_run(graph(FALLING, {}), NAMES, **kwargs).text
         assert text.startswith(
-            "The run ended before the validation split was evaluated, so it is not known whether"
+            "The run ended before the validation split was evaluated, so only the training loss can be"
         )
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "in 1 step, too few"), (7, "in 7 steps, too few")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "After 1 step it is too early"), (7, "After 7 steps it is too early")]
+)
 def test_a_few_steps_show_no_trend(count, words):
     assert words in judge_run(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
-    assert "too few" not in judge_run(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
+    assert "too early" not in judge_run(graph(dict.fromkeys(range(1, 9), 3.0), {}), NAMES).text
 
 
 def test_a_loss_that_rose_was_not_still_falling():
@@ -135,7 +137,7 @@ def test_a_loss_that_rose_was_not_still_falling():
 
 
 def test_evaluations_on_another_split_do_not_count():
-    assert judge_run(graph(FALLING, MEMORIZED), NAMES, validation_key="other").kind == "not known"
+    assert judge_run(graph(FALLING, MEMORIZED), NAMES, validation_key="other").kind == "training loss only"
 
 
 def test_nan_is_left_out():
@@ -171,7 +173,7 @@ def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, wo
 
 def test_a_few_steps_are_too_few_to_judge_by_recall():
     recalls = [recall(0, 0.02, 3.0), recall(2, 0.02, 3.0)]
-    assert judge_run(graph({1: 3.0, 2: 3.0}, {}), NAMES, recalls=recalls).kind == "not known"
+    assert judge_run(graph({1: 3.0, 2: 3.0}, {}), NAMES, recalls=recalls).kind == "too early to tell"
 
 
 def test_recall_stands_beside_the_validation_losses():
@@ -186,8 +188,10 @@ def test_recall_stands_beside_the_validation_losses():
 
 def test_wild_swings_of_the_loss_are_told():
     wild = {step: 0.5 if step % 2 else 4.0 for step in range(1, 61)}
-    assert "swings widely, between 0.50 and 4.00" in judge_run(graph(wild, {}), NAMES).text
+    assert "swings widely from step to step, between 0.50 and 4.00" in judge_run(graph(wild, {}), NAMES).text
     steady = {step: 3.0 - step / 100 for step in range(1, 61)}
     assert "swings" not in judge_run(graph(steady, {}), NAMES).text
+    tiny = {step: 0.01 if step % 2 else 0.05 for step in range(1, 61)}
+    assert "swings" not in judge_run(graph(tiny, {}), NAMES).text
     short = {step: wild[step] for step in range(1, 11)}
     assert "swings" not in judge_run(graph(short, {}), NAMES).text

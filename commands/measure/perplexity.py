@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from ..core.engine import PerplexityRequest
-from ..core.files import dump_json
-from ..core.jobs import SESSION, PerplexityMeasured, console
-from ..data.dataset_index import LOOKUP_ORDER
-from ..settings import flags
-from ..settings.parsing import ROW_SETTING_KEYS, row_settings
-from ..train_utils import format_count
-from . import options
-from .options import say
+from ...core.engine import PerplexityRequest
+from ...core.files import dump_json
+from ...core.jobs import SESSION, PerplexityMeasured, console
+from ...data.dataset_index import LOOKUP_ORDER
+from ...settings import flags
+from ...settings.parsing import ROW_SETTING_KEYS, row_settings
+from ...train_utils import format_count
+from .. import options
+from ..options import say
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "perplexity", "Measure perplexity on a text or rows: how well a model predicts them."
+        "perplexity", "Measure perplexity, which tells how well a model predicts a text or the rows of a dataset."
     )
     options.add_model(parser)
     parser.add_argument(

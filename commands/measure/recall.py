@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ..core.engine import RecallRequest
-from ..core.files import dump_json
-from ..core.jobs import SESSION, RecallMeasured, console, part_table
-from ..train_utils import align_columns
-from . import options
-from .options import say
+from ...core.engine import RecallRequest
+from ...core.files import dump_json
+from ...core.jobs import SESSION, RecallMeasured, console, part_table
+from ...train_utils import align_columns
+from .. import options
+from ..options import say
 
 
 def run(arguments: Sequence[str]) -> int:

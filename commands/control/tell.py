@@ -1,0 +1,36 @@
+"""`script.py tell`: a request to a run that is in progress in another process."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from ...hosts.standalone import standalone_folders
+from ...records.remote import REQUESTS, is_waiting, send_request
+from .. import options
+from ..options import say
+
+WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Leave the request, and wait until the run has taken it."""
+    args = _parse_args(arguments)
+    folders = standalone_folders(options.find_user_data(args.user_data))
+    send_request(args.name, args.request, folders)
+    patience = time.monotonic() + WAIT_SECONDS
+    while is_waiting(args.name, args.request, folders) and time.monotonic() < patience:
+        time.sleep(LOOK_SECONDS)
+    if is_waiting(args.name, args.request, folders):
+        say(f"{args.name} has not taken the request yet. It will as soon as its computer sees the file.")
+    else:
+        say(f"{args.name} {REQUESTS[args.request].words}.")
+    return 0
+
+
+def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = options.make_parser("tell", "Tell a run that is in progress in another window or program what to do.")
+    parser.add_argument("name", metavar="NAME", help="the run; `status` lists those in progress")
+    parser.add_argument("request", choices=REQUESTS, metavar="REQUEST", help=", ".join(REQUESTS))
+    return parser.parse_args(arguments)

@@ -1,0 +1,61 @@
+"""Buttons for the chosen run while it is in progress, in this process or in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ...core.host import Folders
+from ...core.jobs import progress_text
+from ...records.folder import LoraEntry
+from ...records.remote import REQUESTS, read_progress, send_request
+from ..base import PageContext, add_handler, markup
+from .use_panel import require_choice
+
+LABELS = {
+    "stop": "Stop",
+    "pause": "Pause",
+    "resume": "Continue",
+    "save": "Save checkpoint",
+    "sample": "Sample",
+    "evaluate": "Evaluate",
+}
+
+
+class RemotePanel:
+    """Stop, Pause, Continue, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def draw(self) -> None:
+        with gr.Row(elem_classes="tp-buttons", visible=False, elem_id="tp-runs-remote") as self.row:
+            self._buttons = {request: gr.Button(label, size="sm") for request, label in LABELS.items()}
+
+    def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
+        for request, button in self._buttons.items():
+            on_click = partial(self._on_request, request, chosen)
+            add_handler(button.click, on_click, {chosen}, status, what=button.value)
+
+    def row_update(self, run: LoraEntry | None) -> Any:
+        in_progress = run is not None and run.status == "in progress"
+        return gr.update(visible=in_progress and not self._context.read_only_reason())
+
+    def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> str:
+        name = require_choice(inputs[chosen]).partition("/")[0]
+
+        def send(folders: Folders) -> str:
+            send_request(name, request, folders)
+            return f"{name} {REQUESTS[request].words}."
+
+        return self._context.run_disk_action(send)
+
+
+def progress_line(run: LoraEntry, folders: Folders) -> str:
+    """How far a run is that is in progress; empty for any other."""
+    if run.status != "in progress":
+        return ""
+    return markup.paragraph(f"In progress: {progress_text(read_progress(run.name, folders))}.")

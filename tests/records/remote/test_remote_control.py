@@ -1,0 +1,136 @@
+"""A run seen and controlled from another process: requests as files, and its progress."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from training_pro.core.errors import BusyError, SavingError, SettingsError
+from training_pro.core.jobs import Job, Note, Request, RunPlanned, Stage, Step, progress_text
+from training_pro.records.folder import hold_run_lock, runs_in_progress
+from training_pro.records.remote import REQUESTS, is_waiting, read_progress, remote_control, send_request
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.tiny import watched_job
+
+ASKED = {
+    "stop": {Request.STOP},
+    "pause": {Request.PAUSE},
+    "resume": set(),
+    "save": {Request.CHECKPOINT},
+    "sample": {Request.SAMPLE},
+    "evaluate": {Request.EVALUATE},
+    "wind-down": {Request.WIND_DOWN},
+}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return make_folders(tmp_path)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def a_step(step):
+    return Step(
+        step=step,
+        steps=8,
+        epoch=step / 4,
+        loss=2.5,
+        smoothed=2.25,
+        learning_rate=1e-4,
+        gradient_norm=1.0,
+        tokens=10,
+        seconds=0.5,
+    )
+
+
+def a_plan():
+    return RunPlanned(name="a", model="toy", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_a_request_reaches_the_run_and_is_taken_once(folders, request_name):
+    job = Job("training", "a test")
+    if request_name == "resume":
+        job.control.ask(Request.PAUSE)
+    with hold_run_lock("a", folders), remote_control("a", job, folders):
+        send_request("a", request_name, folders)
+        wait_for(lambda: not is_waiting("a", request_name, folders))
+        wait_for(lambda: any(isinstance(event, Note) for event in job.log.since(0)))
+    assert job.control.pending == ASKED[request_name]
+    assert [e.text for e in job.log.since(0)] == [f"Another program asked: {request_name}."]
+
+
+def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
+    job = Job("training", "a test")
+    with hold_run_lock("a", folders), remote_control("a", job, folders):
+        assert runs_in_progress(folders) == ["a"]
+        job.log.append(Stage(text="Loading the model"))
+        wait_for(lambda: read_progress("a", folders).stage)
+        assert progress_text(read_progress("a", folders)).startswith("Loading the model")
+        job.log.append(a_plan())
+        job.log.append(a_step(1))
+        job.log.append(a_step(2))
+        wait_for(lambda: read_progress("a", folders).step == 2)
+        progress = read_progress("a", folders)
+        assert (progress.model, progress.steps, progress.loss, progress.paused) == ("toy", 8, 2.5, False)
+        assert progress_text(progress) == "step 2 of 8, epoch 0.50, smoothed loss 2.2500, 3 s left"
+        job.control.ask(Request.PAUSE)
+        wait_for(lambda: read_progress("a", folders).paused)
+        assert progress_text(read_progress("a", folders)).endswith(", paused")
+    assert runs_in_progress(folders) == []
+    assert not list(folders.training.glob("a.*"))
+
+
+def test_only_a_run_in_progress_can_be_told_something(folders):
+    with pytest.raises(BusyError, match="'a' is not being trained now"):
+        send_request("a", "stop", folders)
+    with pytest.raises(SettingsError, match=r"There is no request 'jump'\. Choose one of: stop, pause"):
+        send_request("a", "jump", folders)
+    assert not list(folders.training.glob("a.*"))
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/b", "", ".", "con", "x" * 300])
+def test_a_name_that_leads_out_writes_nothing(folders, name):
+    with pytest.raises((BusyError, SavingError)):
+        send_request(name, "stop", folders)
+    assert not list(folders.user_data.rglob("*.request"))
+
+
+def test_requests_for_a_run_that_crashed_do_not_reach_the_next_one(folders):
+    folders.training.mkdir(parents=True, exist_ok=True)
+    (folders.training / "a.stop.request").touch()
+    job = Job("training", "a test")
+    with hold_run_lock("a", folders), remote_control("a", job, folders):
+        send_request("a", "save", folders)
+        wait_for(lambda: job.control.asked(Request.CHECKPOINT))
+    assert not job.control.asked(Request.STOP)
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", json.dumps({"step": -3, "stage": 5, "loss": "x"})])
+def test_damaged_progress_is_no_progress(folders, damaged):
+    folders.training.mkdir(parents=True, exist_ok=True)
+    (folders.training / "a.progress.json").write_text(damaged)
+    assert progress_text(read_progress("a", folders)) == "starting"
+
+
+def test_a_real_run_is_stopped_through_files_and_can_be_resumed(place):
+    steps = []
+
+    def watch(job, event):
+        if isinstance(event, Step):
+            steps.append(event.step)
+            if event.step == 3:
+                send_request("a", "stop", place.folders)
+                wait_for(lambda: not is_waiting("a", "stop", place.folders))
+                wait_for(lambda: job.control.asked(Request.STOP))
+
+    end = place.train(job=watched_job(watch), epochs=4)
+    assert end.outcome == "stopped" and steps[-1] == 3
+    assert place.train(resume="newest", epochs=4).outcome == "finished"
