@@ -66,10 +66,11 @@ def parse_args() -> argparse.Namespace:
 
 def make_runs(args: argparse.Namespace) -> None:
     """Make the runs that the CSV does not have yet."""
-    from training_pro.bench import recipe_arms
+    from training_pro.bench.recipe import arms as recipe_arms
 
     names = choose_experiments(args.only, recipe_arms.EXPERIMENTS)
-    from training_pro.bench import recipe_results, recipe_runs
+    from training_pro.bench.recipe import results as recipe_results
+    from training_pro.bench.recipe import runs as recipe_runs
     from training_pro.hosts.demo_model import make_demo_model
 
     model = args.model or make_demo_model(MODELS, print)
@@ -110,7 +111,8 @@ def fits(elapsed: float, times: list[float], minutes: float | None) -> bool:
 
 
 def write_report(args: argparse.Namespace) -> None:
-    from training_pro.bench import recipe_report, recipe_results
+    from training_pro.bench.recipe import report as recipe_report
+    from training_pro.bench.recipe import results as recipe_results
 
     results = recipe_results.read_results(args.results)
     args.page.write_text(recipe_report.page(results), encoding="utf-8", newline="\n")

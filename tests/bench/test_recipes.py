@@ -7,7 +7,10 @@ import sys
 from dataclasses import replace
 
 import pytest
-from training_pro.bench import recipe_arms, recipe_report, recipe_results, recipe_texts
+from training_pro.bench.recipe import arms as recipe_arms
+from training_pro.bench.recipe import report as recipe_report
+from training_pro.bench.recipe import results as recipe_results
+from training_pro.bench.recipe import texts as recipe_texts
 from training_pro.core.version import ROOT
 from training_pro.settings.parsing import training_settings
 
@@ -15,7 +18,8 @@ RESULT = recipe_results.Result(
     experiment="slicing", arm="blocks, 128", data="story", text="0123abcd", model="tiny", equal_by="tokens",
     budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
     train_loss=2.5, validation_loss=3.0, general_loss=3.5, recall=0.25, control_recall=0.0, recall_4=None,
-    recall_8=None, recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads", versions="torch 2",
+    recall_8=None, recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads",
+    versions="torch 2",
 )  # fmt: skip
 
 
@@ -215,7 +219,7 @@ def test_an_unknown_experiment_is_refused():
 
 @pytest.mark.long
 def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
-    recipe_runs = pytest.importorskip("training_pro.bench.recipe_runs")
+    recipe_runs = pytest.importorskip("training_pro.bench.recipe.runs")
     from training_pro.hosts.tiny import make_tiny
 
     model = make_tiny(tmp_path / "tiny-model")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .recipe_arms import CONTEXTS, EXPERIMENTS, Experiment, Metric
-from .recipe_results import Result
+from .arms import CONTEXTS, EXPERIMENTS, Experiment, Metric
+from .results import Result
 
 MIN_RUNS = 3
 ROUNDING = 1e-9
@@ -35,7 +35,8 @@ How to read it:
   same for text that was not trained on.
 - **Validation loss** is measured on that text, too. All arms are measured by the same blocks, however
   they were trained.
-- **Loss of general text** is measured on prose that has nothing to do with the data. It rises if the model forgets.
+- **Loss of general text** is measured on prose that has nothing to do with the data. It rises if the model
+  forgets.
 - A figure is the median of runs with different seeds, and ± is their range, the largest minus the smallest.
 - Nothing is claimed from fewer than {MIN_RUNS} runs. If two medians differ by no more than the larger of
   their ranges, the answer is "no difference seen".

@@ -15,22 +15,22 @@ from typing import Any
 
 import torch
 
-from ..core.engine import AnswerRequest
-from ..core.jobs import Job, Step
-from ..data.examples import Example, Examples, Passage
-from ..data.prepare import TrainingData, prepare
-from ..data.rows import chat_prompt_style
-from ..engine.compute import DivergenceError, probe_model, use_packed_attention
-from ..engine.inference import eval_loop, generation, recall
-from ..engine.lora import loaded_lora, without_loras
-from ..engine.peft_engine import PeftEngine
-from ..engine.tokenizer import make_working_tokenizer
-from ..hosts.standalone import StandaloneHost, standalone_folders
-from ..settings.definitions import TrainingSettings
-from ..settings.parsing import training_settings
-from .recipe_arms import ALL_LINEAR, BASE, CONTEXTS, Arm, Run
-from .recipe_results import Key, Result
-from .recipe_texts import Question, RecipeData, is_exact, read_data
+from ...core.engine import AnswerRequest
+from ...core.jobs import Job, Step
+from ...data.examples import Example, Examples, Passage
+from ...data.prepare import TrainingData, prepare
+from ...data.rows import chat_prompt_style
+from ...engine.compute import DivergenceError, probe_model, use_packed_attention
+from ...engine.inference import eval_loop, generation, recall
+from ...engine.lora import loaded_lora, without_loras
+from ...engine.peft_engine import PeftEngine
+from ...engine.tokenizer import make_working_tokenizer
+from ...hosts.standalone import StandaloneHost, standalone_folders
+from ...settings.definitions import TrainingSettings
+from ...settings.parsing import training_settings
+from .arms import ALL_LINEAR, BASE, CONTEXTS, Arm, Run
+from .results import Key, Result
+from .texts import Question, RecipeData, is_exact, read_data
 
 NAME = "recipe"
 PASSAGES, MEASURED_CUTOFF, ANSWER_TOKENS = 48, 64, 24

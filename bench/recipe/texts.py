@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .recipe_arms import DataName
+from .arms import DataName
 
-FOLDER = Path(__file__).resolve().parent / "recipe_data"
+FOLDER = Path(__file__).resolve().parents[1] / "recipe_data"
 SECTION_CHARS = 700
 """A section ends with the paragraph that reaches this length."""
 CONTROL_EVERY = 4

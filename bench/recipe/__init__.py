@@ -1,0 +1,1 @@
+"""What the recipes bench runs, how it measures, and its report."""
