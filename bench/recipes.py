@@ -66,26 +66,25 @@ def parse_args() -> argparse.Namespace:
 
 def make_runs(args: argparse.Namespace) -> None:
     """Make the runs that the CSV does not have yet."""
-    from training_pro.bench.recipe import arms as recipe_arms
-
-    names = choose_experiments(args.only, recipe_arms.EXPERIMENTS)
-    from training_pro.bench.recipe import results as recipe_results
-    from training_pro.bench.recipe import runs as recipe_runs
+    from training_pro.bench.recipe import arms, results, runs
     from training_pro.hosts.demo_model import make_demo_model
 
+    names = choose_experiments(args.only, arms.EXPERIMENTS)
     model = args.model or make_demo_model(MODELS, print)
-    size = recipe_runs.Size(args.chars, args.tokens, args.passes)
-    done = {result.key for result in recipe_results.read_results(args.results)}
+    size = runs.Size(args.chars, args.tokens, args.passes)
+    done = {result.key for result in results.read_results(args.results)}
     start, times = time.monotonic(), [FIRST_GUESS_SECONDS]
     with tempfile.TemporaryDirectory() as scratch:
-        lab = recipe_runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
-        runs = recipe_arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
-        refusals = [lab.refusal(run) for run in runs]
+        lab = runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
+        planned = arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
+        refusals = [lab.refusal(run) for run in planned]
         for text in dict.fromkeys(filter(None, refusals)):
             print(f"Left out: {text}")
-        runs = [run for run, refusal in zip(runs, refusals, strict=True) if not refusal]
-        waiting = [run for run in runs if lab.key(run) not in done]
-        print(f"{len(runs)} runs, {len(runs) - len(waiting)} of them done. Results: {args.results}", flush=True)
+        planned = [run for run, refusal in zip(planned, refusals, strict=True) if not refusal]
+        waiting = [run for run in planned if lab.key(run) not in done]
+        print(
+            f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
+        )
         for number, run in enumerate(waiting, start=1):
             if not fits(time.monotonic() - start, times, args.minutes):
                 print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
@@ -93,9 +92,9 @@ def make_runs(args: argparse.Namespace) -> None:
             began = time.monotonic()
             result = lab.make(run)
             times = [*times[-8:], time.monotonic() - began] if number > 1 else [time.monotonic() - began]
-            recipe_results.append_result(args.results, result)
+            results.append_result(args.results, result)
             print(f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}", end=": ")
-            print(f"{times[-1]:.0f} s, {recipe_runs.describe(result)}", flush=True)
+            print(f"{times[-1]:.0f} s, {runs.describe(result)}", flush=True)
 
 
 def choose_experiments(only: str, experiments: Any) -> list[str]:
@@ -111,13 +110,12 @@ def fits(elapsed: float, times: list[float], minutes: float | None) -> bool:
 
 
 def write_report(args: argparse.Namespace) -> None:
-    from training_pro.bench.recipe import report as recipe_report
-    from training_pro.bench.recipe import results as recipe_results
+    from training_pro.bench.recipe import report, results
 
-    results = recipe_results.read_results(args.results)
-    args.page.write_text(recipe_report.page(results), encoding="utf-8", newline="\n")
-    plots = recipe_report.draw(results, args.plots or args.results.parent)
-    print(f"{len(results)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
+    made = results.read_results(args.results)
+    args.page.write_text(report.page(made), encoding="utf-8", newline="\n")
+    plots = report.draw(made, args.plots or args.results.parent)
+    print(f"{len(made)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,7 @@
 """What the recipes bench runs, how it measures, and its report."""
+
+from __future__ import annotations
+
+from . import arms, report, results, runs, texts
+
+__all__ = ["arms", "report", "results", "runs", "texts"]

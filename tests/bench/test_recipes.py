@@ -7,14 +7,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-from training_pro.bench.recipe import arms as recipe_arms
-from training_pro.bench.recipe import report as recipe_report
-from training_pro.bench.recipe import results as recipe_results
-from training_pro.bench.recipe import texts as recipe_texts
+from training_pro.bench.recipe import arms, report, results, runs, texts
 from training_pro.core.version import ROOT
 from training_pro.settings.parsing import training_settings
 
-RESULT = recipe_results.Result(
+RESULT = results.Result(
     experiment="slicing", arm="blocks, 128", data="story", text="0123abcd", model="tiny", equal_by="tokens",
     budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
     train_loss=2.5, validation_loss=3.0, general_loss=3.5, recall=0.25, control_recall=0.0, recall_4=None,
@@ -23,47 +20,47 @@ RESULT = recipe_results.Result(
 )  # fmt: skip
 
 
-def runs_of(arm: str, recalls: list[float | None], **changes: object) -> list[recipe_results.Result]:
+def runs_of(arm: str, recalls: list[float | None], **changes: object) -> list[results.Result]:
     return [replace(RESULT, arm=arm, seed=seed, recall=r, **changes) for seed, r in enumerate(recalls, start=1)]
 
 
-@pytest.mark.parametrize("experiment", recipe_arms.EXPERIMENTS.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("experiment", arms.EXPERIMENTS.values(), ids=lambda each: each.name)
 def test_every_arm_is_valid_and_has_a_name_of_its_own(experiment):
     names = [arm.name for arm in experiment.arms]
     assert len(set(names)) == len(names)
     assert set(experiment.small) <= set(names)
     for arm in experiment.arms:
-        training_settings({**recipe_arms.BASE, **arm.changes, "name": "x", "data": ["x.txt"]})
+        training_settings({**arms.BASE, **arm.changes, "name": "x", "data": ["x.txt"]})
 
 
 def test_there_are_enough_runs_behind_the_page_and_no_two_are_the_same():
-    runs = recipe_arms.list_runs(list(recipe_arms.EXPERIMENTS), (1, 2, 3), small=False)
+    runs = arms.list_runs(list(arms.EXPERIMENTS), (1, 2, 3), small=False)
     assert len(runs) >= 250
     assert len({(run.experiment, run.arm.name, run.equal_by, run.seed) for run in runs}) == len(runs)
 
 
 def test_every_arm_has_a_first_seed_before_one_has_a_second():
-    seeds = [run.seed for run in recipe_arms.list_runs(["slicing", "law"], (1, 2, 3), small=True)]
+    seeds = [run.seed for run in arms.list_runs(["slicing", "law"], (1, 2, 3), small=True)]
     assert seeds == sorted(seeds)
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
     file = tmp_path / "new" / "results.csv"
-    results = [RESULT, replace(RESULT, seed=2, outcome="diverged", train_loss=None, arm='comma, "quote"')]
-    for result in results:
-        recipe_results.append_result(file, result)
-    assert recipe_results.read_results(file) == results
+    made = [RESULT, replace(RESULT, seed=2, outcome="diverged", train_loss=None, arm='comma, "quote"')]
+    for result in made:
+        results.append_result(file, result)
+    assert results.read_results(file) == made
 
 
 def test_a_row_cut_off_by_a_kill_is_run_again_and_harms_no_other(tmp_path):
     file = tmp_path / "results.csv"
-    recipe_results.append_result(file, RESULT)
+    results.append_result(file, RESULT)
     whole = file.read_text(encoding="utf-8")
     row = whole.splitlines()[1]
     for length in range(1, len(row)):
         file.write_text(whole + row[:length], encoding="utf-8")
-        recipe_results.append_result(file, replace(RESULT, seed=2))
-        assert [result.seed for result in recipe_results.read_results(file)] == [1, 2], row[:length]
+        results.append_result(file, replace(RESULT, seed=2))
+        assert [result.seed for result in results.read_results(file)] == [1, 2], row[:length]
 
 
 def test_the_key_changes_with_all_that_makes_another_run():
@@ -76,7 +73,7 @@ def test_a_file_of_other_columns_is_refused(tmp_path):
     file = tmp_path / "other.csv"
     file.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"other\.csv has no column"):
-        recipe_results.read_results(file)
+        results.read_results(file)
 
 
 @pytest.mark.parametrize(
@@ -90,43 +87,43 @@ def test_a_file_of_other_columns_is_refused(tmp_path):
     ],
 )
 def test_arms_differ_only_by_more_than_their_range(first, second, expected):
-    summaries = [recipe_report.summarize(values) for values in (first, second)]
-    assert recipe_report.differ(*summaries) is expected
+    summaries = [report.summarize(values) for values in (first, second)]
+    assert report.differ(*summaries) is expected
 
 
 def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
-    results = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
-    text = recipe_report.page(results)
+    made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
+    text = report.page(made)
     assert "The best is **a**, recall 81.0% ± 2.0%. No difference seen between it and b." in text
 
 
 def test_the_report_calls_a_lower_loss_better():
-    summaries = {name: recipe_report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
-    assert "The best is **low**" in recipe_report.answer("validation_loss", summaries)
+    summaries = {name: report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
+    assert "The best is **low**" in report.answer("validation_loss", summaries)
 
 
 def test_the_report_claims_nothing_from_two_runs():
-    text = recipe_report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
+    text = report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
     assert "The best" not in text
     assert "Not measured yet" in text
 
 
 def test_runs_of_other_texts_or_budgets_are_not_compared():
     for change in ({"text": "ffff0000"}, {"budget": 200.0}, {"model": "other"}, {"equal_by": "passes"}):
-        text = recipe_report.page([*runs_of("a", [0.9] * 3), *runs_of("b", [0.1] * 3, **change)])
+        text = report.page([*runs_of("a", [0.9] * 3), *runs_of("b", [0.1] * 3, **change)])
         assert "The best" not in text, change
 
 
 def test_diverged_runs_are_counted_and_not_averaged():
-    results = [*runs_of("a", [0.5] * 3), *runs_of("a", [None] * 2, outcome="diverged")]
-    assert "| a | 3, 2 diverged |" in recipe_report.page(results)
+    made = [*runs_of("a", [0.5] * 3), *runs_of("a", [None] * 2, outcome="diverged")]
+    assert "| a | 3, 2 diverged |" in report.page(made)
 
 
 def test_the_law_is_found_again_with_its_error():
-    law = recipe_report.fit_law([(x, 0.1 + 0.05 * n) for n, x in enumerate((1, 2, 4, 8, 16))])
+    law = report.fit_law([(x, 0.1 + 0.05 * n) for n, x in enumerate((1, 2, 4, 8, 16))])
     assert law is not None
     assert (law.start, law.slope, law.r_squared, law.slope_error) == pytest.approx((0.1, 0.05, 1, 0), abs=1e-7)
-    assert recipe_report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3)]) is None
+    assert report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3)]) is None
 
 
 def test_the_plots_are_drawn(tmp_path):
@@ -135,34 +132,34 @@ def test_the_plots_are_drawn(tmp_path):
         replace(RESULT, experiment="law", arm=f"{n} times", passes=float(n), recall=n / 20, equal_by="passes")
         for n in (1, 2, 4, 8)
     ]
-    files = recipe_report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
+    files = report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
     assert [file.name for file in files] == ["slicing.svg", "law.svg"]
     assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
 
 
 def test_no_text_is_both_trained_on_and_control():
     for name in ("story", "notes", "chats"):
-        data = recipe_texts.read_data(name, 10**6)
+        data = texts.read_data(name, 10**6)
         train, control = data.files[data.measured], data.files[data.control]
-        sections = control.splitlines() if name == "chats" else control.split(recipe_texts.HARD_CUT)
+        sections = control.splitlines() if name == "chats" else control.split(texts.HARD_CUT)
         assert len(sections) >= 4
         assert not any(section in train for section in sections)
 
 
 def test_the_data_are_as_long_as_promised():
-    story = (recipe_texts.FOLDER / "story.txt").read_text(encoding="utf-8")
+    story = (texts.FOLDER / "story.txt").read_text(encoding="utf-8")
     assert 40_000 <= len(story) <= 60_000
     paragraphs = [paragraph for paragraph in story.split("\n\n") if len(paragraph) > 120]
     assert len(set(paragraphs)) == len(paragraphs)
-    assert len((recipe_texts.FOLDER / "chats.jsonl").read_text(encoding="utf-8").splitlines()) >= 60
+    assert len((texts.FOLDER / "chats.jsonl").read_text(encoding="utf-8").splitlines()) >= 60
 
 
 def test_a_question_that_is_asked_is_not_trained_on_and_its_note_is():
-    data = recipe_texts.read_data("notes+questions", 0)
+    data = texts.read_data("notes+questions", 0)
     assert len(data.questions) == 40
     for question in data.questions:
         assert question.text not in data.files["questions.jsonl"]
-        assert recipe_texts.is_exact(data.files["train.txt"], question.answer)
+        assert texts.is_exact(data.files["train.txt"], question.answer)
 
 
 @pytest.mark.parametrize(
@@ -176,37 +173,37 @@ def test_a_question_that_is_asked_is_not_trained_on_and_its_note_is():
     ],
 )
 def test_an_answer_counts_only_word_for_word(reply, answer, expected):
-    assert recipe_texts.is_exact(reply, answer) is expected
+    assert texts.is_exact(reply, answer) is expected
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path):
     file = tmp_path / "short.txt"
     file.write_text("One paragraph.\n\nAnother one.", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"short\.txt has 0 sections of 700 characters"):
-        recipe_texts.read_data("story", 1000, file)
+        texts.read_data("story", 1000, file)
 
 
 def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
-    assert recipe_texts.read_data("notes", 0).digest == recipe_texts.read_data("notes+questions", 0).digest
+    assert texts.read_data("notes", 0).digest == texts.read_data("notes+questions", 0).digest
     facts = {"experiment": "facts", "data": "notes"}
-    results = [
+    made = [
         *runs_of("untrained", [0.0] * 3, **facts, closed_book=0.02, budget=0.0, passes=0.0),
         *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
         *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
     ]
-    assert "The best is **both**, questions answered 40.0% ± 0.0%." in recipe_report.page(results)
-    assert len(recipe_report.grouped(results)) == 1
+    assert "The best is **both**, questions answered 40.0% ± 0.0%." in report.page(made)
+    assert len(report.grouped(made)) == 1
 
 
 def test_a_single_run_shows_no_spread():
-    text = recipe_report.page(runs_of("a", [0.9]))
+    text = report.page(runs_of("a", [0.9]))
     assert "| 90.0% |" in text
 
 
 def test_the_page_is_the_one_of_the_results(tmp_path):
     page, committed = tmp_path / "page.md", ROOT / "docs" / "what-works.md"
-    results = recipe_results.read_results(recipe_texts.FOLDER / "results.csv")
-    page.write_text(recipe_report.page(results), encoding="utf-8", newline="\n")
+    made = results.read_results(texts.FOLDER / "results.csv")
+    page.write_text(report.page(made), encoding="utf-8", newline="\n")
     assert page.read_bytes() == committed.read_bytes(), "run: python3 bench/recipes.py report"
 
 
@@ -219,12 +216,11 @@ def test_an_unknown_experiment_is_refused():
 
 @pytest.mark.long
 def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
-    recipe_runs = pytest.importorskip("training_pro.bench.recipe.runs")
     from training_pro.hosts.tiny import make_tiny
 
     model = make_tiny(tmp_path / "tiny-model")
-    lab = recipe_runs.Lab.open(model, tmp_path / "lab", recipe_runs.Size(2400, 900, 1.0), None)
-    arms = {
+    lab = runs.Lab.open(model, tmp_path / "lab", runs.Size(2400, 900, 1.0), None)
+    expected = {
         ("law", "0 times"): (0, True),
         ("law", "2 times"): (16, True),
         ("targets", "MLP"): (None, False),
@@ -232,9 +228,9 @@ def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
         ("facts", "notes and questions about others"): (16, False),
         ("packing", "packing on"): (16, False),
     }
-    for (experiment, name), (rank, has_contexts) in arms.items():
-        arm = next(arm for arm in recipe_arms.EXPERIMENTS[experiment].arms if arm.name == name)
-        run = recipe_arms.Run(experiment, arm, recipe_arms.EXPERIMENTS[experiment].equal_by[0], 1)
+    for (experiment, name), (rank, has_contexts) in expected.items():
+        arm = next(arm for arm in arms.EXPERIMENTS[experiment].arms if arm.name == name)
+        run = arms.Run(experiment, arm, arms.EXPERIMENTS[experiment].equal_by[0], 1)
         result = lab.make(run)
         assert result.key == lab.key(run)
         assert result.outcome == "finished"
@@ -244,11 +240,11 @@ def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
         assert (result.closed_book is not None) == (experiment == "facts")
         if arm.passes is None:
             assert abs(result.trained_tokens - 900) <= result.trained_tokens / result.steps, name  # one step
-    slicing = [recipe_arms.Run("slicing", arm, "passes", 1) for arm in recipe_arms.EXPERIMENTS["slicing"].arms]
+    slicing = [arms.Run("slicing", arm, "passes", 1) for arm in arms.EXPERIMENTS["slicing"].arms]
     digests = {lab.examples(run).digest() for run in slicing}
     assert len(digests) == len(slicing), "two arms train on the same examples"
     assert "needs 64 examples, and the data have" in lab.refusal(
-        recipe_arms.Run("batches", recipe_arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
+        arms.Run("batches", arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
     )
     again = lab.make(run)
     assert replace(again, seconds=0) == replace(result, seconds=0)
