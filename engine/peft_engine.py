@@ -46,7 +46,8 @@ class PeftEngine:
             machine=host.memory(),
             keep=not host.read_only_reason,
         )
-        return report.with_findings([*check_run(settings, host), *_time_notes(report, settings, host)])
+        notes = *_time_notes(report, settings, host), *_recall_notes(report, settings)
+        return report.with_findings([*check_run(settings, host), *notes])
 
     def check_start(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
         from .checks import check_run_folder
@@ -168,6 +169,16 @@ def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -
         loras_folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
         sentences = estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
         yield from (note("", sentence) for sentence in sentences)
+
+
+def _recall_notes(report: DatasetReport, settings: TrainingSettings) -> Iterator[Finding]:
+    """Yield when recall is measured, and its cost; none while there are problems."""
+    from .inference import describe_recall
+
+    passages = settings.aside.recall_passages
+    if passages and report.examples and not report.problems:
+        has_validation = bool(settings.aside.eval_share or settings.aside.eval_data)
+        yield note("", describe_recall(passages, report.tokens, has_validation=has_validation))
 
 
 def _start(host: Host, job: Job) -> None:

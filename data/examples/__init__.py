@@ -7,7 +7,7 @@ from .batch_order import BatchItem, IndexArray
 from .copied_runs import copied_shares, count_runs
 from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
-from .passages import MIN_PASSAGE_TOKENS, Passage, pick_passages
+from .passages import MIN_PASSAGE_TOKENS, PROMPT_TOKENS, TARGET_TOKENS, Passage, pick_passages
 from .split import (
     NGRAM_WORDS,
     count_shared_rows,
@@ -22,6 +22,8 @@ __all__ = [
     "IGNORE_INDEX",
     "MIN_PASSAGE_TOKENS",
     "NGRAM_WORDS",
+    "PROMPT_TOKENS",
+    "TARGET_TOKENS",
     "BatchItem",
     "Example",
     "ExampleDatasets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import eval_loop, evidence, generation, perplexity, recall, recall_of_lora
 from .evaluator import EvalScheduler, Evaluator
 from .meters import Meters, make_meters
-from .recall_scheduler import RecallScheduler
+from .recall_scheduler import RecallScheduler, describe_recall
 from .sample_generation import SampleGenerator, sampling_mode
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Meters",
     "RecallScheduler",
     "SampleGenerator",
+    "describe_recall",
     "eval_loop",
     "evidence",
     "generation",

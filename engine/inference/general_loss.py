@@ -20,6 +20,7 @@ from .row_perplexity import row_input
 
 WINDOW = 1024  # tokens, or the model's context if that is shorter
 PASSAGES, PASSAGE_TOKENS = 8, 256
+GENERAL_TOKENS = PASSAGES * PASSAGE_TOKENS
 """Short passages would say less about forgetting: a model that was trained on prose expects prose sooner."""
 
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from ...core.errors import first_line
 from ...core.jobs import Advice, Job, RecallMeasured, Stage, Trigger
+from ...data.examples import PROMPT_TOKENS, TARGET_TOKENS
 from ..plan import RunPlan
+from .general_loss import GENERAL_TOKENS
 from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_by_part
 
 MAX_SHARE = 0.05
@@ -77,6 +79,18 @@ class RecallScheduler:
             parts=summarize_by_part(scores.learned),
             seconds=seconds,
         )
+
+
+def describe_recall(passages: int, epoch_tokens: int, *, has_validation: bool) -> str:
+    """Say when recall is measured, and what one measurement costs at most."""
+    tokens = passages * (PROMPT_TOKENS + TARGET_TOKENS) * (1 + has_validation) + GENERAL_TOKENS
+    every = epochs_between(tokens, epoch_tokens)
+    share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
+    when = "after each epoch" if every == 1 else f"after every {every} epochs"
+    return (
+        f"Recall is measured before the first step, {when} and at the end. It reads at most {tokens:,} tokens "
+        f"each time, which takes about {share:.0%} of the time of an epoch."
+    )
 
 
 def epochs_between(measured_tokens: int, epoch_tokens: int) -> int:

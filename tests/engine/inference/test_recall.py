@@ -13,7 +13,7 @@ from training_pro.data.examples import pick_passages
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import recall
 from training_pro.engine.inference.recall_of_lora import DATA_CHANGED
-from training_pro.engine.inference.recall_scheduler import MAX_SHARE, epochs_between
+from training_pro.engine.inference.recall_scheduler import MAX_SHARE, describe_recall, epochs_between
 from training_pro.engine.lora.adapter import load_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
@@ -174,3 +174,34 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
     (place.lora("foreign") / "training_parameters.json").unlink()
     with pytest.raises(SavingError, match=r"foreign has no training_parameters.json, so its"):
         PeftEngine().recall(RecallRequest("foreign"), place.host(), Job("recall", "a test"))
+
+
+@pytest.mark.parametrize(
+    ("epoch_tokens", "has_validation", "words"),
+    [
+        (
+            100_000,
+            False,
+            "after each epoch and at the end. It reads at most 3,072 tokens each time, which takes about 1%",
+        ),
+        (
+            4_000,
+            True,
+            "after every 7 epochs and at the end. It reads at most 4,096 tokens each time, which takes about 34%",
+        ),
+    ],
+)
+def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, words):
+    told = describe_recall(16, epoch_tokens, has_validation=has_validation)
+    assert all(word in told for word in words)
+
+
+def test_check_says_it_of_these_data_and_not_without_passages(place):
+    told = [
+        any(finding.text.startswith("Recall is measured before") for finding in report.findings)
+        for report in (
+            PeftEngine().check(place.settings(data=["page.txt"], recall_passages=count), place.host())
+            for count in (16, 0)
+        )
+    ]
+    assert told == [True, False]
