@@ -27,6 +27,7 @@ NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths 
 RAGGED_CHARS = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
 WORD_CHARS = 32  # searched before a dot
 MAX_UNFINISHED = 0.02  # of the long lines; a text with more has lines that need no stop
+MAX_DIVIDED = 0.25  # of the paragraphs that follow a blank line
 LOOK_BACK = 2000  # characters searched for the beginning of a sentence
 
 SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
@@ -152,6 +153,7 @@ def _line_ends(lines: Lines) -> Ints:
     breaks = lines.small[1:] | _breaks_before_names(lines)
     broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & breaks & follows)
     continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
+    continued |= _blank_lines_inside_sentences(lines)
     ends = np.cumsum(lines.lengths + 1)[:-1]
     return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
 
@@ -159,9 +161,25 @@ def _line_ends(lines: Lines) -> Ints:
 def _breaks_before_names(lines: Lines) -> Flags:
     """Which line ends may be page breaks before a name: the line stops inside a sentence, as few others do."""
     long = lines.lengths >= WIDE_LINE
-    unfinished = np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])
-    breaks = (long & unfinished)[:-1] & lines.capital[1:]
+    breaks = (long & _unfinished(lines))[:-1] & lines.capital[1:]
     return breaks & (breaks.sum() <= MAX_UNFINISHED * long.sum())
+
+
+def _blank_lines_inside_sentences(lines: Lines) -> Flags:
+    """Which ends of blank lines divide a sentence, as in scans: no stop before, a small letter after.
+
+    Where many do, the text has no capitals or no stops.
+    """
+    number = np.arange(len(lines.texts))
+    before = np.maximum.accumulate(np.where(lines.blank, 0, number))[:-1]
+    paragraphs = lines.blank[:-1] & ~lines.blank[1:]
+    inside = paragraphs & lines.small[1:] & ~lines.item[1:] & _unfinished(lines)[before]
+    return inside & (inside.sum() <= MAX_DIVIDED * paragraphs.sum())
+
+
+def _unfinished(lines: Lines) -> Flags:
+    """Which lines end with a word, or a comma after one."""
+    return np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])
 
 
 def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:

@@ -222,3 +222,23 @@ def test_nested_quotes_with_a_thin_space_between_them_close_one_sentence():
         "“He said, ‘Of the bride.’\u200a”",
         " “And that is all?”",
     ]
+
+
+def test_a_blank_line_inside_a_sentence_of_a_scan_does_not_end_it():
+    paragraphs = [
+        "The first one ends here.",
+        "This one was cut by the",
+        "scanner, in the middle of it.",
+        "A third.",
+    ]
+    text = "\n\n".join([*paragraphs, *(f"And more of them, number {n}." for n in range(6))])
+    ends = [text[:end].splitlines()[-2:] for end in find_sentence_ends(text)]
+    assert ["The first one ends here.", ""] in ends
+    assert ["This one was cut by the", ""] not in ends
+    assert ["scanner, in the middle of it.", ""] in ends
+
+
+def test_paragraphs_without_capitals_end_at_blank_lines():
+    paragraphs = ["no capitals here", "and none here", "it is a style", "of some poems"]
+    text = "\n\n".join(paragraphs)
+    assert len(find_sentence_ends(text)) == len(paragraphs)
