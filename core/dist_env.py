@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+
+SHARDING: Mapping[str, str] = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor or context parallelism",
+}
+"""Variables of `accelerate launch` that ask for a model that is divided among the processes."""
 
 
 def world_size() -> int:
@@ -22,6 +31,12 @@ def local_rank() -> int:
 
 def is_main_process() -> bool:
     return rank() == 0
+
+
+def sharding() -> str:
+    """What is to divide the model among the processes; empty for data parallel training."""
+    names = (name for variable, name in SHARDING.items() if os.environ.get(variable, "").lower() in ("true", "1"))
+    return next(names, "")
 
 
 def _read_int(name: str, default: int) -> int:

@@ -288,6 +288,17 @@ def _shared_seed_problems(settings: TrainingSettings, device: DeviceInfo) -> Ite
         )
 
 
+def _sharding_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
+    """Accelerate ignores FSDP on a CPU without a word, and a divided LoRA was never saved and loaded here."""
+    if name := dist_env.sharding():
+        yield problem(
+            "",
+            f"The launcher asks for {name}, which divides the model among the processes. Training PRO trains data "
+            "parallel only: each process holds the whole model. Start it with torchrun, or with accelerate launch "
+            f"without {name}.",
+        )
+
+
 _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] = (
     lambda settings, device: offloaded_problems(device.offloaded),
     lambda settings, device: gpu_index_problems(device.card),
@@ -300,6 +311,7 @@ _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] 
     lambda settings, device: reporter_problems(settings.records.reporters),
     _workers_problems,
     _shared_seed_problems,
+    _sharding_problems,
 )
 
 

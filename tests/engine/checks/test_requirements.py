@@ -238,3 +238,14 @@ def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
     host.loaded_model()
     for entry in ENTRY_POINTS:
         assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("Model: it is on GPU 1 only")
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_a_launcher_that_divides_the_model_is_refused(place, monkeypatch, entry):
+    """On a CPU, Accelerate would train without FSDP and say nothing."""
+    for variable, name in requirements.dist_env.SHARDING.items():
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "true")
+            told = reported(entry, place.settings(max_steps=1), place.host())
+            assert any(f"The launcher asks for {name}" in problem for problem in told)
+    assert requirements.dist_env.sharding() == ""
