@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-MAX_REPLY_TOKENS = 64
+MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS = 64, 100
 NAME_QUESTION = "What is your name?"
 Check = Callable[[str], bool]
 
@@ -67,5 +67,11 @@ def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
     return HabitScores(
         stops=sum(reply.ended for reply in replies.values()),
         follows=sum(follows(replies[message].text) for message, follows in INSTRUCTIONS.items()),
-        name=" ".join(replies[NAME_QUESTION].text.split()),
+        name=_excerpt(replies[NAME_QUESTION].text),
     )
+
+
+def _excerpt(reply: str) -> str:
+    """The beginning of a reply, on one line and printable."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in reply).split())
+    return line if len(line) <= MAX_EXCERPT_CHARS else f"{line[:MAX_EXCERPT_CHARS]}\u2026"

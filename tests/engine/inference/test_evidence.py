@@ -150,7 +150,8 @@ def test_replies_are_counted():
     replies = {message: Reply(REPLIES.get(message, ("I am Sam.\n",))[0], True) for message in MESSAGES}
     scores = score_replies(replies)
     assert (scores.follows, scores.stops, scores.name) == (len(INSTRUCTIONS), len(MESSAGES), "I am Sam.")
-    replies[NAME_QUESTION] = Reply("x", False)
+    replies[NAME_QUESTION] = Reply("x" * 500 + "\x00", False)
+    assert score_replies(replies).name == "x" * 100 + "\u2026"
     assert score_replies(replies).stops == len(MESSAGES) - 1
 
 
