@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "check a dataset and settings before training",
     "slice": "show how a text is sliced into blocks",
     "status": "show how far the runs are that are in progress",
+    "export": "write a folder with which a run trains on another machine",
     "tell": "stop, pause or save a run in another window or program, and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
@@ -41,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""
 FOLDERS: Mapping[str, str] = {
-    **dict.fromkeys(("status", "tell"), "control"),
+    **dict.fromkeys(("export", "status", "tell"), "control"),
     **dict.fromkeys(("perplexity", "recall", "evidence"), "measure"),
 }
 

@@ -50,6 +50,11 @@ class Folders:
         return self.training / "prepared"
 
     @property
+    def exports(self) -> Path:
+        """Runs that were written out to train on another machine."""
+        return self.training / "exports"
+
+    @property
     def formats(self) -> Path:
         """The user's own prompt formats."""
         return self.training / "formats"

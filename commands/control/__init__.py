@@ -1,7 +1,7 @@
-"""Commands for runs that are in progress in another process."""
+"""Commands for runs in other processes and on other machines."""
 
 from __future__ import annotations
 
-from . import status, tell
+from . import export, status, tell
 
-__all__ = ["status", "tell"]
+__all__ = ["export", "status", "tell"]

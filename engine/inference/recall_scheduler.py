@@ -86,10 +86,11 @@ def describe_recall(passages: int, epoch_tokens: int, *, has_validation: bool) -
     tokens = passages * (PROMPT_TOKENS + TARGET_TOKENS) * (1 + has_validation) + GENERAL_TOKENS
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
+    cost = f"about {share:.0%} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
     when = "after each epoch" if every == 1 else f"after every {every} epochs"
     return (
         f"Recall is measured before the first step, {when} and at the end. It reads at most {tokens:,} tokens "
-        f"each time, which takes about {share:.0%} of the time of an epoch."
+        f"each time, which takes {cost}."
     )
 
 

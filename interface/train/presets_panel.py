@@ -12,9 +12,12 @@ import gradio as gr
 from ...core.errors import TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders
+from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
+from ...records.remote import PortableRun
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
+from ...settings.parsing import training_settings
 from ..base import Form, PageContext, add_handler, markup
 from .cli_command import cli_command_html
 
@@ -44,7 +47,7 @@ class PresetsPanel:
         self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
     def draw_saving(self) -> None:
-        """Draw the part Presets: save, delete, differences from the defaults, and the form as a command."""
+        """Draw the part Presets: save, delete, changed settings, the form as a command or a folder."""
         with gr.Row():
             self._name = gr.Textbox(label="Your preset", max_lines=1, elem_id="tp-preset-name", min_width=120)
             self._save_button = gr.Button("Save", min_width=70, elem_id="tp-preset-save")
@@ -59,6 +62,7 @@ class PresetsPanel:
             self._differences_button = gr.Button("Show changed settings", size="sm", elem_id="tp-differs")
             self._reset_button = gr.Button("Reset to defaults", size="sm", elem_id="tp-defaults")
             self._command_button = gr.Button("Command line", size="sm", elem_id="tp-command")
+            self._export_button = gr.Button("Export for another machine", size="sm", elem_id="tp-export")
         self._message = gr.HTML(elem_id="tp-preset-said")
 
     def connect(self, *refreshing: Callable[..., Any]) -> None:
@@ -82,6 +86,7 @@ class PresetsPanel:
         for button, handler, inputs, outputs in (
             (self._differences_button, self._on_differences, form, self._message),
             (self._command_button, self._on_command, form, self._message),
+            (self._export_button, self._on_export, form, self._message),
             (self._save_button, self._on_save, {*form, self._name, self._order}, outputs_with_menu),
             (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
         ):
@@ -149,6 +154,17 @@ class PresetsPanel:
 
     def _on_command(self, inputs: Mapping[Any, Any]) -> str:
         return cli_command_html(self._form.values(inputs), self._context.host)
+
+    def _on_export(self, inputs: Mapping[Any, Any]) -> str:
+        """Write a folder with the settings of the form and their data."""
+        context = self._context
+        context.check_writable()
+        settings, host = training_settings(self._form.values(inputs)), context.host
+        out = host.folders.exports / settings.what.name
+        datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
+        paths = {dataset.name: dataset.path for dataset in datasets}
+        PortableRun(settings, paths, host.card().name, host.folders).write(out)
+        return markup.paragraph(f"{out} has the settings and the data. Its README.txt says what to do with it.")
 
     def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         values = self._form.values(inputs)

@@ -179,16 +179,9 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
 @pytest.mark.parametrize(
     ("epoch_tokens", "has_validation", "words"),
     [
-        (
-            100_000,
-            False,
-            "after each epoch and at the end. It reads at most 3,072 tokens each time, which takes about 1%",
-        ),
-        (
-            4_000,
-            True,
-            "after every 7 epochs and at the end. It reads at most 4,096 tokens each time, which takes about 34%",
-        ),
+        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of the time")),
+        (4_000, True, ("after every 7 epochs", "4,096 tokens", "about 34% of the time")),
+        (500, False, ("after every 41 epochs", "3,072 tokens", "as long as 2.0 epochs")),
     ],
 )
 def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, words):

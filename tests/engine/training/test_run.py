@@ -291,7 +291,9 @@ def test_check_and_run_have_the_same_counts(place):
     report = PeftEngine().check(settings, place.host())
     place.train(overlap=True, accumulation=3, epochs=1.5)
     log = read(place.lora() / "training_log.json")
-    assert json.loads(json.dumps(report.as_json())) == log["data"]
+    checked = json.loads(json.dumps(report.as_json()))
+    checked["notes"] = [text for text in checked["notes"] if not text.startswith("Recall is measured")]
+    assert checked == log["data"]  # a run shows recall itself
     assert log["current_steps"] == report.steps
     assert sum(e["tokens"] for e in read(place.lora() / "training_graph.json")) > report.tokens
 

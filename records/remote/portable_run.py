@@ -1,0 +1,125 @@
+"""A run as a folder for another machine: its settings, its data, the versions used here, and instructions."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ...core.errors import SavingError
+from ...core.files import move_new_folder, safe_paths, staging_folder, write_error_reason, write_json, write_text
+from ...core.host import Folders
+from ...core.version import VERSION
+from ...settings import files
+from ...settings.definitions import TrainingSettings
+
+SETTINGS_FILE, REQUIREMENTS, README = "settings.json", "requirements.txt", "README.txt"
+PACKAGES = (
+    *("torch", "transformers", "peft", "accelerate", "safetensors", "bitsandbytes", "datasets", "pyarrow"),
+    *("lxml", "pymupdf", "python-docx", "charset-normalizer", "jinja2", "filelock", "numpy"),
+)
+"""What a run reads its data and trains with."""
+INSTRUCTIONS = """\
+A training run for another machine
+==================================
+
+This folder was made by Training PRO {version} with Python {python}. It is a working folder: it holds the settings
+({settings_file}) and the data ({data_folder}) of the run {name!r}. The base model is not in it.
+
+1. Copy this folder to the other machine, and get Training PRO {version} there.
+2. Optional: install the versions that were used here, after the torch that fits your GPU:
+       pip install -r {requirements}
+   Without this, Training PRO makes an environment of its own at the first start.
+3. Copy the folder of the model {model!r} into models/ of this folder, or download the model:
+       python3 script.py get OWNER/NAME --user-data FOLDER
+4. Train, in the folder of script.py. FOLDER is this folder; on Windows, write py instead of python3:
+       python3 script.py check FOLDER/{settings_file} --user-data FOLDER --model {argument}
+       python3 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
+   With two GPUs:
+       torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
+   After Ctrl+C or a crash, add --resume to the same command.
+5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab shows it with its
+   curve, its checkpoints and its report.
+"""
+
+
+@dataclass(frozen=True)
+class PortableRun:
+    """A run to train elsewhere: its settings, its datasets by name, the name of its model, and our folders."""
+
+    settings: TrainingSettings
+    datasets: Mapping[str, Path]
+    model: str
+    folders: Folders
+
+    def write(self, out: Path) -> None:
+        """Write the folder, which must not exist; it appears only when it is complete."""
+        if out.exists():
+            raise SavingError(f"{out} already exists. Choose another folder, or delete it.")
+        sources = list(self._sources())
+        try:
+            with staging_folder(out) as scratch:
+                folder = scratch / out.name
+                for target, source in sources:
+                    _copy(source, folder / target)
+                (folder / "models").mkdir(parents=True, exist_ok=True)
+                write_json(folder / SETTINGS_FILE, files.as_file(self.settings))
+                write_text(folder / REQUIREMENTS, "".join(f"{line}\n" for line in _requirements()))
+                write_text(folder / README, self._instructions())
+                move_new_folder(folder, out)
+        except OSError as error:
+            raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error
+
+    def _sources(self) -> Iterator[tuple[Path, Path]]:
+        """Each file or folder that the run reads, after its place in a working folder."""
+        settings, folders = self.settings, self.folders
+        for name, path in self.datasets.items():
+            yield folders.datasets.relative_to(folders.user_data) / name, path
+        format_file = f"{settings.rows.format}.json"
+        own_format = folders.formats / format_file
+        if not safe_paths.name_fault(format_file) and own_format.is_file():
+            yield own_format.relative_to(folders.user_data), own_format
+        if settings.what.if_exists == "continue":
+            weights = (folders.loras / settings.what.name).glob("adapter_*")
+            yield from ((Path("loras", settings.what.name, file.name), file) for file in weights)
+
+    def _instructions(self) -> str:
+        argument = f'"{self.model}"' if " " in self.model else self.model
+        return INSTRUCTIONS.format(
+            version=VERSION,
+            python=".".join(map(str, sys.version_info[:3])),
+            settings_file=SETTINGS_FILE,
+            data_folder=self.folders.datasets.relative_to(self.folders.user_data).as_posix(),
+            requirements=REQUIREMENTS,
+            name=self.settings.what.name,
+            model=self.model,
+            argument=argument,
+        )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder; what links in it lead to is copied, too, as a run reads it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _requirements() -> Iterator[str]:
+    """The installed versions; a torch built for one kind of device has a suffix that the index does not know."""
+    for name, installed in _versions().items():
+        yield f"{name}=={installed.partition('+')[0]}"
+
+
+def _versions() -> Mapping[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # an optional one
+            continue
+    return found

@@ -1,0 +1,115 @@
+"""A run as a folder for another machine: it trains there to the same bytes, and comes back with its records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import pytest
+from training_pro.commands import main
+from training_pro.core.errors import SavingError
+from training_pro.core.host import Folders
+from training_pro.data.dataset_index import find_datasets
+from training_pro.hosts.standalone import standalone_folders
+from training_pro.records.folder import inventory, read_graph
+from training_pro.records.folder.filenames import REPORT
+from training_pro.records.remote import PortableRun
+from training_pro.settings import files
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.tiny import Workspace
+
+SETTINGS = {"name": "a", "data": ["mine.txt"], "eval_data": ["chapters/"], "max_steps": 3}
+
+
+@pytest.fixture
+def place(place):
+    place.write(
+        "mine.txt", "The ferry leaves at noon. Nobody is on it. The river is high, and the rope is wet. " * 20
+    )
+    (place.folders.datasets / "chapters").mkdir()
+    place.write("chapters/one.txt", "A chapter about the tide, which comes back every day. " * 10)
+    return place
+
+
+def portable(place, settings) -> PortableRun:
+    datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), place.folders)
+    return PortableRun(settings, {dataset.name: dataset.path for dataset in datasets}, "tiny", place.folders)
+
+
+def elsewhere(out, tiny) -> Workspace:
+    """The exported folder as the working folder of another machine, with the model in it."""
+    return Workspace(standalone_folders(out), tiny)
+
+
+def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(place, tmp_path):
+    place.train(**SETTINGS)
+    portable(place, place.settings(**SETTINGS)).write(tmp_path / "out")
+    away = elsewhere(tmp_path / "out", place.tiny)
+    assert main.main(["check", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
+    assert main.main(["train", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
+    assert away.weights("a") == place.weights("a")
+    shutil.copytree(away.lora("a"), place.folders.loras / "b")
+    entry = inventory.read_entry(place.folders.loras / "b", place.folders)
+    assert (entry.status, entry.step) == ("finished", 3)
+    assert read_graph(entry.folder) and (entry.folder / REPORT).is_file()
+
+
+def flags(workspace: Workspace) -> list[str]:
+    return ["--user-data", str(workspace.folders.user_data), "--model", str(workspace.tiny)]
+
+
+def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
+    place.write("other.txt", "Not part of it.")
+    place.folders.formats.mkdir(parents=True, exist_ok=True)
+    (place.folders.formats / "mine.json").write_text('{"instruction,output": "%instruction% %output%"}', "utf-8")
+    portable(place, place.settings(**SETTINGS, format="mine")).write(tmp_path / "out")
+    written = sorted(
+        p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
+    )
+    assert written == [
+        "README.txt",
+        "requirements.txt",
+        "settings.json",
+        "training/datasets/chapters/one.txt",
+        "training/datasets/mine.txt",
+        "training/formats/mine.json",
+    ]
+    loaded = files.load_settings(tmp_path / "out" / "settings.json").values
+    assert training_settings(loaded) == place.settings(**SETTINGS, format="mine")
+    readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
+    assert "train FOLDER/settings.json --user-data FOLDER --model tiny" in readme and "loras/a" in readme
+    torch_line = (tmp_path / "out" / "requirements.txt").read_text("utf-8").splitlines()[0]
+    assert torch_line.startswith("torch==") and "+" not in torch_line
+
+
+def test_a_folder_that_exists_is_refused_and_a_format_outside_is_not_copied(place, tmp_path):
+    run = portable(place, place.settings(**SETTINGS))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(SavingError, match="already exists"):
+        run.write(tmp_path / "out")
+    outside = portable(place, place.settings(**{**SETTINGS, "format": "../x"}))
+    outside.write(tmp_path / "new")
+    assert not list((tmp_path / "new").rglob("x.json"))
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_can_not_be_written_is_told(place, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(SavingError, match="can't be written"):
+        portable(place, place.settings(**SETTINGS)).write(tmp_path / "closed" / "out")
+
+
+def test_the_command_writes_the_folder(place, tmp_path, capsys):
+    files_of = ["--data", "mine.txt", "--name", "a"]
+    assert main.main(["export", *flags(place), "--out", str(tmp_path / "out"), *files_of]) == 0
+    assert (tmp_path / "out" / "settings.json").is_file()
+    assert "README.txt" in capsys.readouterr().err
+    assert main.main(["export", *flags(place), "--out", str(tmp_path / "out"), *files_of]) == 1
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_the_folders_of_a_webui_are_laid_out_like_ours(tmp_path):
+    """The LoRAs of a webui may lie elsewhere; the export is a working folder of the standalone program."""
+    folders = Folders(tmp_path, tmp_path / "models", tmp_path / "loras", tmp_path / "logs", tmp_path / "examples")
+    assert standalone_folders(tmp_path).datasets == folders.datasets
