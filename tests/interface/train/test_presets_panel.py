@@ -6,6 +6,7 @@ import os
 
 import gradio as gr
 import pytest
+from training_pro.core.errors import SavingError
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
@@ -84,3 +85,22 @@ def test_the_list_of_loras_keeps_the_chosen_order(panel):
     assert offered(panel._on_save(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
     assert offered(panel._on_delete(inputs)[1]) == ["LoRA: annals", "LoRA: style"]
     assert offered(panel.refresh_menu("newest")) == ["LoRA: style", "LoRA: annals"]
+
+
+def test_the_form_is_exported_for_another_machine_once(panel):
+    folders = panel._context.host.folders
+    folders.datasets.mkdir(parents=True, exist_ok=True)
+    (folders.datasets / "mine.txt").write_text("The ferry leaves at noon.", "utf-8")
+    values = {**{key: setting.default for key, setting in SETTINGS.items()}, "name": "a", "data": ["mine.txt"]}
+    inputs = {panel._form.components[key]: update["value"] for key, update in form_updates(panel, values).items()}
+    message = panel._on_export({**dict.fromkeys(panel._form.inputs()), **inputs})
+    assert str(folders.exports / "a") in message
+    assert (folders.exports / "a" / "training" / "datasets" / "mine.txt").is_file()
+    with pytest.raises(SavingError, match="already exists"):
+        panel._on_export({**dict.fromkeys(panel._form.inputs()), **inputs})
+
+
+def form_updates(panel, values):
+    """The updates of the form for values, by key."""
+    updates = panel._form.updates(values)
+    return {key: updates[part] for key, part in panel._form.components.items() if part in updates}
