@@ -95,10 +95,10 @@ def interval_steps(interval: float, steps: int) -> int:
 
 
 def is_logged(step: int, last: int, every: float | str, first: bool) -> bool:
-    """Whether a step is logged where every n-th one is; `every` is "auto" for each of them."""
-    return (
-        step == last or (step == 1 and first) or isinstance(every, str) or step % interval_steps(every, last) == 0
-    )
+    """Whether a step is logged where every n-th one is; each is if `every` is "auto" or no number of steps."""
+    if isinstance(every, str) or not math.isfinite(every):
+        return True
+    return step == last or (step == 1 and first) or step % max(1, interval_steps(every, last)) == 0
 
 
 def smooth_loss(previous: float | None, loss: float) -> float:

@@ -240,3 +240,9 @@ def test_an_action_runs_before_the_first_step_and_at_the_end(every, times):
 )
 def test_the_steps_that_are_logged(every, first, logged):
     assert [step for step in range(1, 11) if is_logged(step, 10, every, first)] == logged
+
+
+@pytest.mark.parametrize("every", ["auto", float("inf"), float("nan"), 0, -2])
+def test_an_interval_that_is_none_logs_each_step(every):
+    """The settings of an event may come from a damaged record."""
+    assert all(is_logged(step, 10, every, False) for step in range(1, 11))
