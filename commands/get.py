@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..core.jobs import DownloadProgress, Event, EventFormatter, event_text
 from ..downloads import download, hub_models
+from ..hosts import known_models
 from ..hosts.standalone import standalone_folders
 from . import options
 from .environment import interpreter
@@ -23,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     printer = _ProgressPrinter()
     with handle_end_signals(signal.default_int_handler):
-        end = download.download_model(model, models, printer.print_event)
+        end = download.download_model(model, models, known_models.unknown_type_reason, printer.print_event)
     printer.print_line(end.text)
     if end.folder is None:
         return 1

@@ -42,14 +42,18 @@ class _StopRequested(Exception):  # noqa: N818 - no error
 
 
 def download_model(
-    model: HubModel, models: Path, emit: EventSink, stopping: StopCheck = lambda: False
+    model: HubModel,
+    models: Path,
+    refuse_type: hub.TypeRefusal,
+    emit: EventSink,
+    stopping: StopCheck = lambda: False,
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
     folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
     partial_folder = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
     _refuse_existing(folder)
     emit(Stage(text=f"Asking the Hub for {model.words}"))
-    partial = PartialDownload(hub.plan_download(model), partial_folder)
+    partial = PartialDownload(hub.plan_download(model, refuse_type), partial_folder)
     _refuse_full_disk(partial)
     emit(Note(text=_start_message(partial, folder)))
     started = time.monotonic()

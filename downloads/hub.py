@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,9 +14,11 @@ from .hub_models import DownloadPlan, HubFile, HubModel
 
 TIMEOUT_SECONDS = 30
 """Seconds without data after which a connection counts as lost."""
+TypeRefusal = Callable[[str, str], str]
+"""Says why a model of this name and type can't be loaded; empty if it can."""
 
 
-def plan_download(model: HubModel) -> DownloadPlan:
+def plan_download(model: HubModel, refuse_type: TypeRefusal) -> DownloadPlan:
     """Return the files to download for a model; raises ModelError if it cannot be trained here."""
     with explain_hub_errors(model):
         info = import_hub().HfApi().model_info(
@@ -28,7 +30,7 @@ def plan_download(model: HubModel) -> DownloadPlan:
         _raise_if(hub_models.not_a_model_reason(model.repository, files, base))
         config = read_json("config.json")
         _raise_if(hub_models.untrainable_reason(model.repository, config, base))
-        _raise_if(_unknown_type_reason(model.repository, str(config.get("model_type", ""))))
+        _raise_if(refuse_type(model.repository, str(config.get("model_type", ""))))
         names = hub_models.needed_files(files, read_json)
     if missing_files := hub_models.missing_files(names, files):
         _raise_if(
@@ -98,20 +100,6 @@ def _first_string(value: Any) -> str:
 def _raise_if(reason: str) -> None:
     if reason:
         raise ModelError(reason)
-
-
-def _unknown_type_reason(name: str, model_type: str) -> str:
-    """Why transformers cannot load this model type; empty if it can."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return ""
-    return (
-        f"{name} has an architecture ({model_type or 'its config names none'}) that transformers "
-        f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
-        "choose another model."
-    )
 
 
 def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:

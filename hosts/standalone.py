@@ -19,6 +19,7 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
+from .known_models import unknown_type_reason
 from .max_memory import Limits, check_placement, device_limits, parse_limits
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -126,7 +127,7 @@ class StandaloneHost:
 
         def work(job: Job) -> JobEnded:
             is_stopping = partial(job.control.asked, Request.STOP)
-            return download.download_model(repository, models, job.log.append, is_stopping)
+            return download.download_model(repository, models, unknown_type_reason, job.log.append, is_stopping)
 
         return repository.words, work
 

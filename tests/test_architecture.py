@@ -36,7 +36,7 @@ PARTS = MAY_IMPORT.keys() | MAY_IMPORT_ALL
 MOST_MODULES = 16  # in one folder, beside its sub-packages
 HOMES = {
     "torch": {"engine", "hosts", "bench"},
-    "transformers": {"engine", "hosts", "downloads", "bench"},
+    "transformers": {"engine", "hosts", "bench"},
     "peft": {"engine", "bench"},
     "accelerate": {"engine"},
     "bitsandbytes": {"engine", "hosts"},

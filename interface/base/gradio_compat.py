@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
+MAX_REASON_CHARS = 200
 
 
 def private_options() -> dict[str, Any]:
@@ -24,5 +25,19 @@ def stream_options() -> dict[str, Any]:
 def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
     """A standalone page, and extra arguments for its `launch()`."""
     if "css" in inspect.signature(gr.Blocks.__init__).parameters:
-        return gr.Blocks(title=title, css=css, analytics_enabled=False), {}
-    return gr.Blocks(title=title, analytics_enabled=False), {"css": css}
+        return Page(title=title, css=css, analytics_enabled=False), {}
+    return Page(title=title, analytics_enabled=False), {"css": css}
+
+
+class Page(gr.Blocks):  # type: ignore[misc]
+    """A page that answers a value of the wrong kind with a sentence; Gradio answers `{"error": null}`."""
+
+    async def preprocess_data(self, *args: Any, **options: Any) -> Any:
+        """Turn what a browser sent into the inputs of a handler."""
+        try:
+            return await super().preprocess_data(*args, **options)
+        except gr.Error:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:MAX_REASON_CHARS] or type(error).__name__
+            raise gr.Error(f"The page received a value of the wrong kind. Reload the page. ({reason})") from error

@@ -14,6 +14,7 @@ from training_pro.core.files.locks import lock
 from training_pro.core.jobs.events import DownloadProgress, Note
 from training_pro.downloads import download
 from training_pro.downloads.hub_models import parse_hub_model
+from training_pro.hosts.known_models import unknown_type_reason
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.tests.tiny import read_tree
 
@@ -39,7 +40,9 @@ def offered(hub, tiny, monkeypatch):
 def get(models, asked=NAME, revision="", stopping=lambda told: False):
     """How it ended, and what was told."""
     told = []
-    end = download.download_model(parse_hub_model(asked, revision), models, told.append, lambda: stopping(told))
+    end = download.download_model(
+        parse_hub_model(asked, revision), models, unknown_type_reason, told.append, lambda: stopping(told)
+    )
     return end, told
 
 

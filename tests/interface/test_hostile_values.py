@@ -167,6 +167,42 @@ def test_no_endpoint_touches_files_that_no_menu_offers(user_data, quick, share):
     assert len(endpoints) >= ENDPOINTS and calls >= CALLS // share
 
 
+STRANGE = (
+    None,
+    "",
+    "x" * 100,
+    -1,
+    1e308,
+    float("nan"),
+    True,
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    [None, {"b": [1]}],
+    "\udc80",
+)
+"""Values that no component of the page sends."""
+
+
+def test_a_value_of_the_wrong_kind_is_answered_with_a_sentence(user_data):
+    """Gradio alone would answer `{"error": null}`, and the page would show nothing but "Error"."""
+    blocks, _ = make_page(user_data)
+    refused = 0
+    for endpoint in blocks.fns.values():
+        for values in (
+            *([value] * len(endpoint.inputs) for value in STRANGE),
+            [None] * (len(endpoint.inputs) - 1),
+        ):
+            try:
+                asyncio.run(blocks.preprocess_data(endpoint, values, None, explicit_call=True))
+            except gr.Error as error:
+                refused += 1
+                assert len(error.message) < 400
+                assert error.message.strip("None"), "a sentence"
+    assert refused > ENDPOINTS
+
+
 def test_new_names_must_not_be_paths(user_data, quick):
     """Copy as a LoRA, Merge, and Write as GGUF, with an existing run and a hostile new name."""
     before = disk(user_data.parent)
