@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,7 @@ def make_runs(args: argparse.Namespace) -> None:
     names = choose_experiments(args.only, arms.EXPERIMENTS)
     model = args.model or make_demo_model(MODELS, print)
     size = runs.Size(args.chars, args.tokens, args.passes)
-    done = {result.key for result in results.read_results(args.results)}
-    start, times = time.monotonic(), [FIRST_GUESS_SECONDS]
+    done = {result.key: result for result in results.read_results(args.results)}
     with tempfile.TemporaryDirectory() as scratch:
         lab = runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
         planned = arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
@@ -85,16 +85,36 @@ def make_runs(args: argparse.Namespace) -> None:
         print(
             f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
         )
-        for number, run in enumerate(waiting, start=1):
-            if not fits(time.monotonic() - start, times, args.minutes):
-                print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
-                return
-            began = time.monotonic()
-            result = lab.make(run)
-            times = [*times[-8:], time.monotonic() - began] if number > 1 else [time.monotonic() - began]
-            results.append_result(args.results, result)
-            print(f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}", end=": ")
-            print(f"{times[-1]:.0f} s, {runs.describe(result)}", flush=True)
+        run_waiting(lab, waiting, shared_results(lab, args.seeds, done), args)
+
+
+def shared_results(lab: Any, seeds: int, done: dict[Any, Any]) -> dict[str, Any]:
+    """The results that are there, by their recipe."""
+    from training_pro.bench.recipe import arms
+
+    every = arms.list_runs(list(arms.EXPERIMENTS), range(1, seeds + 1), small=False)
+    return {lab.recipe(run): done[lab.key(run)] for run in every if lab.key(run) in done}
+
+
+def run_waiting(lab: Any, waiting: list[Any], made: dict[str, Any], args: argparse.Namespace) -> None:
+    """Make one run after the other, until the time is over; a recipe that was run already is not run again."""
+    from training_pro.bench.recipe import results, runs
+
+    start, times = time.monotonic(), list[float]()
+    for number, run in enumerate(waiting, start=1):
+        title = f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}"
+        if twin := made.get(recipe := lab.recipe(run)):
+            results.append_result(args.results, replace(twin, **lab.key(run)._asdict()))
+            print(f"{title}: the same as {twin.experiment}: {twin.arm}", flush=True)
+            continue
+        if not fits(time.monotonic() - start, times[-8:] or [FIRST_GUESS_SECONDS], args.minutes):
+            print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
+            return
+        began = time.monotonic()
+        made[recipe] = lab.make(run)
+        times.append(time.monotonic() - began)
+        results.append_result(args.results, made[recipe])
+        print(f"{title}: {times[-1]:.0f} s, {runs.describe(made[recipe])}", flush=True)
 
 
 def choose_experiments(only: str, experiments: Any) -> list[str]:

@@ -40,6 +40,7 @@ How to read it:
 - A figure is the median of runs with different seeds, and ± is their range, the largest minus the smallest.
 - Nothing is claimed from fewer than {MIN_RUNS} runs. If two medians differ by no more than the larger of
   their ranges, the answer is "no difference seen".
+- Arms of different questions that have the same settings share their runs.
 - The runs are short, and the model is small. How far the answers hold for larger models was not measured.
 """
 

@@ -86,6 +86,12 @@ class Lab:
             return float(run.arm.passes)
         return float(self.size.tokens if run.equal_by == "tokens" else self.size.passes)
 
+    def recipe(self, run: Run) -> str:
+        """All that a result depends on. Arms of different experiments with the same recipe share their runs."""
+        data = self.data_of(run)
+        self._write(data)
+        return f"{data.name} {data.digest} {_contexts(run)} {run.arm.passes == 0} {self._settings(run, data)}"
+
     def refusal(self, run: Run) -> str:
         """Why a run would not measure what its arm says; empty if it would."""
         batch: Any = run.arm.changes.get("batch_size", 0)
@@ -187,7 +193,6 @@ class Lab:
         passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None
-        contexts = CONTEXTS if run.experiment == "law" else ()
         with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
             answered = self._ask(model, data.questions)
             with use_packed_attention(base):
@@ -198,7 +203,8 @@ class Lab:
                     recall=_recall(loop, passages.learned),
                     control_recall=_recall(loop, passages.control),
                     by_context={
-                        n: _recall(loop, [cut_prompt(each, n) for each in passages.learned]) for n in contexts
+                        n: _recall(loop, [cut_prompt(each, n) for each in passages.learned])
+                        for n in _contexts(run)
                     },
                     closed_book=answered,
                 )
@@ -253,6 +259,11 @@ class _Figures:
             "closed_book": self.closed_book,
         }
         return {name: None if value is None else round(value, 5) for name, value in columns.items()}
+
+
+def _contexts(run: Run) -> tuple[int, ...]:
+    """Lengths of prompts, in tokens, for which recall is measured on top."""
+    return CONTEXTS if run.experiment == "law" else ()
 
 
 def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:

@@ -246,5 +246,13 @@ def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
     assert "needs 64 examples, and the data have" in lab.refusal(
         arms.Run("batches", arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
     )
+    same = [
+        lab.recipe(arms.Run(name, arm, "tokens", 1))
+        for name, wanted in (("slicing", "blocks, 128"), ("rates", "story, 3e-3"), ("targets", "all-linear"))
+        for arm in arms.EXPERIMENTS[name].arms
+        if arm.name == wanted
+    ]
+    assert len(same) == 3 and len(set(same)) == 1
+    assert lab.recipe(run) != lab.recipe(run._replace(seed=2))
     again = lab.make(run)
     assert replace(again, seconds=0) == replace(result, seconds=0)
