@@ -19,6 +19,7 @@ PLAIN_NUMBER = 10**9
 """Every declared range contains the numbers from 0 to this one."""
 LAST_SECOND = 2**32 - 1
 """A time in 2106, which every system can write as a date."""
+LISTS = (list, tuple, Sequence)
 UNIONS = (Union, types.UnionType)
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
@@ -66,19 +67,33 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
     if origin is Annotated:
         return _check_bounds(check_record(value, arguments[0], place, damage), arguments[1], place)
     if origin in UNIONS:
-        return _check_union(value, arguments, place, damage)
+        return _check_union(value, declared, place, damage)
     if origin is Literal:
-        return value if value in arguments and type(value) in map(type, arguments) else _refuse(value, place)
-    if origin in (list, tuple, Sequence):
+        is_choice = value in arguments and type(value) in map(type, arguments)
+        return value if is_choice else _refuse(value, place, declared)
+    if origin in LISTS:
         return _check_items(value, declared, place, damage)
     if origin in (dict, Mapping):
         return _check_values(value, arguments[1], place, damage)
     return value if _is_scalar(value, declared) else _refuse(value, place, declared)
 
 
-def _refuse(value: object, place: str, declared: object = None) -> Any:
-    expected = NAMES.get(declared) if isinstance(declared, type) else None
-    raise ValueError(f"{place} is {quote(value)}, which is not {expected or 'valid there'}.")
+def _refuse(value: object, place: str, declared: object) -> Any:
+    raise ValueError(f"{place} is {quote(value)}, which is not {_describe(declared)}.")
+
+
+def _describe(declared: Any) -> str:
+    """Describe the values of a type, in the words of JSON."""
+    origin, arguments = get_origin(declared), get_args(declared)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin is Annotated:
+        return _describe(arguments[0])
+    if origin in UNIONS:
+        return " or ".join(filter(None, map(_describe, arguments)))
+    if origin in LISTS:
+        return "a list"
+    return NAMES.get(declared, "an object")
 
 
 def _is_scalar(value: object, declared: object) -> bool:
@@ -93,18 +108,21 @@ def _check_bounds(value: float, bounds: Between, place: str) -> float:
     return value if bounds.lowest <= value <= bounds.highest else _refuse(value, place, float)
 
 
-def _check_union(value: Any, declared: Sequence[Any], place: str, damage: list[str]) -> Any:
-    for option in declared[:-1]:
+def _check_union(value: Any, declared: Any, place: str, damage: list[str]) -> Any:
+    errors = []
+    for option in get_args(declared):
         try:
             return check_record(value, option, place, damage)
-        except ValueError:
-            continue
-    return check_record(value, declared[-1], place, damage)
+        except ValueError as error:
+            errors.append(error)
+    if isinstance(value, (Mapping, list)):  # what is wrong inside it
+        raise errors[0]
+    return _refuse(value, place, declared)
 
 
 def _check_items(value: Any, declared: Any, place: str, damage: list[str]) -> Any:
     if not isinstance(value, (list, tuple)):
-        return _refuse(value, place)
+        return _refuse(value, place, declared)
     checked = (
         _or_leave_out(item, get_args(declared)[0], f"{place}, entry {number}", damage)
         for number, item in enumerate(value, 1)
@@ -115,7 +133,7 @@ def _check_items(value: Any, declared: Any, place: str, damage: list[str]) -> An
 
 def _check_values(value: Any, declared: Any, place: str, damage: list[str]) -> Any:
     if not isinstance(value, Mapping):
-        return _refuse(value, place)
+        return _refuse(value, place, dict)
     checked = {key: _or_leave_out(item, declared, f"{place}: {key}", damage) for key, item in value.items()}
     return {key: item for key, item in checked.items() if item is not _LEFT_OUT}
 
@@ -134,7 +152,7 @@ def _or_leave_out(value: Any, declared: Any, place: str, damage: list[str]) -> A
 def _check_fields(value: Any, declared: Any, place: str, damage: list[str]) -> Any:
     """Check the declared values of a record; a TypedDict keeps others as they are, a dataclass leaves them out."""
     if not isinstance(value, Mapping):
-        return _refuse(value, place)
+        return _refuse(value, place, declared)
     hints = declared_types(declared)
     found: list[str] = []
     checked = {

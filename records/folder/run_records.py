@@ -129,7 +129,8 @@ def read_prompt(folder: Path) -> PromptRecord:
 
 def describe_damage(damage: Sequence[str]) -> Iterator[str]:
     """Say which values of the records are damaged, the first few of them."""
-    for sentence in damage[:MAX_DAMAGE_SHOWN]:
+    sentences = list(dict.fromkeys(damage))  # some records are read several times
+    for sentence in sentences[:MAX_DAMAGE_SHOWN]:
         yield readable(f"Damaged, and left out: {sentence}")
-    if len(damage) > MAX_DAMAGE_SHOWN:
-        yield f"{len(damage) - MAX_DAMAGE_SHOWN} more damaged values are left out."
+    if len(sentences) > MAX_DAMAGE_SHOWN:
+        yield f"{len(sentences) - MAX_DAMAGE_SHOWN} more damaged values are left out."
