@@ -94,7 +94,7 @@ def test_there_are_50_payloads_and_the_browser_would_run_them(page):
 
 @pytest.mark.parametrize("data", ["rows.jsonl", "prose.txt", FILE], ids=["rows", "prose", "file name"])
 def test_in_data_and_names_of_files(page, data):
-    page.fill(name="payload", data=data, cutoff=64)
+    page.fill(name="payload", data=data, cutoff=512)
     page.check()
     page.unfold("leafing")
     page.press("show example")
@@ -115,7 +115,7 @@ def test_in_settings_that_are_refused(page):
     for payload in PAYLOADS[::5]:
         page.fill(name=payload, learning_rate=payload, cutoff=payload)
         page.press("check")
-        page.wait_for(lambda value=payload: value in page.text("answer"), "the value in the refusal")
+        page.wait_for(lambda value=payload: value[-9:] in page.text("answer"), "the value in the refusal")
         assert page.injected() == []
 
 
@@ -127,7 +127,7 @@ def test_in_notes_samples_and_settings_of_a_run(page):
     page.press("keep note")
     page.wait_for_words("runs said", "saved")
     assert page.injected() == []
-    page.write("filter", MANY)
+    page.write("filter", f"{MANY} and more")
     page.wait_for(lambda: not page.runs(), "an empty list")
 
 
