@@ -32,18 +32,23 @@ EXCLUDED_KEYS = ("name", "data", "if_exists")
 
 @dataclass(frozen=True)
 class Preset:
-    """Named values with a description."""
+    """Named values with a description, and what they rest on: a measurement, a paper, or another program."""
 
     name: str
     label: str
     words: str
     values: Mapping[str, Any]
+    source: str = ""
+
+    @property
+    def description(self) -> str:
+        return f"{self.words} Source: {self.source}." if self.source else self.words
 
 
 def goals() -> list[Preset]:
     """Return the goals: the presets that come with Training PRO."""
     table = json.loads(GOALS_FILE.read_text(encoding="utf-8"))
-    return [Preset(name, row["label"], row["words"], row["values"]) for name, row in table.items()]
+    return [Preset(name, r["label"], r["words"], r["values"], r["source"]) for name, r in table.items()]
 
 
 def load_table(kind: str, folder: Path) -> list[Preset]:
@@ -73,7 +78,8 @@ def _parse_row(path: Path, name: str, row: Any) -> Preset:
         raise SettingsError([f'{path}, {name!r}: its values are missing. Write {{"values": {{"rank": 32}}}}.'])
     if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
         raise SettingsError(problems)
-    return Preset(name, str(row.get("label", name)), str(row.get("words", "From your preset table.")), values)
+    words = str(row.get("words", "From your preset table."))
+    return Preset(name, str(row.get("label", name)), words, values, str(row.get("source", "")))
 
 
 def _problems(key: str, value: object) -> list[str]:

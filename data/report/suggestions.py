@@ -11,12 +11,17 @@ from ...train_utils import StepPlan, format_count, interval_steps
 from .estimates import MemoryModel, largest_batch, target_layers
 
 MIN_STEPS, MAX_EPOCHS = 30, 10
-MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 5, 3
+MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 4, 3
+"""Muennighoff et al., Scaling Data-Constrained Language Models: up to 4 epochs, repeated data is worth nearly as
+much as new data, and then its worth decays."""
 MAX_STEP_EXAMPLES = 32
-"""LoRAs lose with larger steps: "LoRA Without Regret"."""
+"""Schulman et al., LoRA Without Regret: LoRAs lose more than full fine-tuning with larger steps."""
 MIN_RANK, MAX_RANK = 8, 256
+"""LoRA Without Regret: a LoRA keeps up with full fine-tuning until its data exceed its capacity. The rule here is
+one weight per trained token."""
 USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-2), "full": (1e-6, 1e-5, 1e-3)}
-"""The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones."""
+"""The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones. The usual ones
+are of QLoRA, arXiv:2305.14314, and, with the factor of 10 between the methods, of LoRA Without Regret."""
 LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN = 500, 5, 4
 
 
@@ -57,7 +62,9 @@ def _batch(facts: RunFacts) -> Suggestion:
         and not facts.settings.lora.whole_model
     ):
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
-        why = f"LoRAs learn less from each example if a step has more than {MAX_STEP_EXAMPLES}."
+        why = (
+            f"LoRAs learn less from each example in steps of more than {MAX_STEP_EXAMPLES} (LoRA Without Regret)."
+        )
         return Suggestion("accumulation", smaller, why)
     per_step = format_count(plan.examples_per_step, "example")
     return _keep(
@@ -81,7 +88,7 @@ def _epochs(facts: RunFacts) -> Suggestion:
         if epochs > steps.epochs:
             return Suggestion("epochs", float(epochs), f"{_steps(plan.steps)} in total are few to train on.")
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
-        why = f"With {plan.examples:,} examples, more epochs mostly memorize."
+        why = f"After {MANY_EPOCHS} epochs, repeated examples teach less and less (arXiv:2305.16264)."
         return Suggestion("epochs", float(USUAL_EPOCHS), why)
     return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
 
@@ -101,7 +108,10 @@ def _rank(facts: RunFacts) -> Suggestion:
     if rank <= lora.rank:
         return _keep("rank", lora.rank, f"{why}.")
     return Suggestion(
-        "rank", rank, f"{why}, less than one weight per token.", also={"alpha": lora.alpha * rank / lora.rank}
+        "rank",
+        rank,
+        f"{why}. A LoRA that is too small for its data learns less (LoRA Without Regret).",
+        also={"alpha": lora.alpha * rank / lora.rank},
     )
 
 

@@ -144,7 +144,7 @@ class PresetsPanel:
             return loaded.values, " ".join(loaded.notes)
         if kind in presets.KINDS:
             preset = presets.find_preset_of_kind(kind, name, folders.presets)
-            return {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}, preset.words
+            return {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}, preset.description
         return (_defaults() if choice == DEFAULTS else {}), ""
 
     def _on_differences(self, inputs: Mapping[Any, Any]) -> str:

@@ -20,6 +20,14 @@ def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
         assert goal.label and goal.words.endswith(".")
 
 
+def test_every_preset_of_ours_says_what_it_rests_on(tmp_path):
+    ours = [preset for kind in presets.KINDS for preset in presets.presets_of_kind(kind, tmp_path)]
+    assert len(ours) > 20
+    assert [preset.name for preset in ours if not preset.source or not preset.description.endswith(".")] == []
+    presets.save(tmp_path, "mine", {"rank": 8})
+    assert presets.find_preset("mine", tmp_path).description == "Your own preset."
+
+
 def test_dementor_trains_one_epoch_at_a_constant_rate_or_two_with_annealing():
     goals = {goal.name: goal.values for goal in presets.goals() if goal.values["chunking"] == "dementor"}
     plans = {name: (values["epochs"], values["schedule"]) for name, values in goals.items()}
