@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +194,7 @@ def _key_heads(config: Mapping[str, Any]) -> int:
 def _from_gguf(file: Path) -> BaseModelInfo:
     try:
         fields, tensor_names = gguf_header.read_header(file), gguf_header.read_tensor_names(file)
-    except (OSError, ValueError, struct.error) as error:
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file} can't be read as a GGUF file: {error}. Choose another one (--model).") from error
     architecture = str(fields.get("general.architecture"))
     heads = _int_or_zero(fields.get(f"{architecture}.attention.head_count"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import time
 
 import pytest
-from training_pro.core.gguf_header import find_base_model, read_header
+from training_pro.core.gguf_header import find_base_model, read_header, read_tensor_names
 
 REPOSITORY = "general.base_model.0.repo_url"
 
@@ -66,3 +68,31 @@ def test_another_file_says_nothing(tmp_path, data):
     (tmp_path / "m.gguf").write_bytes(data)
     assert find_base_model(tmp_path / "m.gguf") == ""
     assert find_base_model(tmp_path / "not-there.gguf") == ""
+
+
+START = b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
+ARRAY = struct.pack("<IQ", 9, 1)
+HOSTILE = {
+    "a string longer than any file": START + struct.pack("<Q", 2**63 - 1),
+    "a string longer than the memory": START + struct.pack("<Q", 10**10),
+    "an array of more numbers than a file can hold": START + text("a") + struct.pack("<IIQ", 9, 12, 2**62),
+    "an array of endless empty strings": START + text("a") + struct.pack("<IIQ", 9, 8, 2**62),
+    "arrays in arrays": START + text("a") + struct.pack("<I", 9) + ARRAY * 5000,
+    "endless pairs": b"GGUF" + struct.pack("<IQQ", 3, 1, 2**63),
+    "endless tensors": b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0),
+    "a tensor of endless sides": b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("a") + struct.pack("<I", 2**32 - 1),
+}
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_header_is_refused_within_seconds(tmp_path, head):
+    """The files are sparse: behind their head stand 20 GB of zeros, which take no space."""
+    file = tmp_path / "m.gguf"
+    file.write_bytes(head)
+    os.truncate(file, 20_000_000_000)
+    began = time.process_time()
+    assert find_base_model(file) == ""
+    with pytest.raises(ValueError, match=r"damaged|unknown kind"):
+        read_header(file)
+        read_tensor_names(file)
+    assert time.process_time() - began < 30
