@@ -29,7 +29,12 @@ import package
 HOURS = "TRAINING_PRO_HARDNESS_HOURS"  # as in tests/hardness/conftest.py
 PROOFS = package.ROOT / "tests" / "hardness"
 PAGE = package.ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- reliability: begin -->", "<!-- reliability: end -->"
+MARKS = {
+    False: ("<!-- reliability: begin -->", "<!-- reliability: end -->"),
+    True: ("<!-- reliability, long form: begin -->", "<!-- reliability, long form: end -->"),
+}
+CASES = {"test_readers": "10000", "test_records": "10000"}
+"""Cases of the long form, by file; the others have theirs in the tests marked `hours`."""
 HEADING = ("what", "cases", "failures", "worst time, s", "worst memory above the start, MB", "figures")
 LIBRARIES = ("torch", "transformers", "peft", "gradio")
 FILE_SECONDS = {False: 900, True: 12 * 3600}
@@ -65,7 +70,7 @@ def main() -> int:
     text = describe(rows, long=args.long)
     print(text)
     if args.write:
-        write_table(PAGE, text)
+        write_table(PAGE, text, MARKS[args.long])
     return int(any(row.failures for row in rows))
 
 
@@ -94,7 +99,7 @@ def run_file(file: Path, *, long: bool) -> list[Row]:
             f"--basetemp={scratch}/pytest",
         ]
         marks = ["--timeout=0"] if long else ["-m", "not long"]
-        environment = {**os.environ, **({HOURS: "1"} if long else {})}
+        environment = {**os.environ, **(long_environment(file.stem) if long else {})}
         command = [sys.executable, "-m", "pytest", *options, *marks, str(file.resolve())]
         try:
             result = subprocess.run(
@@ -113,6 +118,11 @@ def run_file(file: Path, *, long: bool) -> list[Row]:
         if not report.exists():
             return [Row(f"{title(file.stem)} (did not start)", 1, 1, 0.0)]
         return read_report(ElementTree.parse(report), file.stem)
+
+
+def long_environment(stem: str) -> dict[str, str]:
+    """Variables that make the tests of a file run in their long form."""
+    return {HOURS: "1", **({"TRAINING_PRO_HARDNESS_CASES": CASES[stem]} if stem in CASES else {})}
 
 
 def read_report(report: ElementTree.ElementTree, stem: str) -> list[Row]:
@@ -169,11 +179,12 @@ def describe(rows: Iterable[Row], *, long: bool) -> str:
     return "\n".join([head, "", *(f"| {' | '.join(map(str, cells))} |" for cells in table)])
 
 
-def write_table(page: Path, text: str) -> None:
+def write_table(page: Path, text: str, marks: tuple[str, str]) -> None:
     """Replace what stands between the two marks of the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8", newline="\n")
+    begin, end = marks
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

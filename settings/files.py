@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError, SettingsError
-from ..core.files import descendant
+from ..core.files import descendant, read_small_file
 from .definitions import TrainingSettings
 from .legacy_settings import LoadedSettings, convert_settings
 
@@ -50,7 +50,9 @@ def _exists(folder: Path, name: str) -> bool:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())  # bytes, so that UTF-16 is detected: PowerShell writes it with >
+        values = json.loads(
+            read_small_file(path)
+        )  # bytes, so that UTF-16 is detected: PowerShell writes it with >
     except OSError as error:
         raise SettingsError(
             [f"{path} can't be read ({error.strerror}). Enter the path of a settings file."]

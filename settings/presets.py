@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.files import check_record, safe_paths, usable_entries, with_retries, write_json
+from ..core.files import check_record, read_small_file, safe_paths, usable_entries, with_retries, write_json
 from . import other_names
 from .definitions import SETTINGS
 from .name_rules import name_problem
@@ -109,7 +109,7 @@ def _read_preset(path: Path) -> Preset | None:
 
 def _read_json_object(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(with_retries(path.read_bytes))  # bytes, so that UTF-16 is detected
+        values = json.loads(with_retries(lambda: read_small_file(path)))  # bytes, so that UTF-16 is detected
     except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None

@@ -28,6 +28,8 @@ RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 NEW_FOLDER_PAUSES_SECONDS = (1.6, 3.2, *[5.0] * 9)
 """Further pauses for a folder of new files: some scanners hold it for a minute, and other programs (npm, VS Code)
 wait as long on Windows."""
+MAX_SMALL_FILE_BYTES = 4_000_000
+"""The parsed values of a JSON file may take 20 times its size."""
 MIN_FREE_BYTES = 100_000
 """A disk with fewer free bytes counts as full."""
 MANY_FREE_BYTES = 10**10
@@ -144,6 +146,15 @@ def _with_whole_characters(value: Any) -> Any:
     if isinstance(value, dict):
         return {_with_whole_characters(key): _with_whole_characters(item) for key, item in value.items()}
     return [_with_whole_characters(item) for item in value] if isinstance(value, list) else value
+
+
+def read_small_file(path: Path) -> bytes:
+    """Read a file of settings or templates that may come from anywhere; a ValueError refuses a far larger one."""
+    with path.open("rb") as stream:
+        data = stream.read(MAX_SMALL_FILE_BYTES + 1)
+    if len(data) > MAX_SMALL_FILE_BYTES:
+        raise ValueError(f"it is larger than {size(MAX_SMALL_FILE_BYTES)}")
+    return data
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from ...core.files import safe_paths, usable_entries
+from ...core.files import read_small_file, safe_paths, usable_entries
 from ...core.host import Folders
 from ..readers import Row, find_pair
 from .row_schema import BadRowError, FixedText, RowSchema
@@ -156,7 +156,7 @@ def list_formats(folders: Folders) -> list[str]:
 
 def _parse_templates(path: Path) -> dict[str, str]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"Data format: {path.name} can't be read ({error}). It must be JSON.") from error
     if (

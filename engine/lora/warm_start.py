@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ...core.errors import SavingError, SettingsError, first_line
+from ...core.files import read_small_file
 from ...settings.definitions import LoraSettings
 from .adapter import CONFIG, WEIGHTS
 
@@ -69,7 +70,7 @@ def _mismatch_error(folder: Path, reason: str) -> SavingError:
 
 def _load_config(folder: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_small_file(folder / CONFIG))
     except (OSError, ValueError) as error:
         raise SavingError(
             f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further."

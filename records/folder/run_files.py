@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.files import check_record, write_text
+from ...core.files import check_record, read_small_file, write_text
 from ...core.jobs import SampleGenerated
 from .filenames import NOTES, SAMPLES, TRAINING_PROMPT
 from .run_records import PromptRecord, read_prompt
@@ -34,8 +34,8 @@ def log_entry(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_note(folder: Path) -> str:
     """Read the note, or return an empty string."""
     try:
-        return (folder / NOTES).read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError):
+        return read_small_file(folder / NOTES).decode("utf-8-sig").strip()
+    except (OSError, ValueError):
         return ""
 
 
