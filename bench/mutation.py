@@ -27,7 +27,7 @@ from typing import Any
 import package
 
 TESTS = {
-    "schedulers.py": ["tests/test_schedulers.py"],
+    "schedulers.py": ["tests/test_schedulers.py", "tests/test_schedule_points.py"],
     "dementor.py": ["tests/test_dementor.py"],
     "train_utils.py": ["tests/test_train_utils.py"],
     "chunking.py": ["tests/test_chunking.py", "tests/test_dementor.py"],

@@ -7,6 +7,7 @@ from training_pro.schedulers import (
     SCHEDULES,
     ScheduleSteps,
     describe_phases,
+    find_crossed_points,
     get_schedule,
     lr_multipliers,
     schedule_problem,
@@ -55,6 +56,20 @@ def test_short_runs_have_a_rate_for_each_step(text, steps):
 
 def test_beyond_the_end_of_the_run_a_line_is_cut():
     assert rates("0:1 4e:0", 20) == [round(1 - s / 40, 6) for s in range(20)]
+
+
+def test_points_that_cross_once_epochs_are_steps_are_named():
+    plan = ScheduleSteps(10, 5)
+    assert list(find_crossed_points("cosine", plan)) == []
+    assert list(find_crossed_points("0:1 1e:1 1:0", plan)) == []
+    assert list(find_crossed_points("0:1 0.6:1 1e:0", plan)) == [
+        "the point 1e:0 is at step 5 and after 0.6:1, which is at step 6 of 10. Swap them, or move one."
+    ]
+
+
+def test_only_a_rise_is_a_rising_phase():
+    phases = get_schedule("0:0 0.2:1 0.6:1 1:0").phases(ScheduleSteps(10, 10))
+    assert [phase.rising for phase in phases] == [True, False, False]
 
 
 def test_the_description():
