@@ -107,6 +107,37 @@ def test_where_too_many_repeats_are_asked_for_it_is_the_most():
     assert fit.cutoff == 16 and 2 < fit.repeats < 10
 
 
+@pytest.mark.parametrize(
+    ("repeats", "cutoff", "repeats_seen"),
+    [(0, 288, 36.2857), (2, 288, 1.5143), (3, 64, 2.65), (4, 32, 3.6786)],
+)
+def test_the_cutoff_that_fits_sections_of_different_lengths(repeats, cutoff, repeats_seen):
+    text = "\n\n\n".join(" ".join(sentences("abcdefghij") for _ in range(n)) for n in (20, 7, 1))
+    fit = fit_cutoff([slice_words(text, cutoff=4096, dementor_repeats=repeats).units], repeats)
+    assert (fit.cutoff, round(fit.repeats, 4)) == (cutoff, repeats_seen)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "cutoff", "windows"),
+    [
+        (1, 9, "abc def ghi jkl xyz"),
+        (2, 9, "abc cde def fgh ghi ijk jkl xyz"),
+        (2, 12, "abcd cdef efgh ghij ijkl xyz"),
+        (3, 20, "abcdef cdefgh efghij ghijkl xyz"),
+    ],
+)
+def test_the_windows_of_a_number_of_repeats(repeats, cutoff, windows):
+    text = sentences("abcdefghijkl") + "\n\n\n" + sentences("xyz")
+    assert window_letters(slice_words(text, cutoff=cutoff, dementor_repeats=repeats)) == windows.split()
+
+
+def test_windows_of_sentences_of_different_lengths():
+    text = "a1 a2 a3. b1. c1 c2 c3 c4 c5. d1. e1 e2."
+    assert window_letters(slice_words(text, cutoff=6)) == ["ab", "bc", "cd", "de"]
+    text += " f1 f2 f3 f4 f5 f6 f7 f8."
+    assert window_letters(slice_words(text, cutoff=7)) == ["ab", "bcd", "cd", "de", "f", "f"]
+
+
 def test_windows_advance_evenly():
     text = " ".join(sentences("abcdefghij") for _ in range(20))
     starts = [block.first for block in slice_words(text, cutoff=60, dementor_repeats=4)]

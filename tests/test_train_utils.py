@@ -1,5 +1,6 @@
 """The arithmetic and names of a run."""
 
+import math
 import random
 from datetime import datetime
 
@@ -12,9 +13,11 @@ from training_pro.train_utils import (
     format_count,
     format_times_range,
     head_rows,
+    interval_steps,
     is_logged,
     known_columns,
     natural_key,
+    perplexity,
     plural,
     size,
     smooth_loss,
@@ -216,6 +219,8 @@ def test_the_examples_of_each_step():
     plan = StepPlan(5, 2, 2, epochs=2)
     assert [plan.examples_in_step(step) for step in (1, 2, 3, 4)] == [4, 1, 4, 1]
     assert plan.repeated_examples == 0
+    of_three_steps = StepPlan(10, 2, 2, epochs=2)
+    assert [of_three_steps.examples_in_step(step) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
 
 
 def test_examples_are_repeated_for_several_processes_only():
@@ -246,3 +251,26 @@ def test_the_steps_that_are_logged(every, first, logged):
 def test_an_interval_that_is_none_logs_each_step(every):
     """The settings of an event may come from a damaged record."""
     assert all(is_logged(step, 10, every, False) for step in range(1, 11))
+
+
+def test_the_key_of_natural_order():
+    assert natural_key("Chapter 2b") == [(0, 0, "chapter "), (1, 2, ""), (0, 0, "b")]
+    assert natural_key("7" * 1001) == [(0, 0, ""), (1, int("7" * 1000), ""), (0, 0, "")]
+
+
+@pytest.mark.parametrize(
+    ("interval", "steps", "expected"),
+    [(0, 10, 0), (0.5, 10, 5), (0.01, 10, 1), (1, 10, 1), (1.5, 10, 1), (7, 10, 7)],
+)
+def test_an_interval_in_steps_or_as_a_share(interval, steps, expected):
+    assert interval_steps(interval, steps) == expected
+
+
+def test_perplexity_is_infinite_where_a_float_overflows():
+    assert (perplexity(0), perplexity(700)) == (1, math.exp(700))
+    assert perplexity(700.5) == perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_a_column_is_kept_if_only_its_first_cell_is_known():
+    assert known_columns([["a", "b", "c"], ["1", "", "-"], ["", "", ""]]) == [("a",), ("1",), ("",)]
