@@ -93,6 +93,18 @@ def test_token_losses_have_positions_owners_and_hits(loss_fn):
     ]
 
 
+@pytest.mark.parametrize("make", [lambda head: loss.ChunkedLoss(head), lambda head: loss.FullLogitsLoss()])
+def test_a_token_that_is_the_most_probable_one_is_a_hit(make):
+    model, ids = make_model("llama").requires_grad_(False), torch.tensor([[5]])
+    for _ in range(6):
+        ids = torch.cat([ids, model(input_ids=ids).logits[:, -1:].argmax(-1)], dim=1)
+    ids[0, 4] = (ids[0, 4] + 1) % model.config.vocab_size
+    expected = (model(input_ids=ids).logits[0, :-1].argmax(-1) == ids[0, 1:]).tolist()
+    assert expected[:4] == [True, True, True, False]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert make(loss._find_head(model))(model, inputs, ids.clone()).hits.tolist() == expected
+
+
 def test_only_supervised_positions_go_through_the_head():
     model, seen = make_model("llama"), []
     batch = padded_batch(random_examples(6, 6))
@@ -134,6 +146,28 @@ def test_a_model_that_changes_its_logits_computes_all_of_them():
         loss.FullLogitsLoss,
         "this model changes its logits after its head",
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "kind"),
+    [
+        (torch.float32, 1 + 1e-6, loss.ChunkedLoss),
+        (torch.float32, 1.01, loss.FullLogitsLoss),
+        (torch.bfloat16, 1.0, loss.ChunkedLoss),
+        (torch.bfloat16, 1.3, loss.FullLogitsLoss),
+    ],
+)
+def test_half_precision_may_differ_more(dtype, change, kind):
+    model = make_model("llama").to(dtype)
+    plain = type(model).forward
+
+    def changed(**given):
+        output = plain(model, **given)
+        output.logits = output.logits.float() * change
+        return output
+
+    model.forward = changed
+    assert type(loss.choose_loss(model, PROBE_TEXTS, 0.0)[0]) is kind
 
 
 def _doubled(output):
