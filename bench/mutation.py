@@ -134,6 +134,8 @@ def _walk(tree: ast.AST) -> Iterator[Any]:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom):
+                if isinstance(child, ast.keyword) and child.arg == "strict":
+                    continue  # the guard of a zip whose sequences are equally long
                 yield child
                 yield from _walk(child)
 
@@ -157,7 +159,7 @@ def changes(node: Any) -> list[Any]:
         return [lambda: setattr(node, "op", ast.UAdd() if isinstance(node.op, ast.USub) else ast.Not())][
             : isinstance(node.op, ast.USub)
         ]
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
         return [lambda: setattr(node, "value", ast.Constant(None))]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await):
         return [lambda: None]

@@ -9,6 +9,7 @@ from training_pro.chunking import (
     EncodedText,
     SlicedText,
     SlicingRules,
+    escape_hard_cut,
     slice_blocks,
     unescape_hard_cut,
 )
@@ -105,6 +106,8 @@ def test_the_hard_cut_is_counted_and_never_tokenized():
 )
 def test_escapes_of_the_hard_cut(typed: str, meant: str):
     assert unescape_hard_cut(typed) == meant
+    assert unescape_hard_cut(escape_hard_cut(meant)) == meant
+    assert "\n" not in escape_hard_cut(meant)
 
 
 def test_blank_lines_at_the_edges_of_a_section_are_in_no_block():
