@@ -7,6 +7,8 @@ from typing import Any
 
 import gradio as gr
 
+from ...core.readable import readable
+
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
 MAX_REASON_CHARS = 200
 
@@ -30,14 +32,15 @@ def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
 
 
 class Page(gr.Blocks):  # type: ignore[misc]
-    """A page that answers a value of the wrong kind with a sentence; Gradio answers `{"error": null}`."""
+    """A page that answers a value of the wrong kind with a sentence.
+
+    Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+    """
 
     async def preprocess_data(self, *args: Any, **options: Any) -> Any:
         """Turn what a browser sent into the inputs of a handler."""
         try:
             return await super().preprocess_data(*args, **options)
-        except gr.Error:
-            raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:MAX_REASON_CHARS] or type(error).__name__
+            reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
             raise gr.Error(f"The page received a value of the wrong kind. Reload the page. ({reason})") from error

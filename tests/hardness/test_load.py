@@ -18,6 +18,7 @@ httpx = pytest.importorskip("httpx", reason="httpx sends the requests of many pa
 pytestmark = pytest.mark.timeout(0)
 GROWTH_LIMIT, SMALL_GROWTH_MEGABYTES = 1.05, 40
 PATIENCE_SECONDS = 120
+JSON = {"Content-Type": "application/json"}
 ENDLESS = 400  # epochs
 
 
@@ -61,7 +62,8 @@ class HttpPage:
         data = [changed.get(i, self.components[i]["props"].get("value")) for i in event["inputs"]]
         body = {"data": data, "fn_index": event["id"], "session_hash": self.session, "event_data": None}
         body["trigger_id"] = event["targets"][0][0]
-        (await self.client.post(f"{self.prefix}/queue/join", json=body)).raise_for_status()
+        joined = await self.client.post(f"{self.prefix}/queue/join", content=json.dumps(body), headers=JSON)
+        joined.raise_for_status()
         url, params = f"{self.prefix}/queue/data", {"session_hash": self.session}
         async with self.client.stream("GET", url, params=params) as stream:
             async for line in stream.aiter_lines():
@@ -163,3 +165,18 @@ def test_many_pages_on_one_server(server, proof, record_property, starts, follow
         assert late[1] <= early[1] + 5, uses
     with proof.case("nothing broke on the server"):
         assert server.stumbles() == []
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [[]], 1e308, True, "\udc80"], ids=repr)
+def test_a_strange_value_is_answered_with_a_sentence(server, value):
+    """Gradio's own answer is `{"error": null}`."""
+
+    async def send() -> list[dict[str, Any]]:
+        async with client_of(server) as client:
+            page = await HttpPage.open(client)
+            values = dict.fromkeys(("name", "data", "epochs", "batch_size", "overlap", "chunking"), value)
+            return await page.ask(page.event("tp-check"), **values)
+
+    end = asyncio.run(send())[-1]
+    said = json.dumps(end.get("output"))
+    assert 'error": null' not in said and len(said) > 40, end
