@@ -453,8 +453,10 @@ class LearningSettings:
         one="another name",
         fixed=True,
     )
-    adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the mean gradient.", bounds=(0, 0.9999))
-    adam_beta2: float = number(0.999, "Adam beta 2", "Decay rate of the squared gradient.", bounds=(0, 0.999999))
+    adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the average gradient.", bounds=(0, 0.9999))
+    adam_beta2: float = number(
+        0.999, "Adam beta 2", "Decay rate of the average squared gradient.", bounds=(0, 0.999999)
+    )
     adam_epsilon: float = number(
         1e-8, "Adam epsilon", "Small constant that prevents division by zero.", bounds=(1e-12, 1e-2)
     )
@@ -704,8 +706,8 @@ class ReportingSettings:
     report_to: str = choice(
         "Report to",
         "Also log the run to one or more of the services that transformers supports. Their packages must be "
-        "installed. Files go into the LoRA's folder, those of trackio and MLflow into logs. Weights & Biases and "
-        "SwanLab stay offline unless WANDB_MODE or SWANLAB_MODE says otherwise.",
+        "installed. Files go into the LoRA's folder; those from trackio and MLflow go into the logs folder. "
+        "Weights & Biases and SwanLab stay offline unless WANDB_MODE or SWANLAB_MODE says otherwise.",
         {
             "none": "None",
             "tensorboard": "TensorBoard",
