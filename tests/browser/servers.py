@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 from training_pro.hosts.tiny import make_tiny
+from training_pro.tests.browser.console_errors import unexpected_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN = ROOT / "tests" / "webui_standin" / "server.py"
@@ -25,14 +25,6 @@ TINY = "tiny"
 LEFT = "left-there"
 PATIENCE_SECONDS = 90
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-
-CLOSED_PAGE = re.compile(
-    r"Traceback \((?:(?!Traceback \().)*?in sse_stream\n(?:(?!Traceback \().)*?HTTPException: 404: Not Found\n"
-    r"(?:\nThe above exception was the direct cause of the following exception:\n\n"
-    r"Traceback \((?:(?!Traceback \().)*?RuntimeError: Caught handled exception, but response already started\.)?",
-    re.DOTALL,
-)
-"""What Gradio 6 raises in its second stream to a page that was closed during an event."""
 
 
 class Server:
@@ -79,13 +71,8 @@ class Server:
         return self._log.read_text(encoding="utf-8", errors="replace") + note
 
     def stumbles(self) -> list[str]:
-        """Unexpected errors in handlers, as the last lines of their tracebacks; gradio.Error is not one."""
-        output = CLOSED_PAGE.sub("", self.words())
-        matches = [
-            re.search(r"^[\w.]+(?:Error|Exception)\b.*", part, re.M) for part in output.split("Traceback (")[1:]
-        ]
-        errors = [match[0] for match in matches if match and not match[0].startswith("gradio.exceptions.Error")]
-        return [error for error in errors if error not in self.expected]
+        """Errors in handlers that no test caused on purpose, as the last lines of their tracebacks."""
+        return [error for error in unexpected_errors(self.words()) if error not in self.expected]
 
     def end(self) -> None:
         """Kill the process and its children."""
