@@ -17,7 +17,7 @@ REPORT = "report.html"
 NOTES = "notes.txt"
 RECALL = "recall.json"
 EVIDENCE = "evidence.json"
-RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL)
+RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE)
 """Written anew when a run is resumed; the graph is continued instead."""
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)
 

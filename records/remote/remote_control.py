@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core import dist_env
 from ...core.errors import SavingError
-from ...core.files import read_record, safe_paths, write_json
+from ...core.files import PART_SUFFIX, read_record, safe_paths, write_json
 from ...core.host import Folders
 from ...core.jobs import Job, Note, ProgressReader, RunProgress
 from .requests import REQUESTS, take_requests
@@ -27,7 +27,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     if not dist_env.is_main_process():
         yield
         return
-    take_requests(name, folders)  # what was left for a run that crashed
+    _clean_up(name, folders)  # what a crash left
     ended = threading.Event()
     thread = threading.Thread(target=_serve, args=(name, job, folders, ended), name="remote control", daemon=True)
     thread.start()
@@ -36,9 +36,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        take_requests(name, folders)
-        with suppress(OSError):
-            _progress_file(name, folders).unlink()
+        _clean_up(name, folders)
 
 
 def read_progress(name: str, folders: Folders) -> RunProgress:
@@ -57,6 +55,15 @@ def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> Non
             with suppress(OSError, SavingError):  # a full disk must not end a run
                 write_json(_progress_file(name, folders), asdict(progress))
             written, due = progress, time.monotonic() + WRITE_SECONDS
+
+
+def _clean_up(name: str, folders: Folders) -> None:
+    """Remove the requests and the progress of a run, also progress whose writing was interrupted by a kill."""
+    take_requests(name, folders)
+    progress = _progress_file(name, folders)
+    for path in (progress, progress.with_name(progress.name + PART_SUFFIX)):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _progress_file(name: str, folders: Folders) -> Path:

@@ -113,6 +113,15 @@ def test_requests_for_a_run_that_crashed_do_not_reach_the_next_one(folders):
     assert not job.control.asked(Request.STOP)
 
 
+def test_progress_whose_writing_was_killed_is_removed_by_the_next_run(folders):
+    folders.training.mkdir(parents=True, exist_ok=True)
+    for name in ("a.progress.json", "a.progress.json.part"):
+        (folders.training / name).write_text("{")
+    with hold_run_lock("a", folders), remote_control("a", Job("training", "a test"), folders):
+        pass  # too short for progress of its own
+    assert not list(folders.training.glob("a.*"))
+
+
 @pytest.mark.parametrize("damaged", ["", "{", "[]", json.dumps({"step": -3, "stage": 5, "loss": "x"})])
 def test_damaged_progress_is_no_progress(folders, damaged):
     folders.training.mkdir(parents=True, exist_ok=True)
