@@ -18,7 +18,7 @@ Trigger = Literal["start", "planned", "asked", "end"]
 POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """Something that happened, with its time."""
 
@@ -73,9 +73,12 @@ class TimeLimited(Event):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
-    """A finished step, one change of the weights: in the log, in training_graph.json and on the curve."""
+    """A finished step, one change of the weights: in the log, in training_graph.json and on the curve.
+
+    It has slots because a long run keeps tens of thousands of them.
+    """
 
     step: int
     steps: int = 0

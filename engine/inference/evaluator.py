@@ -10,7 +10,7 @@ from typing import Any
 from ...core.errors import first_line
 from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
-from ...records.report import graph_entry, read_evaluations
+from ...records.report import RunGraph, read_evaluations
 from ...train_utils import interval_steps, perplexity
 from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
@@ -28,7 +28,7 @@ class EvalScheduler:
         self,
         run_plan: RunPlan,
         evaluator: Evaluator | None,
-        graph: list[dict[str, Any]],
+        graph: RunGraph,
         job: Job,
         *,
         ends_phase: Callable[[int], bool],
@@ -86,7 +86,7 @@ class EvalScheduler:
             )
         if result is not None:
             event = self._as_event(result, step, occasion, time.monotonic() - started)
-            self._graph.append(graph_entry(event))
+            self._graph.append(event)
             self._log.append(event)
         if occasion != "end":
             self._log.append(Stage(text="Training"))

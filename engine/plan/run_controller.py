@@ -124,11 +124,11 @@ class RunController:
     def decide(
         self,
         state: StepState,
-        used: Sequence[float],
+        rates_used: Callable[[], Sequence[float]],
         evaluation: Evaluation | None,
         evaluate_at_end: Callable[[int], Evaluation | None],
     ) -> Decision:
-        """Decide what happens after a step; `used` are the learning rates of the steps so far."""
+        """Decide what happens after a step; `rates_used` returns the learning rates of the steps so far."""
         before = self.rates
         self._apply_live(state.step)
         if evaluation is not None and not evaluation.asked:
@@ -138,11 +138,8 @@ class RunController:
         if self.stopped_by and evaluation is None:
             evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
-            self._log.append(
-                PlanChanged(
-                    step=state.step, steps=self.rates.steps, rates=self.rates.all(used), why=self._replan_reason()
-                )
-            )
+            rates, why = self.rates.all(rates_used()), self._replan_reason()
+            self._log.append(PlanChanged(step=state.step, steps=self.rates.steps, rates=rates, why=why))
         stopping = self._control.asked(Request.STOP) or bool(self.stopped_by)
         self.restart = self._next_restart(over=stopping or self.is_last(state.step))
         stop = stopping or self.restart is not None

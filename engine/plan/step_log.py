@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.jobs import Step
-from ...records.report import graph_entry
+from ...records.report import RunGraph
 from ...train_utils import smooth_loss
 from .lr_plan import LrPlan
 
@@ -17,7 +17,7 @@ class StepLog:
 
     def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self._steps_per_epoch = steps_per_epoch
-        self.graph = [dict(entry) for entry in graph]
+        self.graph = RunGraph(graph)
         self.smoothed = smoothed
         self._step_start = time.monotonic()
         self._step_end: float | None = None
@@ -67,7 +67,7 @@ class StepLog:
             examples=examples,
         )
         self._step_start = self._step_end = now
-        self.graph.append(graph_entry(finished))
+        self.graph.append(finished)
         return finished
 
     def rates_used(self) -> list[float]:

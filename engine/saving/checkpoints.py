@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -60,7 +60,8 @@ class RunState:
 def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:
     """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
     temporary = folder.partial_folder / f"checkpoint-{state.step}"
-    (temporary / STATE).write_text(dump_json(asdict(state)), encoding="utf-8")
+    values = asdict(replace(state, graph=())) | {"graph": list(state.graph)}
+    (temporary / STATE).write_text(dump_json(values), encoding="utf-8")
     flush_to_disk(temporary)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)

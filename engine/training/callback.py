@@ -94,6 +94,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Record the step and decide what follows; transformers saves and stops after this call."""
         if not logs or "loss" not in logs:
             return
+        del state.log_history[:-1]  # each checkpoint would repeat all of it, and our graph has it
         step, norm = state.global_step, logs.get("grad_norm")
         progress = self.step_log.add(
             step,
@@ -147,7 +148,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         plan, clock = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
         state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps)
         decision = self.controller.decide(
-            state, self.step_log.rates_used(), evaluation, self._evaluations.evaluate_at_end
+            state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )
         control.should_training_stop |= decision.stop
         control.should_save, self._reason = decision.save is not None, decision.save or ""

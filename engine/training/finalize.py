@@ -165,7 +165,7 @@ def _write_records(
     path, graph, title = folder.path, trained.step_log.graph, _title(trained.run_plan)
     marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
     write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
-    write_record(lambda: write_json(path / GRAPH, graph), path, job.log)
+    write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
     if not (path / PARAMETERS).is_file():  # another folder, or deleted meanwhile
         settings = files.as_file(trained.run_plan.settings)
         write_record(lambda: write_json(path / PARAMETERS, settings), path, job.log)

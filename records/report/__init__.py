@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import curve_png, svg
 from .curve_svg import Mark, draw_curve, steps_per_epoch
-from .graph_file import best_evaluation, graph_entry, read_evaluations, read_steps
+from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations, read_steps
 from .late_report import write_missing_report
 from .recall_strip import draw_recall_strip
 from .report import ReportData, render_report
@@ -14,6 +14,7 @@ from .verdict import judge_run, read_verdict
 __all__ = [
     "Mark",
     "ReportData",
+    "RunGraph",
     "best_evaluation",
     "curve_png",
     "draw_curve",

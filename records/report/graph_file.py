@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ...core.jobs import EvaluationDone, Step
 
 BestBy = Literal["loss", "accuracy"]
 GraphEntry = Mapping[str, Any]
+
+
+class RunGraph(Sequence[GraphEntry]):
+    """The graph of a run in progress. Steps are kept as events, which the event log has anyway."""
+
+    def __init__(self, earlier: Iterable[GraphEntry] = ()) -> None:
+        """`earlier` are the entries of a resumed run."""
+        self._items: list[GraphEntry | Step | EvaluationDone] = [*earlier]
+
+    def append(self, event: Step | EvaluationDone) -> None:
+        self._items.append(event)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> GraphEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[GraphEntry]: ...
+    def __getitem__(self, index: int | slice) -> GraphEntry | Sequence[GraphEntry]:
+        if isinstance(index, slice):
+            return [_as_entry(item) for item in self._items[index]]
+        return _as_entry(self._items[index])
+
+
+def _as_entry(item: GraphEntry | Step | EvaluationDone) -> GraphEntry:
+    return graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item
 
 
 def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:

@@ -100,6 +100,15 @@ def test_saving_changes_nothing_about_the_run(place, whole):
     assert place.weights("busy") == weights(whole)
 
 
+def test_a_checkpoint_repeats_nothing_of_the_log_of_the_steps(place):
+    place.train(save_every=2)
+    checkpoints = loras.resumable_checkpoints(place.lora())
+    assert checkpoints
+    for checkpoint in checkpoints:
+        state = json.loads((checkpoint.folder / "trainer_state.json").read_text(encoding="utf-8"))
+        assert [entry["step"] for entry in state["log_history"]] == [checkpoint.step]
+
+
 def test_checkpoints_every_n_steps(place):
     job = Job("training", "a test")
     place.train(job=job, save_every=3, save_each_epoch=False, **LONG)

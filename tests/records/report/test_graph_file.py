@@ -10,6 +10,7 @@ import pytest
 from training_pro.core.files.atomic_files import write_json
 from training_pro.core.jobs.events import EvaluationDone, Step
 from training_pro.records.report.graph_file import (
+    RunGraph,
     best_evaluation,
     graph_entry,
     read_evaluations,
@@ -37,6 +38,18 @@ def test_written_and_read_back(tmp_path):
     assert math.isnan(second.loss)
     assert [(step.step, step.loss, step.smoothed) for step in read_steps(loaded)] == [(4, 3.0, 3.0)]
     assert read_evaluations(graph, "mark") and read_evaluations(graph, "another") == []
+
+
+def test_the_graph_of_a_run_in_progress_reads_like_the_list_that_is_written():
+    earlier = [{"current_steps": 3, "loss": 3.0, "from_another_version": True}]
+    graph = RunGraph(earlier)
+    events = [evaluation(4, 2.0), evaluation(8, 1.5)]
+    for event in events:
+        graph.append(event)
+    written = [*earlier, *map(graph_entry, events)]
+    assert list(graph) == written and len(graph) == 3
+    assert graph[-1] == written[-1] and graph[1:] == written[1:] and graph[5:] == []
+    assert RunGraph(graph)[:] == written
 
 
 def test_a_step_is_written_with_its_keys_and_read_back():
