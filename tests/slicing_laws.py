@@ -90,6 +90,7 @@ def random_rules(seed: int, bos: int | None, eos: int | None) -> SlicingRules:
 def assert_laws(sliced: SlicedText, encoder: Encoder) -> None:
     blocks = list(sliced)
     assert [sliced[number] for number in range(len(sliced))] == blocks
+    assert list(zip(sliced.starts, sliced.ends, strict=True)) == [(block.start, block.end) for block in blocks]
     for block in blocks:
         ids = sliced.ids_of(block)
         assert len(ids) == block.tokens <= sliced.rules.cutoff
@@ -182,6 +183,12 @@ def _encode_bytes(text: str) -> EncodedText:
     places = [(position, byte) for position, letter in enumerate(text) for byte in letter.encode()]
     starts = np.array([position for position, _ in places], np.int64)
     return EncodedText(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
+
+
+def find_lines(text: str, sections: Sections) -> UnitBounds:
+    """A simple finder of lines, with the sentences inside them."""
+    lines = np.array([match.end() for match in re.finditer(r"\n+", text)], np.int64)
+    return UnitBounds(lines, find_stops(text, sections).ends, np.zeros(len(sections), bool))
 
 
 def find_stops(text: str, sections: Sections) -> UnitBounds:

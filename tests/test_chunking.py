@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from itertools import product
+
 import numpy as np
 import pytest
 from training_pro.chunking import (
@@ -11,6 +15,7 @@ from training_pro.chunking import (
     SlicingRules,
     escape_hard_cut,
     slice_blocks,
+    split_section,
     unescape_hard_cut,
 )
 from training_pro.data.text.slicing import slice_text
@@ -20,6 +25,7 @@ from training_pro.tests.slicing_laws import (
     assert_laws,
     encode_bytes,
     encode_words,
+    find_lines,
     find_stops,
     random_rules,
     random_text,
@@ -232,6 +238,36 @@ def test_same_input_same_output():
     first, second = (slice_text(random_text(7), encode_bytes, random_rules(7, BOS, EOS)) for _ in range(2))
     assert list(first) == list(second)
     assert all((first.ids_of(block) == second.ids_of(block)).all() for block in first)
+
+
+def blocks_of_seed(seed: int) -> str:
+    """The blocks of a random text by random rules, without the rules for sentences, as a short digest."""
+    text, rules = random_text(seed, words=400), random_rules(seed, BOS, EOS)
+    digest = hashlib.sha256()
+    for encoder, find in product((encode_words, encode_bytes), (find_stops, find_lines)):
+        digest.update(repr(list(slice_blocks(text, encoder, rules, find))).encode())
+    return digest.hexdigest()[:12]
+
+
+def test_the_blocks_are_those_of_earlier_versions():
+    """A run resumes only with the same blocks, so a change here ends every unfinished run."""
+    earlier = json.loads((ROOT / "tests" / "fixtures" / "blocks.json").read_text(encoding="utf-8"))
+    assert {seed: blocks_of_seed(int(seed)) for seed in earlier} == earlier
+
+
+@pytest.mark.parametrize("letters", [PIECE_CHARS, PIECE_CHARS + 1])
+def test_a_section_goes_to_the_tokenizer_in_one_piece_if_it_is_short_enough(letters: int):
+    assert len(list(split_section("x" * letters, 0, letters))) == (1 if letters == PIECE_CHARS else 2)
+
+
+def test_a_piece_never_begins_with_the_space_that_the_section_begins_with():
+    text = " " + "x" * PIECE_CHARS
+    assert list(split_section(text, 0, len(text))) == [(0, PIECE_CHARS), (PIECE_CHARS, len(text))]
+
+
+def test_at_most_half_a_piece_is_given_up_for_one_long_sign():
+    text = "e" + "\u0301" * 2 * PIECE_CHARS
+    assert next(iter(split_section(text, 0, len(text)))) == (0, PIECE_CHARS // 2)
 
 
 def test_a_megabyte_in_one_line_without_a_space():

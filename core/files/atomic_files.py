@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -164,6 +164,14 @@ def write_json(path: Path, value: Any) -> None:
 def dump_json(value: Any, *, indent: int | None = None) -> str:
     """Dump valid JSON: NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+
+
+def dump_with_list(values: Mapping[str, Any], key: str, items: Iterable[Any]) -> Iterator[str]:
+    """Dump a JSON object with a long list as its last value, piece by piece, so that no copy takes memory."""
+    yield f"{dump_json(values)[:-1]}, {json.dumps(key)}: ["
+    for number, item in enumerate(items):
+        yield f"{', ' if number else ''}{dump_json(item)}"
+    yield "]}"
 
 
 def _finite(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...core.errors import DataError
@@ -15,18 +15,32 @@ TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
 FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
+STOPS = '.!?…:;"”’»)]♪'
 UNSPACED = re.compile(r"[\u2e80-\uffee]")  # letters that are written without spaces between words
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
 def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
-    """A line for each subtitle, or for each speaker in it."""
+    """A line for each subtitle, or for each speaker in it; subtitles that divide a sentence share a line."""
     text, notes = text_files.read_text(path, name)
     if not any(map(TIME.match, text.split("\n"))):
         raise DataError(
-            f"{name} has no timestamps, so it is not a subtitle file. If it is text, rename it to .txt."
+            f"{name} has no timestamps, so it is not a subtitle file. If it is plain text, rename it to end in "
+            ".txt."
         )
-    return [Paragraph(line, line=True) for line in _speech_lines(text)], notes
+    return [Paragraph(line, line=True) for line in _join_divided(_speech_lines(text))], notes
+
+
+def _join_divided(speech: Iterable[str]) -> Iterator[str]:
+    """Join a line with the next one if it has no stop at its end and the next one begins with a small letter."""
+    parts: list[str] = []
+    for line in speech:
+        if parts and not (line[0].islower() and parts[-1][-1] not in STOPS):
+            yield " ".join(parts)
+            parts = []
+        parts.append(line)
+    if parts:
+        yield " ".join(parts)
 
 
 def _speech_lines(text: str) -> Iterator[str]:

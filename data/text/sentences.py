@@ -40,6 +40,7 @@ SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian
 }
 BRACKETS = ("[", "(")
 TITLE_CLOSERS = ("》", "〉")
+CODE = "`"
 CONTINUATIONS = frozenset(",;:.!?)…")
 OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
 CLOSERS = r"`_*\"'”’»›)\]}」』】）》〉“‘«‹"
@@ -51,6 +52,7 @@ STOP = re.compile(
     rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|[\u2009\u200a\u202f][’”]|\[\d+\])*)"
     rf"(?=(\s*)((?:[{re.escape(OPENERS)}]\s?)*)(\S?))"
 )
+LAST_STOP = re.compile(rf"[{SPACED_STOPS}{UNSPACED}][{CLOSERS}]*\s*$")
 UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
@@ -59,9 +61,14 @@ LETTER = re.compile(r"[^\W\d_]")
 ELISION = re.compile(r".*['’]")
 INITIALS = re.compile(r"(?:[^\W\d_][.\-]{1,2})*[^\W\d_]")
 NUMBERING = re.compile(r"\d{1,3}|[ivxlc]+")
+ROMAN = r"c?(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+ROMAN_NUMBER = re.compile(  # a single letter needs a number after it
+    rf"(?!\w\b){ROMAN}(?<=[ivxlc])\b(?!['’])|{ROMAN}(?<=[ivxlc])\.?\s*\d", re.IGNORECASE
+)
 DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
-TWO_WORDS = re.compile(r"([^\W\d_]+)(?:\s+([^\W\d_]+))?")
+FOUR_WORDS = re.compile(r"[^\W\d_]+(?:\.?\s+[^\W\d_]+){0,3}")
+ADVERBS = frozenset(("almost", "then", "only", "again"))
 
 
 class Lines(NamedTuple):
@@ -149,7 +156,8 @@ def _line_ends(lines: Lines) -> Ints:
     _, width, prose = find_wrapped(lines)
     full = lines.lengths > width - RAGGED_CHARS
     follows = ~lines.item[1:] & ~lines.blank[1:]
-    continued = prose[:-1] & (full[:-1] | lines.small[1:]) & follows
+    small = lines.small[1:] & ~(lines.blank & _last_filled(lines, _stopped(lines)))[:-1]
+    continued = prose[:-1] & (full[:-1] | small) & follows
     breaks = lines.small[1:] | _breaks_before_names(lines)
     broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & breaks & follows)
     continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
@@ -170,11 +178,21 @@ def _blank_lines_inside_sentences(lines: Lines) -> Flags:
 
     Where many do, the text has no capitals or no stops.
     """
-    number = np.arange(len(lines.texts))
-    before = np.maximum.accumulate(np.where(lines.blank, 0, number))[:-1]
     paragraphs = lines.blank[:-1] & ~lines.blank[1:]
-    inside = paragraphs & lines.small[1:] & ~lines.item[1:] & _unfinished(lines)[before]
+    inside = paragraphs & lines.small[1:] & ~lines.item[1:] & _last_filled(lines, _unfinished(lines))[:-1]
     return inside & (inside.sum() <= MAX_DIVIDED * paragraphs.sum())
+
+
+def _last_filled(lines: Lines, flags: Flags) -> Flags:
+    """For each line the flag of the last line up to it that is not blank."""
+    number = np.arange(len(lines.texts))
+    last: Flags = flags[np.maximum.accumulate(np.where(lines.blank, 0, number))]
+    return last
+
+
+def _stopped(lines: Lines) -> Flags:
+    """Which lines end with a stop, in quotes or brackets or not."""
+    return np.array([LAST_STOP.search(line) is not None for line in lines.texts])
 
 
 def _unfinished(lines: Lines) -> Flags:
@@ -233,7 +251,12 @@ def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
     if following in CONTINUATIONS or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
         return 0
-    if following.islower() and (closers or more_marks or not _is_lowercase(text, last, stop.start())):
+    is_code = CODE in openers  # `a_name` may begin a sentence
+    if (
+        following.islower()
+        and not is_code
+        and (closers or more_marks or not _is_lowercase(text, last, stop.start()))
+    ):
         return 0
     if mark == "." and not more_marks:
         if _is_abbreviation(text, stop):
@@ -252,8 +275,14 @@ def _is_own_stop(text: str, stop: re.Match[str]) -> bool:
 
 def _is_lowercase(text: str, last: int, place: int) -> bool:
     """Whether the sentence itself began with a lowercase letter, as in texts without capitals."""
-    start = text.rfind("\n", max(last, place - LOOK_BACK), place) + 1 or last
-    letter = LETTER.search(text, start, place) if place - start < LOOK_BACK else None
+    lowest = max(last, place - LOOK_BACK)
+    start = text.rfind("\n", lowest, place) + 1 or last
+    while start > lowest:  # the line before may be wrapped, so that the sentence began in it
+        line_above = text.rfind("\n", lowest, start - 1) + 1
+        if line_above and start - 1 - line_above < NARROW_LINE:
+            break
+        start = line_above or lowest
+    letter = LETTER.search(text, start, place) if place - start <= LOOK_BACK else None
     return letter is not None and letter[0].islower()
 
 
@@ -265,7 +294,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
         return False
     word = words[-1].lstrip(OPENERS)
     lowercase = word.lower()
-    if NUMBERING.fullmatch(lowercase) and _is_heading(text, place):
+    if NUMBERING.fullmatch(lowercase) and (_is_heading(text, place) or _is_chapter_and_verse(stop, words)):
         return True
     if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in languages.abbreviations:
         return lowercase.endswith(languages.suffixes)
@@ -279,7 +308,9 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
 def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
     languages = _languages()
     word = ELISION.sub("", word)  # l'ing. is ing.
-    if word in languages.never or (word in languages.number and stop[6].isdigit()):
+    if word in languages.never:
+        return True
+    if word in languages.number and (stop[6].isdigit() or ROMAN_NUMBER.match(text, stop.end(5))):
         return True
     return word in languages.either and not _is_starter(text, stop, ())
 
@@ -315,6 +346,11 @@ def _is_heading(text: str, place: int) -> bool:
     return len(line) == 2 and line[0].lower() in _languages().headings
 
 
+def _is_chapter_and_verse(stop: re.Match[str], words: list[str]) -> bool:
+    """`Psal. ix. 4`: a Roman number between an abbreviation and a number."""
+    return words[-1].isalpha() and stop[6].isdigit() and len(words) > 1 and words[-2].endswith(".")
+
+
 def _begins_line(text: str, place: int) -> bool:
     """Whether only spaces stand before a place in its line."""
     return not _line_before(text, place).strip()
@@ -346,9 +382,12 @@ def _is_pause(text: str, stop: re.Match[str]) -> bool:
 
 
 def _is_attribution(text: str, place: int) -> bool:
-    """`asked Mary` or `Mary asked` after a quoted question."""
-    words = TWO_WORDS.match(text, place)
-    return words is not None and not _languages().speech.isdisjoint(words.groups())
+    """`asked Mary`, `Mary asked` or `old Mrs. Hill almost angrily asked` after a quoted question."""
+    match = FOUR_WORDS.match(text, place)
+    words = match[0].replace(".", "").split() if match else []
+    verb = next((number for number, word in enumerate(words) if word in _languages().speech), len(words))
+    between = words[1:verb]
+    return verb < len(words) and all(w.endswith("ly") or w in ADVERBS or w[0].isupper() for w in between)
 
 
 def _spaced_ends(text: str) -> Iterator[int]:

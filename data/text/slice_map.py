@@ -13,7 +13,7 @@ from ...train_utils import format_count, plural
 
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
-LOST_REASON = "the tokenizer drops them, or one has more tokens than a block"
+LOST_REASON = "the tokenizer drops them, or one of them has more tokens than a block"
 
 
 class Bar(NamedTuple):
@@ -88,7 +88,7 @@ class SliceMap:
 def describe_ends(by_lines: int, parts: int) -> str:
     """The kind of unit at which blocks end, by the number of parts with lines as units."""
     if 0 < by_lines < parts:
-        return f"sentences, in {by_lines} of {parts} sections at lines"
+        return f"sentences (at lines in {by_lines} of {parts} sections)"
     return "lines" if by_lines else "sentences"
 
 

@@ -41,7 +41,8 @@ def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -
     ends: Ints = np.concatenate([np.zeros(0, np.int64), *(sentence_ends for sentence_ends, _ in results)])
     if not by_lines.any():
         return UnitBounds(ends, ends[:0], by_lines)
-    lines = np.concatenate([stats.ends[~stats.full | (block_ends == "lines")] for _, stats in results if stats])
+    are_all = block_ends == "lines"
+    lines = np.concatenate([s.ends[~(s.full | s.divided) | are_all] for _, s in results if s])
     lines, inner = _places_by_lines(lines, sections, by_lines), _places_by_lines(ends, sections, by_lines)
     return UnitBounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
 
@@ -53,6 +54,7 @@ class LineStats(NamedTuple):
     at: Ints  # where the characters of the line end
     open: Flags  # no stop at its end, though the next word would have fit
     full: Flags  # no stop at its end, and the next word did not fit
+    divided: Flags  # no stop at its end, and the next line is indented further
     tagged: Flags  # begins with a speaker or a time
     stops: Ints  # without the line ends after them
 
@@ -78,7 +80,9 @@ def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
     if len(ends):
         stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
     full = ~stopped & _find_full_lines(lines, continued)[non_blank]
-    return LineStats(ends + start, own_ends + start, ~stopped & ~full, full, tagged[non_blank], stops + start)
+    divided = ~stopped & _find_divided(lines)[non_blank]
+    places = (ends + start, own_ends + start)
+    return LineStats(*places, ~stopped & ~full, full, divided, tagged[non_blank], stops + start)
 
 
 def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
@@ -92,6 +96,14 @@ def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
     full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
     wrapped: Flags = np.bincount(group, full) >= WRAPPED_SHARE * np.bincount(group, continued)
     return full & wrapped[group]
+
+
+def _find_divided(lines: sentences.Lines) -> Flags:
+    """Lines that go on in the next one, which is indented further, as long lines of verse and scripts do."""
+    begins = [line.lstrip() for line in lines.texts]
+    indents = lines.lengths - np.array([len(line) for line in begins])
+    small = np.array([line[:1].islower() for line in begins])
+    return ~lines.blank & np.append(small[1:] & (indents[1:] > indents[:-1]), False)
 
 
 def is_tagged(line: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,11 @@ def test_a_folder_that_cannot_be_looked_into_is_an_error(tmp_path):
 def test_a_full_disk_is_known_in_the_words_of_a_library(tmp_path, said):
     assert is_disk_full(OSError(f"I/O error: {said}"), tmp_path)
     assert not is_disk_full(OSError("I/O error: Access is denied. (os error 5)"), tmp_path)
+
+
+@pytest.mark.parametrize("items", [[], [{"loss": 1.5}], [{"loss": math.nan, "name": "Zoë"}, {"loss": None}]])
+def test_a_long_list_is_dumped_piece_by_piece_like_the_whole(items):
+    pieces = list(atomic_files.dump_with_list({"step": 3, "rates": {"a": math.inf}}, "graph", iter(items)))
+    whole = atomic_files.dump_json({"step": 3, "rates": {"a": math.inf}, "graph": items})
+    assert "".join(pieces) == whole
+    assert len(pieces) == len(items) + 2 and json.loads(whole)["step"] == 3

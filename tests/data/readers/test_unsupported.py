@@ -99,20 +99,23 @@ def test_an_open_document(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b"no archive"), "is not a complete OpenDocument text"),
-        (lambda path: path.write_bytes(b""), "is not a complete OpenDocument text"),
-        (lambda path: path.write_bytes(write_odt(path).read_bytes()[:300]), "is not a complete OpenDocument text"),
-        (lambda path: write_odt(path, "<text:p>unclosed"), "is not a complete OpenDocument text"),
+        (lambda path: path.write_bytes(b"no archive"), "is not a valid OpenDocument text document"),
+        (lambda path: path.write_bytes(b""), "is not a valid OpenDocument text document"),
+        (
+            lambda path: path.write_bytes(write_odt(path).read_bytes()[:300]),
+            "is not a valid OpenDocument text document",
+        ),
+        (lambda path: write_odt(path, "<text:p>unclosed"), "is not a valid OpenDocument text document"),
         (
             lambda path: write_odt(path, "<text:section>" * 5000 + "</text:section>" * 5000),
-            "is not a complete OpenDocument text",
+            "is not a valid OpenDocument text document",
         ),
         (lambda path: write_odt(path, ""), "without any text"),
         (
             lambda path: write_odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}),
             "is protected by a password",
         ),
-        (lambda path: zipfile.ZipFile(path, "w").close(), "is not a complete OpenDocument text"),
+        (lambda path: zipfile.ZipFile(path, "w").close(), "is not a valid OpenDocument text document"),
     ],
 )
 def test_broken_open_documents(tmp_path, make, message):
@@ -137,14 +140,14 @@ def test_subtitles(tmp_path):
     assert read_text(tmp_path / "c.srt", SRT.replace("\n\n", "\n")) == read_text(tmp_path / "a.srt")
     assert (
         read_text(tmp_path / "a.vtt", VTT)
-        == "Anna: Where is the boat & the crew?\nGone at nine\nand nobody said a word"
+        == "Anna: Where is the boat & the crew?\nGone at nine and nobody said a word"
     )
     assert read_text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
 
 
 def test_a_file_without_times_is_no_subtitles(tmp_path):
     (tmp_path / "a.srt").write_text("Only some words.")
-    with pytest.raises(DataError, match=r"a\.srt has no timestamps, .* rename it to \.txt"):
+    with pytest.raises(DataError, match=r"a\.srt has no timestamps, .* rename it to end in \.txt"):
         load.read_texts(tmp_path / "a.srt")
 
 
@@ -169,9 +172,9 @@ def folders(tmp_path):
 
 def test_unsupported_files_are_named_with_what_to_do(folders):
     assert unsupported.describe_unsupported(folders.datasets) == (
-        "Not supported: a.rtf (save it as .docx or .odt, or its text as .txt); b.AZW3 (convert it to "
-        ".epub, for example with Calibre); book/two.doc (save it as .docx or .odt, or its text as "
-        ".txt); log (if it is plain text, rename it to end in .txt)."
+        "These files are not supported: a.rtf (save it as .docx or .odt, or save its text as .txt); "
+        "b.AZW3 (convert it to .epub, for example with Calibre); book/two.doc (save it as .docx or "
+        ".odt, or save its text as .txt); log (if it is plain text, rename it to end in .txt)."
     )
     for number in range(9):
         (folders.datasets / f"c{number}.zip").write_text("")
@@ -181,7 +184,7 @@ def test_unsupported_files_are_named_with_what_to_do(folders):
 
 @pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc"])
 def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
-    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not supported\. To train on it, "):
+    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not supported\. To train on this file, "):
         dataset_index.find_datasets([name], folders)
     with pytest.raises(DataError, match="files are not supported"):
         load.read_texts(folders.datasets / name)
@@ -189,9 +192,11 @@ def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
 
 def test_a_dump_of_a_database_is_named_with_what_to_do(folders):
     (folders.datasets / "dump.sql").write_text("INSERT INTO chats VALUES (1, 'Hi');")
-    remedy = "import it into a database and save that as .sqlite, or save the table as .csv"
+    remedy = "import it into a database and save the database as .sqlite, or save the table as .csv"
     assert f"dump.sql ({remedy})" in unsupported.describe_unsupported(folders.datasets)
-    with pytest.raises(DataError, match=rf"dump\.sql: \.sql files are not supported\. To train on it, {remedy}\."):
+    with pytest.raises(
+        DataError, match=rf"dump\.sql: \.sql files are not supported\. To train on this file, {remedy}\."
+    ):
         dataset_index.find_datasets(["dump.sql"], folders)
 
 
@@ -202,11 +207,14 @@ def test_plain_text_with_another_suffix_is_read_when_asked_for(folders):
 
 def test_a_folder_of_unsupported_files_names_them(folders):
     (folders.datasets / "book" / "one.txt").unlink()
-    with pytest.raises(DataError, match=r"Not supported: two\.doc \(save it as \.docx"):
+    with pytest.raises(DataError, match=r"This file is not supported: two\.doc \(save it as \.docx"):
         load.read_texts(folders.datasets / "book")
 
 
 def test_check_names_the_unsupported_files_of_a_folder(tmp_path):
     files = {"book/one.txt": "Some words. And more of them.", "book/two.doc": "x"}
     data = rowing.prepare_rows(tmp_path, family("ChatML"), files, data=["book"])
-    assert "book/: not supported: two.doc (save it as .docx or .odt, or its text as .txt)." in data.report.advice
+    assert (
+        "In book/, this file is not supported: two.doc (save it as .docx or .odt, or save its text as .txt)."
+        in data.report.advice
+    )

@@ -184,6 +184,20 @@ def test_wrapped_paragraphs_among_lines_stay_whole():
     )
 
 
+def test_a_line_of_verse_that_goes_on_further_in_stays_whole():
+    lines = [
+        "  I exultant to be ready for them will now shake out carols stronger\n"
+        "      and haughtier than have ever yet been heard upon earth,\n",
+        "  I will make the songs of passion to give them their way,\n",
+        "      And a line that only begins further in,\n",
+        "  And a last one\n",
+    ]
+    text = "".join(lines * 6)
+    unit_bounds = find_bounds(text, find_sections(text, ""))
+    assert unit_bounds.by_lines.all()
+    assert split_at(text, unit_bounds.ends) == lines * 6
+
+
 def split_at(text: str, ends) -> list[str]:
     places = [0, *ends.tolist()]
     return [text[a:b] for a, b in pairwise(places)]
@@ -211,7 +225,7 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     arguments = (place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks end at lines; each line is seen" in report
-    assert "Sections that look like verse, a script or a chat log: blocks end at their lines" in report
+    assert "Some sections look like verse, a script or a chat log, so their blocks end at lines" in report
     assert "blocks end at sentences; each sentence is seen" in report
     report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
     assert "blocks end at sentences" in report and "To change this" not in report
@@ -221,7 +235,7 @@ def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
     slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.ends == "sentences, in 1 of 2 sections at lines"
+    assert slice_map.ends == "sentences (at lines in 1 of 2 sections)"
 
 
 @pytest.mark.parametrize(
