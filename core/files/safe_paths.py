@@ -36,7 +36,7 @@ def child(
     path = folder / name
     if not follow_links and leads_out(path):
         raise refusal(
-            f"{what}: {quote(name)} is a link to a place outside of {folder}. Put the file or folder itself there."
+            f"{what}: {quote(name)} is a link to a place outside {folder}. Put the file or folder itself there."
         )
     return path
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from safetensors import SafetensorError
 
 from ...core.errors import SavingError
-from ...core.files import Count, check_record, dump_json, flush_to_disk, move_new_folder, read_record
+from ...core.files import Count, check_record, dump_with_list, flush_to_disk, move_new_folder, read_record
 from ...core.jobs import RecallMeasured
 from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
 from ...settings import presets
@@ -60,8 +60,10 @@ class RunState:
 def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:
     """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
     temporary = folder.partial_folder / f"checkpoint-{state.step}"
-    values = asdict(replace(state, graph=())) | {"graph": list(state.graph)}
-    (temporary / STATE).write_text(dump_json(values), encoding="utf-8")
+    values = asdict(replace(state, graph=()))
+    del values["graph"]  # the longest part, which is written entry by entry
+    with (temporary / STATE).open("w", encoding="utf-8") as file:
+        file.writelines(dump_with_list(values, "graph", state.graph))
     flush_to_disk(temporary)
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -87,14 +89,14 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
     earlier = earlier_settings(run.folder, state)
     changed = [
-        f"{key} ({_data_changes(run)})" if key == DATA_KEY else f"{key} ({earlier.get(key)} then, {value} now)"
+        f"{key} ({_data_changes(run)})" if key == DATA_KEY else f"{key} (was {earlier.get(key)}, is now {value})"
         for key, value in run.unchangeable().items()
         if earlier.get(key) != value
     ]
     if changed:
         raise SavingError(
-            f"The run can't resume from {checkpoint.name}: these have changed: {', '.join(changed)}. "
-            "Restore them, or start a new run."
+            f"The run can't resume from {checkpoint.name}, because something has changed: {', '.join(changed)}. "
+            "Undo these changes, or start a new run."
         )
 
 
@@ -112,7 +114,7 @@ def _data_changes(run: RunPlan) -> str:
         if SETTINGS[key].section in DATA_SECTIONS and key in earlier
     ]
     changes = [
-        f"{SETTINGS[key].label} {earlier[key]} then, {current[key]} now"
+        f"{SETTINGS[key].label} was {earlier[key]}, is now {current[key]}"
         for key in different
         if key not in RUN_KEYS
     ]
