@@ -28,7 +28,7 @@ import package
 
 TESTS = {
     "schedulers.py": ["tests/test_schedulers.py", "tests/test_schedule_points.py"],
-    "dementor.py": ["tests/test_dementor.py"],
+    "dementor.py": ["tests/test_dementor.py", "tests/test_chunking.py"],
     "train_utils.py": ["tests/test_train_utils.py"],
     "chunking.py": ["tests/test_chunking.py", "tests/test_dementor.py"],
     "engine/compute/loss.py": ["tests/engine/compute/test_loss.py"],

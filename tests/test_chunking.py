@@ -19,6 +19,7 @@ from training_pro.chunking import (
     unescape_hard_cut,
 )
 from training_pro.data.text.slicing import slice_text
+from training_pro.dementor import slice_windows
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.slicing_laws import (
     ODD_TEXTS,
@@ -145,6 +146,15 @@ def test_a_character_that_no_block_can_hold_is_counted_as_lost():
     assert (len(result), result.lost) == (0, 1)
 
 
+def test_a_section_that_the_tokenizer_drops_takes_nothing_from_its_neighbors():
+    def without_snow(pieces):
+        return encode_words([piece.replace("☃", "") for piece in pieces])
+
+    result = slice_blocks("One.\n\n\n☃\n\n\nTwo.", without_snow, SlicingRules(cutoff=16), find_stops)
+    assert block_texts(result) == ["One.", "Two."]
+    assert result.lost == 1
+
+
 def test_a_section_whose_last_character_no_block_can_hold_still_ends():
     def heavy_at_the_end(pieces):
         """One id per letter, and forty for the last one."""
@@ -244,8 +254,9 @@ def blocks_of_seed(seed: int) -> str:
     """The blocks of a random text by random rules, without the rules for sentences, as a short digest."""
     text, rules = random_text(seed, words=400), random_rules(seed, BOS, EOS)
     digest = hashlib.sha256()
-    for encoder, find in product((encode_words, encode_bytes), (find_stops, find_lines)):
-        digest.update(repr(list(slice_blocks(text, encoder, rules, find))).encode())
+    slicers = (slice_blocks, slice_windows)
+    for encoder, find, slicer in product((encode_words, encode_bytes), (find_stops, find_lines), slicers):
+        digest.update(repr(list(slicer(text, encoder, rules, find))).encode())
     return digest.hexdigest()[:12]
 
 
@@ -263,6 +274,7 @@ def test_a_section_goes_to_the_tokenizer_in_one_piece_if_it_is_short_enough(lett
 def test_a_piece_never_begins_with_the_space_that_the_section_begins_with():
     text = " " + "x" * PIECE_CHARS
     assert list(split_section(text, 0, len(text))) == [(0, PIECE_CHARS), (PIECE_CHARS, len(text))]
+    assert next(iter(split_section(f"x{text}", 0, len(text) + 1))) == (0, 1)
 
 
 def test_at_most_half_a_piece_is_given_up_for_one_long_sign():
