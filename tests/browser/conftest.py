@@ -35,30 +35,32 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens pages. Afterwards a running run is stopped, and errors of pages and servers fail the test."""
     from training_pro.tests.browser import driver, servers
 
-    pages: list[driver.TrainingPage] = []
+    opened: list[tuple[driver.TrainingPage, servers.Server]] = []
     checked_servers: list[servers.Server] = []
 
     def open_one(server: Any, *, width: int = 1200, whole: bool = True, **options: Any) -> driver.TrainingPage:
         """Open a page. `whole` waits for the form of our tab; `url` is another address of the server."""
-        pages.append(driver.new_page(browser, width))
+        page = driver.new_page(browser, width)
+        opened.append((page, server))
         options = {"url": server.url, **options}
         if not whole:
-            return pages[-1].open(**options)
+            return page.open(**options)
         checked_servers.append(server)
         for _ in range(2):  # a page that was just closed may still write its form
             server.leave_form()
             with contextlib.suppress(AssertionError):
-                return pages[-1].open(left=servers.LEFT, patience=20, **options)
+                return page.open(left=servers.LEFT, patience=20, **options)
         server.leave_form()
-        return pages[-1].open(left=servers.LEFT, **options)
+        return page.open(left=servers.LEFT, **options)
 
     yield open_one
-    open_pages = [page for page in pages if not page.closed]
-    if open_pages and open_pages[0].has("stop"):
-        open_pages[0].end_run()
-    for page in open_pages:
+    open_pages = [(page, server) for page, server in opened if not page.closed]
+    followed = [page for page, server in open_pages if server in servers.Server.running]
+    if followed and followed[0].has("stop"):
+        followed[0].end_run()
+    for page, _ in open_pages:
         page.close()
-    assert [error for page in pages for error in page.errors] == []
+    assert [error for page, _ in opened for error in page.errors] == []
     assert [error_line for server in checked_servers for error_line in server.stumbles()] == []
 
 

@@ -54,7 +54,7 @@ def test_a_failed_check_removes_the_previous_report(webui, page):
         text = page.wait_for_words("answer", "Check failed")
     finally:
         webui.tell("module.html = unbroken")
-    assert text.strip() == f"Check failed: {BROKEN}. The console has the details."
+    assert text.strip() == f"Check failed: {BROKEN}. See the console for details."
     assert BROKEN in webui.words()
     assert page.check().startswith("Check: ready")
 

@@ -44,7 +44,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     page.press("evaluate")
     page.wait_for_words("run", "validation loss, step")
     page.press("halve")
-    page.wait_for_words("run", "learning rate times 0.5")
+    page.wait_for_words("run", "learning rate multiplied by 0.5")
     before = planned_steps(page)
     page.press("extend")
     page.wait_for(lambda: planned_steps(page) > before, "more steps are planned")
@@ -108,7 +108,7 @@ def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_pat
     with servers.demo(tmp_path) as server:
         assert server.started_after < SECOND_START_SECONDS
         page = open_page(server)
-        page.wait_for_words("unfinished", "night stopped unexpectedly", "You can resume it")
+        page.wait_for_words("unfinished", "night stopped unexpectedly", "If you resume it")
         page.press("go on unfinished")
         curve = page.wait_for_curve(after=before.last)
         assert curve.first == 1
