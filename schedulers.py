@@ -94,8 +94,8 @@ def _hold_then_cosine(plan: ScheduleSteps, hold_end: int) -> list[Phase]:
     warmup_end = _warmup_end(plan, hold_end)
     return _with_warmup(
         plan,
-        Phase(warmup_end, hold_end, "hold", hold),
-        Phase(hold_end, plan.steps, "fall along a cosine to 0", cosine_down),
+        Phase(warmup_end, hold_end, "constant", hold),
+        Phase(hold_end, plan.steps, "cosine decay to 0", cosine_down),
         limit=hold_end,
     )
 
@@ -113,8 +113,8 @@ def half_time_annealing(plan: ScheduleSteps) -> list[Phase]:
 def raise_fall_creative(plan: ScheduleSteps) -> list[Phase]:
     """Up along a cosine to the peak at half of all steps, then down; warm-up does not apply."""
     half = max(1, plan.steps // 2)
-    up = Phase(0, half, "rise along a cosine", cosine_up, rising=True)
-    return [p for p in (up, Phase(half, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
+    up = Phase(0, half, "cosine rise", cosine_up, rising=True)
+    return [p for p in (up, Phase(half, plan.steps, "cosine decay to 0", cosine_down)) if p.end > p.start]
 
 
 def raise_hold_fall(plan: ScheduleSteps) -> list[Phase]:
@@ -124,36 +124,41 @@ def raise_hold_fall(plan: ScheduleSteps) -> list[Phase]:
         epoch = max(1, plan.steps // 3)
     rise_end, hold_end = min(epoch, plan.steps), min(2 * epoch, plan.steps)
     phases = [
-        Phase(0, rise_end, "rise along a sine", lambda x: math.sin(math.pi / 2 * x), rising=True),
-        Phase(rise_end, hold_end, "hold", hold),
+        Phase(0, rise_end, "sine rise", lambda x: math.sin(math.pi / 2 * x), rising=True),
+        Phase(rise_end, hold_end, "constant", hold),
         Phase(
             hold_end,
             plan.steps,
-            "decay to 0 along a quarter of a cosine wave",
+            "quarter-cosine decay to 0",
             lambda x: math.cos(math.pi / 2 * x),
         ),
     ]
     return [p for p in phases if p.end > p.start]
 
 
-def _halving_phases(plan: ScheduleSteps, words: str, warmup_end: int) -> list[Phase]:
-    epoch, phases = plan.steps_per_epoch, [Phase(warmup_end, min(plan.steps_per_epoch, plan.steps), "hold", hold)]
+def _halving_phases(plan: ScheduleSteps, warmup_end: int) -> list[Phase]:
+    epoch = plan.steps_per_epoch
+    phases = [Phase(warmup_end, min(epoch, plan.steps), "constant", hold)]
     for n in range(1, math.ceil(plan.steps / epoch)):
         end = min((n + 1) * epoch, plan.steps)
-        phases.append(Phase(n * epoch, end, words.format(n=n), constant_curve(0.5**n)))
+        phases.append(Phase(n * epoch, end, _halved(n), constant_curve(0.5**n)))
     return [p for p in phases if p.end > p.start]
+
+
+def _halved(times: int) -> str:
+    return "halved once" if times == 1 else f"halved {times} times"
 
 
 def step_decay_with_warmup(plan: ScheduleSteps) -> list[Phase]:
     """Warm-up and constant in epoch 1, then halved in each epoch."""
     limit = min(plan.steps_per_epoch, plan.steps)
-    return _with_warmup(plan, *_halving_phases(plan, "halved {n} times", _warmup_end(plan, limit)), limit=limit)
+    return _with_warmup(plan, *_halving_phases(plan, _warmup_end(plan, limit)), limit=limit)
 
 
 def step_decay(plan: ScheduleSteps) -> list[Phase]:
     """Halved after each epoch."""
     warmup_end = _warmup_end(plan)
-    decay = [p for p in _halving_phases(plan, "halved {n} times", 0) if p.end > warmup_end]
+    decay = [p for p in _halving_phases(plan, 0) if p.end > warmup_end]
     return _with_warmup(plan, *[Phase(max(p.start, warmup_end), p.end, p.words, p.curve) for p in decay])
 
 
@@ -172,7 +177,7 @@ def inverse_sqrt(plan: ScheduleSteps) -> list[Phase]:
     def curve(x: float) -> float:
         return math.sqrt(max(1, warmup_end) / (warmup_end + x * decay_steps + 1))
 
-    return _with_warmup(plan, Phase(warmup_end, plan.steps, "fall with 1 / sqrt(step)", curve))
+    return _with_warmup(plan, Phase(warmup_end, plan.steps, "decay in proportion to 1 / sqrt(step)", curve))
 
 
 def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
@@ -180,15 +185,15 @@ def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
     warmup_end = _warmup_end(plan)
     starts = [warmup_end, *(e for e in plan.epoch_ends if warmup_end < e < plan.steps)]
     ends = [*starts[1:], plan.steps]
-    falls = [Phase(a, b, "fall along a cosine to 0", cosine_down) for a, b in zip(starts, ends, strict=True)]
+    falls = [Phase(a, b, "cosine decay to 0", cosine_down) for a, b in zip(starts, ends, strict=True)]
     return _with_warmup(plan, *falls)
 
 
 def one_cycle(plan: ScheduleSteps) -> list[Phase]:
     """Up along a cosine over 30 % of the run, then down along one to 0; warm-up does not apply."""
     peak = max(1, round(0.3 * plan.steps))
-    up = Phase(0, peak, "rise along a cosine", cosine_up, rising=True)
-    return [p for p in (up, Phase(peak, plan.steps, "fall along a cosine to 0", cosine_down)) if p.end > p.start]
+    up = Phase(0, peak, "cosine rise", cosine_up, rising=True)
+    return [p for p in (up, Phase(peak, plan.steps, "cosine decay to 0", cosine_down)) if p.end > p.start]
 
 
 def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
@@ -197,8 +202,8 @@ def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
     return _with_warmup(
         plan,
-        Phase(warmup_end, decay_start, "hold", hold),
-        Phase(decay_start, plan.steps, "fall linearly to 0", linear_down),
+        Phase(warmup_end, decay_start, "constant", hold),
+        Phase(decay_start, plan.steps, "linear decay to 0", linear_down),
     )
 
 
@@ -221,16 +226,16 @@ _ALL = (
     Schedule("FP_raise_fall_creative", "rises until the middle of the run, then falls", raise_fall_creative),
     Schedule("FP_3epoch_raise_hold_fall", "rises in epoch 1, holds in epoch 2, then falls", raise_hold_fall),
     Schedule(
-        "FP_step_decay_with_warmup", "constant in epoch 1, then halved in each epoch", step_decay_with_warmup
+        "FP_step_decay_with_warmup", "constant in epoch 1, then halved in each later epoch", step_decay_with_warmup
     ),
-    Schedule("constant", "the same rate for the whole run", _after_warmup("hold", hold)),
-    Schedule("linear", "linear decay to 0", _after_warmup("fall linearly to 0", linear_down)),
-    Schedule("cosine", "cosine decay to 0", _after_warmup("fall along a cosine to 0", cosine_down)),
+    Schedule("constant", "the same rate for the whole run", _after_warmup("constant", hold)),
+    Schedule("linear", "linear decay to 0", _after_warmup("linear decay to 0", linear_down)),
+    Schedule("cosine", "cosine decay to 0", _after_warmup("cosine decay to 0", cosine_down)),
     Schedule("cosine_with_restarts", "cosine decay to 0 in every epoch", cosine_with_restarts),
-    Schedule("polynomial", "quadratic decay to 0", _after_warmup("fall quadratically to 0", quadratic_down)),
-    Schedule("inverse_sqrt", "decay with 1 / sqrt(step)", inverse_sqrt),
+    Schedule("polynomial", "quadratic decay to 0", _after_warmup("quadratic decay to 0", quadratic_down)),
+    Schedule("inverse_sqrt", "decay in proportion to 1 / sqrt(step)", inverse_sqrt),
     Schedule("step_decay", "halved after each epoch", step_decay),
-    Schedule("exponential", "exponential decay to 5%", _after_warmup("fall exponentially", exponential_down)),
+    Schedule("exponential", "exponential decay to 5%", _after_warmup("exponential decay to 5%", exponential_down)),
     Schedule("one_cycle", "rises over the first 30%, then falls to 0", one_cycle),
     Schedule("warmup_stable_decay", "constant, then linear decay to 0 over the last 20%", warmup_stable_decay),
 )
@@ -263,10 +268,12 @@ def parse_points(text: str) -> list[Point]:
     """Parse points; a ValueError says which one is malformed, and the correct form."""
     parsed = [_parse_point(part) for part in text.split()]
     if not parsed:
-        raise ValueError("it has no points. Write them like 0:0 0.05:1 0.5:1 1:0.")
+        raise ValueError("it has no points. Enter points such as 0:0 0.05:1 0.5:1 1:0.")
     for previous, point in pairwise(parsed):
         if previous.in_epochs == point.in_epochs and point.place < previous.place:
-            raise ValueError(f"the point at {point.place:g} is after the one at {previous.place:g}. Swap them.")
+            raise ValueError(
+                f"the point at {point.place:g} comes after the point at {previous.place:g}. Swap them."
+            )
     return parsed
 
 
@@ -280,8 +287,8 @@ def _parse_point(part: str) -> Point:
     if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
         raise ValueError(
             f"{part!r} is neither the name of a schedule nor a point. A point is a position and a share of the "
-            "learning rate: 0.5:1 is the full rate in the middle of the run, 2e:0 is 0 at the end of "
-            "epoch 2."
+            "learning rate: 0.5:1 is the full rate in the middle of the run, and 2e:0 is a rate of 0 at "
+            "the end of epoch 2."
         )
     return point
 
@@ -291,8 +298,8 @@ def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
     for previous, point in pairwise(() if name in SCHEDULES else parse_points(name)):
         if point.step(plan) < previous.step(plan):
             yield (
-                f"the point {point} is at step {point.step(plan)} and after {previous}, which is at "
-                f"step {previous.step(plan)} of {plan.steps}. Swap them, or move one."
+                f"the point {point} is at step {point.step(plan)} but comes after {previous}, which is at "
+                f"step {previous.step(plan)} of {plan.steps}. Swap them, or move one of them."
             )
 
 
@@ -300,12 +307,12 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
     def phases(plan: ScheduleSteps) -> list[Phase]:
         ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
         first, last = ordered[0], ordered[-1]
-        parts = [Phase(0, first.step(plan), f"hold at {first.rate:g}", constant_curve(first.rate))]
+        parts = [Phase(0, first.step(plan), f"constant at {first.rate:g}", constant_curve(first.rate))]
         parts += [
             _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
             for start, end in pairwise(ordered)
         ]
-        parts.append(Phase(last.step(plan), plan.steps, f"hold at {last.rate:g}", constant_curve(last.rate)))
+        parts.append(Phase(last.step(plan), plan.steps, f"constant at {last.rate:g}", constant_curve(last.rate)))
         return [p for p in parts if p.end > p.start and p.start < plan.steps]
 
     return phases
@@ -313,9 +320,9 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
 
 def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
     words = (
-        f"hold at {rate:g}"
+        f"constant at {rate:g}"
         if rate == end_rate
-        else f"{'rise' if end_rate > rate else 'fall'} linearly to {end_rate:g}"
+        else f"linear {'rise' if end_rate > rate else 'decay'} to {end_rate:g}"
     )
     return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
 
@@ -335,5 +342,5 @@ def lr_multipliers(phases: Sequence[Phase], steps: int) -> list[float]:
 
 
 def describe_phases(phases: Sequence[Phase]) -> str:
-    """The phases in words, with their steps: 'warm-up to step 10, hold to step 60, fall ... to step 120'."""
-    return ", ".join(f"{p.words} to step {p.end}" for p in phases)
+    """The phases in words, with their steps: 'warmup until step 10, constant until step 60'."""
+    return ", ".join(f"{p.words} until step {p.end}" for p in phases)

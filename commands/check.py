@@ -38,7 +38,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--holding", metavar="WORDS", default="", help="show only examples that contain these words"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="output one JSON object")
     add_settings(parser)
     return parser.parse_args(arguments)
 

@@ -25,17 +25,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF of the same model."
+        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF file of the same model."
     )
     parser.add_argument(
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
     )
-    parser.add_argument("--out", default="", metavar="FILE", help="default: NAME.gguf in the LoRA's folder")
+    parser.add_argument(
+        "--out", default="", metavar="FILE", help="the new file (default: NAME.gguf in the LoRA's folder)"
+    )
     parser.add_argument(
         "--model",
         default="",
         metavar="M",
         help="the base model (only its config is read), or the GGUF file to use the LoRA with; "
-        "default: the base model that the LoRA names",
+        "default: the base model in the LoRA's config",
     )
     return parser.parse_args(arguments)

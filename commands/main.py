@@ -27,18 +27,18 @@ COMMANDS: Mapping[str, str] = {
     "train": "train without a page: one run, or one per settings file",
     "check": "check a dataset and settings before training",
     "slice": "show how a text is sliced into blocks",
-    "status": "show how far the runs are that are in progress",
-    "export": "write a folder with which a run trains on another machine",
-    "tell": "stop, pause or save a run in another window or program, and more",
+    "status": "show the progress of current runs",
+    "export": "write a folder to train a run on another machine",
+    "tell": "control a run in another window or program: stop, pause, save and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
-    "recall": "measure how much of its training data a LoRA knows by heart",
-    "evidence": "measure what a LoRA kept of the model, what it copies, and what it answers from memory",
+    "recall": "measure how much of its training data a LoRA has memorized",
+    "evidence": "measure how much a LoRA forgot, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",
     "settings": "list all settings with their defaults and values",
-    "test": "the tests",
+    "test": "run the tests",
 }
 """The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""
 FOLDERS: Mapping[str, str] = {
@@ -81,7 +81,7 @@ def _refuse_broken_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise SavingError(
-                f"{quote(argument)} has bytes that are not UTF-8 text. Rename the file, or type it anew."
+                f"{quote(argument)} contains bytes that are not valid UTF-8. Rename the file, or retype it."
             )
 
 

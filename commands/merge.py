@@ -34,7 +34,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
     )
-    out_help = "the folder of the new model; it must not exist yet"
+    out_help = "the folder of the new model, which must not exist yet"
     parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
     flags.add_flag_group(parser, "Files", ["shard_size"])
     return parser.parse_args(arguments)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
 CLOSING_WARNING = (
-    "Press Ctrl+C to stop and save. Closing this window does not save, because Windows ends the program at once."
+    "Press Ctrl+C to stop and save. Closing this window does not save, because Windows ends the program "
+    "immediately."
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,13 +51,13 @@ def make_parser(command: str, words: str) -> argparse.ArgumentParser:
     """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
     parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
-    torch_help = "the torch version for our own environment, for example torch==2.13.0"
+    torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
     return parser
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    model_help = "a model in models/, or the path of a folder, a GGUF file or a single file of weights"
+    model_help = "a model in models/, or the path of a folder, a GGUF file or a single weights file"
     parser.add_argument("--model", metavar="M", required=required, help=model_help)
     load_help = "how to load the model (default: auto)"
     tokenizer_help = "the folder of another tokenizer (default: the model's own)"
@@ -68,7 +69,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         default=[],
         metavar="LIMIT",
         help="memory for the weights: 20GB for every GPU, 0=10GB for the first one, cpu=30GB; "
-        "devices that you don't name are not used (default: one GPU, or the CPU, without a limit)",
+        "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
     )
 
 
@@ -77,7 +78,7 @@ def find_user_data(requested: Path | None) -> Path:
     folder = requested or _webui_user_data() or Path("user_data")
     if safe_paths.has_impossible_character(str(folder.resolve())):
         raise SavingError(
-            f"The path of the working folder, {quote(folder.resolve())}, is not UTF-8 text. Rename the folder."
+            f"The path of the working folder, {quote(folder.resolve())}, is not valid UTF-8. Rename the folder."
         )
     say(f"Working folder: {folder.resolve()}")
     return folder
@@ -130,7 +131,7 @@ def find_dataset(name: str, folders: Folders) -> Path:
     """Find the dataset for a name or path; says which one is used if both exist."""
     path, path_here = dataset_index.locate_dataset(name, folders), dataset_index.absolute_path(name)
     if path != path_here and path_here.exists() and not path_here.samefile(path):
-        say(f"{name}: using the dataset in {folders.datasets}; for {path_here} write ./{name}.")
+        say(f"{name}: using the dataset in {folders.datasets}. To use {path_here} instead, write ./{name}.")
     return path
 
 
@@ -142,7 +143,7 @@ def find_lora(name: str, folders: Folders) -> str | Path:
         if loras.has_lora(Path(name)):
             return Path(name)
         names = ", ".join(loras.list_loras(folders.loras)) or "none"
-        message = f"There is no LoRA {name!r} in {folders.loras}, nor as a path. Available: {names}."
+        message = f"There is no LoRA {name!r} in {folders.loras} or at that path. Available: {names}."
         raise SavingError(message) from error
     return name
 

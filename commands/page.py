@@ -40,13 +40,13 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of the page (default: {PORT})")
     parser.add_argument("--listen", action="store_true", help="let other computers open the page")
     parser.add_argument(
         "--password",
         default=os.environ.get(PASSWORD_VARIABLE, ""),
         metavar="WORD",
-        help=f"password to open the page, with any user name (also as {PASSWORD_VARIABLE})",
+        help=f"password to open the page, with any user name (or set {PASSWORD_VARIABLE})",
     )
     parser.add_argument(
         "--host-name",

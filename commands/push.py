@@ -23,12 +23,12 @@ def run(arguments: Sequence[str]) -> int:
     plan = plan_upload(folder, args.name, args.to, public=args.public, base=args.base_model, also=args.also)
     say("\n".join(plan.lines))
     if not args.yes and not _is_confirmed(plan):
-        say("Nothing is uploaded, because the name is not the same.")
+        say("Nothing was uploaded, because the name you typed does not match.")
         return 1
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     with handle_end_signals(signal.default_int_handler):
         address = upload.upload_lora(plan)
-    say(f"{args.name} is uploaded. Set its license in the README.md there.")
+    say(f"Uploaded {args.name}. Set its license in its README.md on the Hub.")
     print(address)
     return 0
 
@@ -47,10 +47,12 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         "push", "Upload a LoRA to the Hugging Face Hub: weights, config and a model card."
     )
     parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
-    parser.add_argument("--to", required=True, metavar="OWNER/REPO", help="the repository; made if there is none")
+    parser.add_argument(
+        "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"
+    )
     parser.add_argument("--public", action="store_true", help="let everyone see it (default: private)")
     parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
-    also_help = "other files of the run, such as training_log.json (default: none)"
+    also_help = "other files of the run to upload, such as training_log.json (default: none)"
     parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
-    parser.add_argument("--yes", action="store_true", help="do not ask for the repository's name")
+    parser.add_argument("--yes", action="store_true", help="do not ask you to type the repository's name")
     return parser.parse_args(arguments)

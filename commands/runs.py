@@ -45,14 +45,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("runs", "List LoRAs, checkpoints and backups with their sizes.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40; without: all")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40 (default: all)")
     actions = parser.add_mutually_exclusive_group()
     for flag, action in _ACTIONS.items():
         if action.metavar:
             actions.add_argument(flag, dest=flag, metavar=action.metavar, help=action.help)
         else:
             actions.add_argument(flag, dest=flag, action="store_const", const="", help=action.help)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="output one JSON object")
     args = parser.parse_args(arguments)
     args.action = next((flag for flag in _ACTIONS if vars(args)[flag] is not None), "")
     if not args.name and args.action and _ACTIONS[args.action].needs_name:
@@ -115,7 +115,10 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
     for checkpoint, count in freed.items():
         say(f"{checkpoint.name}: {size(count)} freed. It is reduced to the LoRA, so a run can't resume from it.")
     if not freed:
-        say("Nothing to slim: the newest checkpoint, the best one and those saved by hand stay complete.")
+        say(
+            "There is nothing to slim. The newest checkpoint, the best one and those that you "
+            "saved by hand stay complete."
+        )
 
 
 def _promote(args: argparse.Namespace, folders: Folders) -> None:
@@ -143,7 +146,7 @@ def _as_json(runs: Sequence[LoraEntry], folders: Folders) -> Mapping[str, object
 def _format_table(runs: Sequence[LoraEntry]) -> Iterator[str]:
     if not runs:
         return
-    heading = ("name", "standing", "when", "model", "steps", "loss", "checkpoints", "size")
+    heading = ("name", "status", "when", "model", "steps", "loss", "checkpoints", "size")
     rows = [heading, *(_table_row(lora) for lora in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
     for row in rows:
@@ -168,12 +171,12 @@ def _format_steps(lora: LoraEntry) -> str:
 
 def _format_run(lora: LoraEntry) -> Iterator[str]:
     """Format a LoRA with everything in its folder."""
-    yield f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'a model that is not known'}"
+    yield f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'an unknown model'}"
     loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
     yield f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}"
-    labels = {"checkpoint": "whole", "LoRA only": "the LoRA only", "backup": "timed backup"}
+    labels = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA only", "backup": "timed backup"}
     for part in lora.parts:
-        label = labels.get(part.kind, "backup of what was here before")
+        label = labels.get(part.kind, "backup of previous contents")
         yield f"  {part.folder.relative_to(lora.folder).as_posix()}  {label}  {size(part.size)}"
     if lora.note:
         yield f"Note: {lora.note}"
@@ -184,22 +187,22 @@ def _format_other(folders: Folders) -> Iterator[str]:
     if deleted := trash.list_trash(folders):
         names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
         total = size(sum(entry.size for entry in deleted))
-        yield f"In the trash: {names}, {total} ({launch_command()} runs --empty-trash)."
+        yield f"In the trash: {names}, {total} (to empty it: {launch_command()} runs --empty-trash)."
     if cached := arrow_store.store_size(folders):
         command = f"{launch_command()} runs --clear-prepared"
-        yield f"Prepared data: {size(cached)} ({command}; the next run prepares them again)."
+        yield f"Prepared data: {size(cached)} (to delete it: {command}; the next run prepares its data again)."
 
 
 _ACTIONS: Mapping[str, Action] = {
     "--delete": Action(_delete, "move it to the trash; --restore brings it back"),
     "--restore": Action(_restore, "restore what was last deleted under this name"),
     "--empty-trash": Action(
-        _empty_trash, "permanently delete what is in the trash (under this name)", needs_name=False
+        _empty_trash, "permanently delete everything in the trash, or only NAME", needs_name=False
     ),
     "--clear-prepared": Action(
         _clear_prepared, "delete prepared data; it is prepared again when needed", needs_name=False
     ),
-    "--slim": Action(_slim, "reduce older checkpoints, or this one, to the LoRA"),
+    "--slim": Action(_slim, "reduce older checkpoints, or the named one, to the LoRA"),
     "--as": Action(_promote, "make a LoRA named NEW from NAME/checkpoint-40", "NEW"),
-    "--note": Action(_note, "save a note with it; an empty note deletes it", "TEXT"),
+    "--note": Action(_note, "save a note with the run; an empty TEXT deletes the note", "TEXT"),
 }

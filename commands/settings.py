@@ -11,9 +11,13 @@ from . import options
 
 def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
-    parser = options.make_parser("settings", "Every setting: key, label, default, what it takes, help.")
-    parser.add_argument("--json", action="store_true", help="as a list of JSON objects")
-    parser.add_argument("--coming-from", action="store_true", help="the names of settings in other programs")
+    parser = options.make_parser(
+        "settings", "List every setting with its key, label, default, allowed values and help."
+    )
+    parser.add_argument("--json", action="store_true", help="output a list of JSON objects")
+    parser.add_argument(
+        "--coming-from", action="store_true", help="list the names of these settings in other programs"
+    )
     args = parser.parse_args(arguments)
     if args.json:
         text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False)

@@ -40,7 +40,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("slice", "Show how a text is sliced into blocks.")
     parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per block")
+    parser.add_argument("--json", action="store_true", help="output one JSON object per block")
     flags.add_flags(parser, ("text",))
     return parser.parse_args(arguments)
 

@@ -86,7 +86,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="CHECKPOINT",
         help="resume from the newest full checkpoint of --name, or from this one",
     )
-    add_settings(parser, files="*", words="settings file; several are trained one after another")
+    add_settings(parser, files="*", words="settings file; if you list several, they are trained one after another")
     return parser.parse_args(arguments)
 
 
@@ -155,7 +155,7 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
         signal_times.append(time.monotonic())
         job.control.ask(Request.STOP)
         job.log.append(
-            Note(text="Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop at once.")
+            Note(text="Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop immediately.")
         )
 
     signal_times: list[float] = []

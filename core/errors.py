@@ -44,7 +44,7 @@ def failure_message(action: str, error: Exception) -> str:
         message = first_line(error)
         error_type = type(error).__name__
         reason = f"{error_type}." if message == error_type else f"{error_type}: {message.rstrip('.')}."
-    return f"{action} failed: {reason} The console has the details."
+    return f"{action} failed: {reason} See the console for details."
 
 
 def first_line(error: BaseException) -> str:

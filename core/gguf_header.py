@@ -84,7 +84,7 @@ class _Header:
         if value_type == _ARRAY and depth < MAX_DEPTH:
             return self.skip_array(depth + 1)
         if value_type not in _NUMBER_FORMATS:
-            raise ValueError(f"unknown kind of value {value_type}")
+            raise ValueError(f"unknown value type {value_type}")
         return self.number(_NUMBER_FORMATS[value_type])
 
     def skip_array(self, depth: int) -> None:

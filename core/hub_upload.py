@@ -36,8 +36,8 @@ class HubUpload:
     def __post_init__(self) -> None:
         if not REPOSITORY.fullmatch(self.repository):
             raise SavingError(
-                f"{self.repository!r} is not a repository. Enter OWNER/REPO: your name or your organization's on "
-                "the Hub, and a name for the LoRA."
+                f"{self.repository!r} is not the name of a repository. Enter OWNER/REPO: your user name or "
+                "organization on the Hub, then a name for the LoRA."
             )
 
     @property
@@ -52,4 +52,4 @@ class HubUpload:
         )
         count = f"{len(self.files)} {plural(len(self.files), 'file')}, {size(self.total)}"
         files = (f"  {file.name}  {size(file.size)}" for file in self.files)
-        return [f"{self.lora} to {self.repository} ({visible}), {count}:", *files]
+        return [f"Upload of {self.lora} to {self.repository} ({visible}), {count}:", *files]

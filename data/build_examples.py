@@ -32,8 +32,8 @@ MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
     "drop": "dropped",
     "drop_any": "dropped",
-    "cut_end": "their ends truncated",
-    "cut_start": "their starts truncated",
+    "cut_end": "truncated at the end",
+    "cut_start": "truncated at the start",
     "split": "split",
 }
 
@@ -90,10 +90,10 @@ def prepare_dataset(
 ) -> Iterator[PreparedDataset]:
     """Yield the texts of a dataset, then each of its files of rows."""
     if dataset.texts:
-        context.say(f"Cutting {dataset.data.name}", 0.5)
+        context.say(f"Slicing {dataset.data.name}", 0.5)
         yield _prepare_texts(context, dataset, rules)
     if skipped := unsupported.describe_unsupported(dataset.data.path):
-        not_read = f"{dataset.data.name}: {skipped[0].lower()}{skipped[1:]}"
+        not_read = f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"
         yield PreparedDataset(findings=(advice("data", not_read),))
     for rows in dataset.rows:
         yield _prepare_rows(context, dataset.data, rows, rules)
@@ -125,7 +125,7 @@ def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: Slici
         *_hard_cut_note(learned, rules),
         *_share_note(data.share, training.examples),
     )
-    kind = "raw text" + (" (an example that comes with Training PRO)" if data.example else "")
+    kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
     report = report_source(
         data.name, kind, training.examples, notes, files=len(dataset.texts), text=report_texts(sources)
     )
@@ -144,11 +144,11 @@ def _check_texts(
     )
     if settings.rows.train_only_after:
         yield note(
-            "train_only_after", "Train only after: it applies to rows only; all of a raw text is trained on."
+            "train_only_after", "Train only after applies only to rows. A raw text is always trained on in full."
         )
     for key in ("source_max_len", "target_max_len"):
         if getattr(settings.rows, key):
-            yield note(key, f"{SETTINGS[key].label}: it applies to rows only; a raw text has no prompt or reply.")
+            yield note(key, f"{SETTINGS[key].label} applies only to rows. A raw text has no prompt or reply.")
 
 
 def _slice_texts(
@@ -202,7 +202,7 @@ def _truncation(context: PrepareContext, rules: SlicingRules) -> Callable[[RowSo
 def _empty_split_problem(name: str) -> Finding:
     return problem(
         "eval_share",
-        f"{name} is too short for a validation split. Use an Evaluation dataset, or set Validation split to 0.",
+        f"{name} is too short for a validation split. Choose an Evaluation dataset, or set Validation split to 0.",
     )
 
 
@@ -213,9 +213,9 @@ def _dropped_rows_problem(
     if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
         yield problem(
             "too_long",
-            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f} %) are longer "
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) are longer "
             f"than the cutoff of {rules.cutoff} tokens; the longest has {int(source.lengths.max())}. "
-            "Raise the cutoff, or choose under 'Rows over the cutoff' what to do with them.",
+            "Raise the cutoff, or choose what to do with these rows under 'Rows over the cutoff'.",
         )
 
 
@@ -223,8 +223,8 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
     """A note where blocks of a text end at lines."""
     if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
         yield (
-            "Sections that look like verse, a script or a chat log: blocks end at their lines instead of their "
-            "sentences. To change this, use the setting under Blocks end at."
+            "Some sections look like verse, a script or a chat log, so their blocks end at lines instead of "
+            "sentences. To change this, use the 'Blocks end at' setting."
         )
 
 
@@ -240,4 +240,4 @@ def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator
 
 def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
     if share.percent != 100:
-        yield f"{share.percent:g}% of it is used: {format_count(len(examples), 'example')}."
+        yield f"{share.percent:g}% of this dataset is used: {format_count(len(examples), 'example')}."

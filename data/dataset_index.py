@@ -107,7 +107,8 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
 
 
 LOOKUP_ORDER = (
-    "the name of a dataset, or a path from the current folder (./NAME is always a path), or the name of an example"
+    "the name of a dataset, a path relative to the current folder (./NAME is always a path), or the name of an "
+    "example"
 )
 """How every command resolves a DATA argument, for its help."""
 
@@ -125,7 +126,7 @@ def locate_dataset(name: str, folders: Folders) -> Path:
         if path is not None and _exists(path):
             return path
     raise DataError(
-        f"There is no dataset {name!r} in {folders.datasets}, and no file {from_current}. Datasets: "
+        f"There is no dataset {name!r} in {folders.datasets}, and no file {from_current}. Available: "
         f"{_existing_names(folders)}."
     )
 

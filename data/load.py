@@ -128,8 +128,8 @@ def _text_files(path: Path) -> list[Path]:
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
     if not files:
         raise DataError(
-            f"{path.name}: the folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
-            f"Put your texts into this folder. {unsupported.describe_unsupported(path)}".rstrip()
+            f"{path.name}: this folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
+            f"Put your texts into it. {unsupported.describe_unsupported(path)}".rstrip()
         )
     return files
 

@@ -178,9 +178,9 @@ def _suggestions(
 
 def _nothing_left(settings: TrainingSettings) -> str:
     if marker := settings.rows.train_only_after:
-        reason = f"No row contains {marker!r} with text after it ('Train only after')."
+        reason = f"No row contains {marker!r} followed by text. Change 'Train only after'."
     elif settings.text.min_chars:
-        reason = "Lower 'Ignore small blocks', or choose another text."
+        reason = "Lower 'Ignore small blocks', or choose another dataset."
     else:
         reason = "Raise the cutoff, change 'Train on', or choose another dataset."
     return f"Dataset: there is nothing left to train on. {reason}"
@@ -188,6 +188,6 @@ def _nothing_left(settings: TrainingSettings) -> str:
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """BOS and EOS in words; padding is masked, so any id serves."""
-    bos = "none is added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
+    bos = "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
     eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
-    return {"BOS": bos, "EOS": eos, "padding": "any token, masked"}
+    return {"BOS": bos, "EOS": eos, "padding": "any token (masked)"}

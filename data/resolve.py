@@ -81,7 +81,7 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
     if rules.eos is None and rules.add_eos != "never":
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
-        yield note("cutoff", f"Maximum context length (Cutoff): auto = {rules.cutoff}.")
+        yield note("cutoff", f"Maximum context length (Cutoff): auto uses {rules.cutoff} tokens here.")
 
 
 def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:
@@ -90,7 +90,7 @@ def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, lon
     if not longest:
         why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
         return Suggestion("cutoff", text.cutoff, why, keep=True)
-    why = f"The longest row has {longest} tokens, the cutoff is {rules.cutoff}."
+    why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
     if longest > rules.cutoff and fitting > rules.cutoff:
         return Suggestion("cutoff", fitting, why)
     return Suggestion("cutoff", text.cutoff, why, keep=True)

@@ -141,11 +141,11 @@ class ProgressMeter:
 def _refuse_existing(folder: Path) -> None:
     if (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder.name} already exists in {folder.parent}. Choose it, or delete or rename that "
-            "folder to download it again."
+            f"{folder.name} already exists in {folder.parent}. Use it, or delete or rename that "
+            "folder to download the model again."
         )
     if folder.exists():
-        raise ModelError(f"{folder} exists but has no model. Delete or rename it, then try again.")
+        raise ModelError(f"{folder} exists but contains no model. Delete or rename it, then try again.")
 
 
 def _refuse_full_disk(partial: PartialDownload) -> None:
@@ -164,8 +164,8 @@ def _start_message(partial: PartialDownload, folder: Path) -> str:
     present_note = f" ({size(partial.size)} already downloaded)" if partial.size else ""
     return (
         f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
-        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, for {folder}; "
-        f"{size(free_bytes(folder))} is free there."
+        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, to {folder}, "
+        f"where {size(free_bytes(folder))} is free."
     )
 
 
@@ -243,6 +243,6 @@ def _rest_message(partial: PartialDownload) -> str:
         shutil.rmtree(partial.folder, ignore_errors=True)
         return "Nothing was kept."
     return (
-        f"{size(partial.size)} of {size(partial.plan.size)} downloaded so far. Download it again to "
-        f"continue. To cancel, delete {partial.folder}."
+        f"{size(partial.size)} of {size(partial.plan.size)} downloaded so far. Start the download "
+        f"again to continue. To cancel, delete {partial.folder}."
     )

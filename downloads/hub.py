@@ -129,7 +129,7 @@ def _error_message(error: Exception, model: HubModel) -> str:
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub "
         "can't be used. Unset it, then start again.",
         errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list of "
-        f"revisions at {endpoint}/{name}, or leave the revision out.",
+        f"revisions at {endpoint}/{name}, or omit the revision.",
         errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
         errors.GatedRepoError: f"{name} is a gated model. Accept its license at {endpoint}/{name}, "
         f"create a token at {endpoint}/settings/tokens, and set HF_TOKEN to it "
@@ -147,8 +147,8 @@ def connection_message(error: Exception, endpoint: str) -> str:
     status, reason = http_status(error), first_line(error).rstrip(".")
     if not status:
         return (
-            f"{endpoint} can't be reached ({reason}). Check your network connection. Use HTTPS_PROXY "
-            "for a proxy, HF_ENDPOINT for a mirror of the Hub."
+            f"{endpoint} can't be reached ({reason}). Check your network connection. For a proxy, set "
+            "HTTPS_PROXY. For a mirror of the Hub, set HF_ENDPOINT."
         )
     if status == 401:
         return f"{endpoint} does not accept your token. Set HF_TOKEN to another token, or unset it."
@@ -157,4 +157,4 @@ def connection_message(error: Exception, endpoint: str) -> str:
             f"{endpoint} denies access with your token ({reason}). Change its permissions at "
             f"{endpoint}/settings/tokens."
         )
-    return f"{endpoint} answers {status} ({reason}). Try again later."
+    return f"{endpoint} returned status {status} ({reason}). Try again later."

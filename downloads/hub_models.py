@@ -121,7 +121,7 @@ def not_a_model_reason(name: str, files: Collection[str], base: str) -> str:
     if "adapter_config.json" in files:
         return f"{name} is a LoRA, not a model. {_base_model_advice(base)}"
     missing_part = "weights (.safetensors or .bin)" if "config.json" in files else "config.json"
-    return f"{name} is not a model in transformers format: it has no {missing_part}. Choose another one."
+    return f"{name} is not a model in transformers format: it has no {missing_part}. Choose another model."
 
 
 def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
@@ -130,10 +130,10 @@ def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
         return f"{name} is an encoder-decoder model; only causal language models can be trained here."
     if not ModelCard(name, dict(config), None, "").is_causal_lm:
         classes = ", ".join(config["architectures"])
-        return f"{name} ({classes}) can't generate text. Choose another one."
+        return f"{name} ({classes}) can't generate text. Choose another model."
     quantized = config.get("quantization_config") or {}
     if (method := quantized.get("quant_method", TRAINABLE_QUANTIZATIONS[0])) not in TRAINABLE_QUANTIZATIONS:
-        advice = f"{_base_model_advice(base)} If memory is short, you can load that one in 4 bits."
+        advice = f"{_base_model_advice(base)} If you are short of memory, you can load that model in 4 bits."
         return f"{name} is already quantized ({str(method).upper()}), and its weights can't be trained. {advice}"
     return ""
 

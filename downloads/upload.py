@@ -52,8 +52,8 @@ def _is_there(api: Any, upload: HubUpload) -> bool:
     if info.private == upload.public:
         actual, asked = ("private", "public") if info.private else ("public", "private")
         raise SavingError(
-            f"{name} exists and is {actual}, but you asked for {asked}. Change it in its settings on the Hub, or "
-            "choose another name."
+            f"{name} exists and is {actual}, but you asked for {asked}. Change that in its settings on the Hub, "
+            "or choose another name."
         )
     return True
 
@@ -79,7 +79,7 @@ def _explain_errors(upload: HubUpload, *, interrupted: bool = False) -> Iterator
     except KeyboardInterrupt as error:
         raise SavingError(f"Stopped.{rest}") from error
     except errors.HFValidationError as error:
-        raise SavingError(f"{upload.repository} is not a name for a repository: {first_line(error)}") from error
+        raise SavingError(f"{upload.repository} is not a valid repository name: {first_line(error)}") from error
     except failures as error:
         raise SavingError(f"{_error_message(error, upload)}{rest}") from error
 
@@ -92,8 +92,8 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
         return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set. Unset it, then start again."
     if status == 403 or isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"Your token may not write to {owner}. Enter your own name or organization before the slash, or "
-            f"create a token with write access at {endpoint}/settings/tokens."
+            f"Your token does not have write access to {owner}. Enter your own name or organization before "
+            f"the slash, or create a token with write access at {endpoint}/settings/tokens."
         )
     if status == 409:
         return f"The name {upload.repository} is taken. Choose another name."
@@ -101,8 +101,8 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
 
 
 INTERRUPTED = (
-    "The upload was interrupted, and none of its files are in {name}: the Hub accepts either all of them or none. "
-    "Upload it again to continue."
+    "The upload was interrupted, and none of the files are in {name}, because the Hub accepts either all of them "
+    "or none. Upload the LoRA again to continue."
 )
 _NO_TOKEN = (
     "There is no token for the Hub. Create one with write access at {endpoint}/settings/tokens. Then run "

@@ -23,6 +23,7 @@ from ..core.jobs import Job, JobEnded, Note, Stage
 from ..data.report import DatasetReport
 from ..records.report import estimate_time
 from ..settings.definitions import TrainingSettings
+from ..train_utils import plural
 
 
 class PeftEngine:
@@ -148,8 +149,8 @@ class PeftEngine:
         from .lora import adapter
 
         adapter.put_on(name, strength, host)
-        chat = "" if host.owns_process else " Chat to try it."
-        return JobEnded(outcome="finished", text=f"{name} is attached at {strength:.0%}.{chat}")
+        chat = "" if host.owns_process else " To try it, start a chat."
+        return JobEnded(outcome="finished", text=f"{name} is attached at a strength of {strength:.0%}.{chat}")
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
@@ -157,8 +158,9 @@ class PeftEngine:
 
         names = adapter.take_off(host)
         job.log.append(Note(text="The model is unchanged."))
+        are = plural(len(names), "is", "are")
         return JobEnded(
-            outcome="finished", text=f"{', '.join(names)} is off." if names else "No LoRA was attached."
+            outcome="finished", text=f"{', '.join(names)} {are} detached." if names else "No LoRA was attached."
         )
 
 

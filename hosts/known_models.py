@@ -11,7 +11,7 @@ def unknown_type_reason(name: str, model_type: str) -> str:
     if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return ""
     return (
-        f"{name} has an architecture ({model_type or 'its config names none'}) that transformers "
+        f"{name} has an architecture ({model_type or 'not given in its config'}) that transformers "
         f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
         "choose another model."
     )

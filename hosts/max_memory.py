@@ -35,10 +35,12 @@ def _parse_limit(word: str) -> tuple[Device, int]:
     parts = LIMIT.fullmatch(word)
     if parts is None:
         example = "20GB or 20000MB for every GPU, 0=10GB for the first GPU, or cpu=30GB"
-        raise ModelError(f"--max-memory {word}: this is not a limit. Write {example}.")
+        raise ModelError(f"--max-memory {word}: this is not a memory limit. Write {example}.")
     limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
     if not limit:
-        raise ModelError(f"--max-memory {word}: a limit must be above 0. To leave out a device, don't name it.")
+        raise ModelError(
+            f"--max-memory {word}: a limit must be above 0. To exclude a device, give no limit for it."
+        )
     device = (parts["device"] or "").lower()
     return int(device) if device.isdecimal() else device or EVERY_GPU, limit
 
@@ -51,12 +53,14 @@ def device_limits(limits: Limits) -> dict[Device, int]:
     if dist_env.world_size() > 1:
         raise ModelError(
             f"--max-memory spreads a model over the GPUs, but {dist_env.world_size()} processes train together, "
-            "each on its own GPU. Omit it, or start one process."
+            "each on its own GPU. Omit --max-memory, or start only one process."
         )
     memory = _device_memory()
     gpus = [device for device in memory if device != CPU]
     if EVERY_GPU in limits and not gpus:
-        raise ModelError("--max-memory limits GPUs, but there is no GPU here. Limit the CPU instead: cpu=30GB.")
+        raise ModelError(
+            "--max-memory limits GPUs, but this machine has none. Limit the CPU instead, for example cpu=30GB."
+        )
     devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
     devices.pop(EVERY_GPU, None)
     used = {device: limit for device, limit in devices.items() if limit}
@@ -74,8 +78,8 @@ def _check_limit(device: Device, limit: int, memory: Limits) -> None:
         )
     if 0 < memory[device] < limit:
         raise ModelError(
-            f"--max-memory: {_device_name(device)} has {size(memory[device])}, so {size(limit)} is no limit. "
-            "Choose less, or omit it."
+            f"--max-memory: {_device_name(device)} has {size(memory[device])}, so a limit of {size(limit)} has no "
+            "effect. Use a lower limit, or omit it."
         )
 
 
@@ -87,8 +91,9 @@ def check_placement(model: Any, name: str) -> None:
     outside = sum(device == "disk" for device in placement.values())
     if outside:
         raise ModelError(
-            f"{name} needs more than --max-memory allows: there is no room for {outside} of its {len(placement)} "
-            "parts. Raise a limit, name more devices, load the model in 4 bits, or choose a smaller model."
+            f"{name} needs more memory than --max-memory allows: there is no room for {outside} of its "
+            f"{len(placement)} parts. Raise a limit, add a limit for another device, load the model in 4 bits, or "
+            "choose a smaller model."
         )
 
 

@@ -185,7 +185,9 @@ class StandaloneHost:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
             models = self.folders.models
-            raise ModelError(f"No model is chosen. Copy one to {models}, or download one with get, and choose it.")
+            raise ModelError(
+                f"No model is chosen. Copy one to {models}, or download one with the get command, and choose it."
+            )
         for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return _checked_file(path)
@@ -231,8 +233,8 @@ def _checked_file(path: Path) -> Path:
     is_whole = path.name in WEIGHT_FILES and (path.parent / "config.json").is_file()
     if path.suffix in WEIGHT_SUFFIXES and not is_whole:
         raise ModelError(
-            f"{path} can't be loaded alone. Weights in one file are called {' or '.join(WEIGHT_FILES)}, with "
-            "their config.json beside them. For weights in several files, give their folder."
+            f"{path} can't be loaded on its own. A single weights file must be called {' or '.join(WEIGHT_FILES)} "
+            "and have a config.json next to it. If the weights are in several files, enter their folder."
         )
     return path
 
@@ -241,17 +243,21 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
     """Load the tokenizer of a folder, or of the folder that a file such as tokenizer.json lies in."""
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
-        raise ModelError(f"There is no tokenizer {name!r} in {models}, and no such folder. Give its folder.")
+        raise ModelError(
+            f"There is no tokenizer {name!r} in {models}, and no such folder. Enter the path of its folder."
+        )
     try:
         tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = _first_line(error)
-        raise ModelError(f"{path} can't be read as a tokenizer: {reason} Give the folder of one.") from error
+        raise ModelError(
+            f"{path} can't be read as a tokenizer: {reason} Enter the folder of a tokenizer."
+        ) from error
     size = max(tokenizer.get_vocab().values()) + 1
     if size > vocabulary:
         raise ModelError(
-            f"The tokenizer {name!r} has {size} tokens, and {model} knows {vocabulary}. Use the tokenizer that "
-            "the model was trained with."
+            f"The tokenizer {name!r} has {size} tokens, but {model} has a vocabulary of only {vocabulary}. "
+            "Use the tokenizer that the model was trained with."
         )
     return tokenizer
 
@@ -294,7 +300,7 @@ def _limit_options(limits: Limits) -> dict[str, Any]:
 
 def _limits_advice(card: ModelCard) -> str:
     """Advice for any error under memory limits, since each library words a lack of room differently."""
-    return f" It was loaded with --max-memory {card.max_memory}: raise a limit." if card.max_memory else ""
+    return f" The memory limits are --max-memory {card.max_memory}. Raise one of them." if card.max_memory else ""
 
 
 def _memory_advice(error: Exception, loading: str) -> str:
@@ -369,11 +375,11 @@ def _empty_cache() -> None:
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f"The package {package} is needed {purpose}. Install it: pip install {package}")
+        raise ModelError(f"The {package} package is needed {purpose}. Install it: pip install {package}")
 
 
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
-    no_models = f" {models} has no models yet. Download one with the command get."
+    no_models = f" {models} has no models yet. Download one with the get command."
     listed = f" Available: {', '.join(models_there)}." if models_there else no_models
     return f"There is no model {str(name)!r} in {models}, and no folder with that path has a config.json.{listed}"
 
@@ -381,5 +387,5 @@ def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
 def _first_line(error: Exception) -> str:
     """First line of a library's message, as a full sentence."""
     if "custom code" in str(error):
-        return "It needs Python code of its own, and Training PRO runs no code from a model."
+        return "It needs its own Python code, and Training PRO does not run code from models."
     return first_line(error).strip(" :.") + "."

@@ -143,7 +143,7 @@ def _import_module(name: str) -> Any:
     except ImportError as error:
         raise ModelError(
             f"This version of text-generation-webui is not supported (modules.{name}: {error}). "
-            f"Update the webui, or run Training PRO alone:  {launch_command()} page"
+            f"Update the webui, or run Training PRO on its own:  {launch_command()} page"
         ) from error
 
 
@@ -154,7 +154,7 @@ def _shared() -> Any:
     if missing:
         raise ModelError(
             "This version of text-generation-webui has no "
-            f"{', '.join('shared.' + m for m in missing)}. Update Training PRO, or run it alone:  "
+            f"{', '.join('shared.' + m for m in missing)}. Update Training PRO, or run it on its own:  "
             f"{launch_command()} page"
         )
     return shared
@@ -170,12 +170,13 @@ def _untrainable_reason(shared: Any) -> str:
     if importlib.util.find_spec("torch") is None:
         return (
             "This is the portable webui, which has no torch and can't train. To train, install the "
-            "full version (start_windows.bat, start_linux.sh or start_macos.sh of the source "
-            f"download), or run Training PRO alone:  {launch_command()} demo"
+            "full version (with start_windows.bat, start_linux.sh or start_macos.sh from the source "
+            f"download), or run Training PRO on its own:  {launch_command()} demo"
         )
     if _idle_unloaded(shared):
         return (
-            f"{shared.model_name} was unloaded after inactivity. Start loads it again. Before Check, press Load."
+            f"The webui unloaded {shared.model_name} because it was idle. Start loads it again. Before you use "
+            "Check, press Load in the Model tab."
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
@@ -197,15 +198,15 @@ def _gguf_message(shared: Any) -> str:
     file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
     origin = gguf_header.find_base_model(file)
     download = (
-        f"It was made from {origin}: in the Model tab, under 'Download model or LoRA', enter that "
+        f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
         "name and press Download. Then"
         if origin
-        else "Download its base model (named on its page) in the Model tab. Then"
+        else "In the Model tab, download its base model (its model page says which one it is). Then"
     )
     return (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it, "
-        "set Model loader to Transformers, select load-in-4bit and use_double_quant if memory is "
-        "short, and press Load."
+        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it "
+        "and set Model loader to Transformers. If you are short of VRAM, select load-in-4bit and "
+        "use_double_quant. Then press Load."
     )
 
 

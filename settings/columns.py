@@ -38,7 +38,8 @@ def parse_columns(text: str) -> Columns:
     ]
     if malformed:
         raise ValueError(
-            f"{malformed[0]!r} can't be parsed. Write instruction=Frage output=Antwort, table=NAME, or a SELECT."
+            f"{malformed[0]!r} can't be parsed. Use the form instruction=Frage output=Antwort, table=NAME, or a "
+            "SELECT statement."
         )
     names = {ours.strip().lower(): theirs for ours, _, theirs in assignments}
     return Columns(names.pop(TABLE_KEY, ""), "", names)

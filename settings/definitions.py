@@ -27,20 +27,20 @@ RANDOM_SEED, MAX_SEED = -1, 2**32 - 1
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What is trained, and on which data."""
+    """What to train, and on which data."""
 
     name: str = text(
         "",
         "Name",
-        "Name of the LoRA. A folder with this name appears among your LoRAs.",
+        "Name of the LoRA. The run creates a folder with this name in your LoRA folder.",
         check=name_problem,
     )
     data: tuple[str, ...] = names(
         "Dataset",
-        "Files and folders in training/datasets to train on: text (.txt, .md, .html, .epub, .pdf, .docx, .odt, "
-        ".srt, .vtt, or a folder of them, read in natural order) and rows (.json, .jsonl, .csv, .tsv, .db, "
-        ".sqlite, .parquet). Add a percentage to use a share of a dataset: chats.jsonl:50 uses half of it, "
-        "notes.md:200 uses it twice.",
+        "Files and folders in training/datasets to train on. For text, use .txt, .md, .html, .epub, .pdf, .docx, "
+        ".odt, .srt, .vtt, or a folder of such files, which is read in natural order. For rows, use .json, "
+        ".jsonl, .csv, .tsv, .db, .sqlite, or .parquet. Add a percentage to use only part of a dataset or to "
+        "repeat it: chats.jsonl:50 uses half of it, and notes.md:200 uses it twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -55,16 +55,16 @@ class RunSettings:
     seed: int = integer(
         42,
         "Seed",
-        "Random seed. On a CPU, the same seed, data and settings give exactly the same LoRA. -1 draws a new one "
-        "for each run and saves it with the run.",
+        "Random seed. On a CPU, the same seed, data, and settings give exactly the same LoRA. -1 picks a new "
+        "seed for each run and saves it with the run.",
         bounds=(RANDOM_SEED, MAX_SEED),
         fixed=True,
     )
     data_seed: int | str = integer(
         "auto",
         "Data seed",
-        "Seed of the validation split, the shares of datasets and the order of the examples. auto uses Seed; -1 "
-        "draws a new one for each run.",
+        "Seed for the validation split, for sampling from each dataset, and for the order of the examples. With "
+        'auto, it is the same as "Seed". -1 picks a new seed for each run.',
         bounds=(RANDOM_SEED, MAX_SEED),
         words=("auto",),
         fixed=True,
@@ -88,53 +88,56 @@ class TextSettings:
     cutoff: int | str = integer(
         "auto",
         "Maximum context length (Cutoff)",
-        "Maximum number of tokens in one example. A larger cutoff lets the model learn from more context and "
-        "uses more VRAM. auto is 256 for raw text; for rows it is the longest row, at most 2048.",
+        "Maximum number of tokens in one example. A larger cutoff lets the model learn from more context but "
+        "uses more VRAM. With auto, it is 256 for raw text, and the length of the longest row (up to 2048) for "
+        "rows.",
         bounds=(16, 131072),
         words=("auto",),
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, where a window starts at "
-        "every sentence. DEMENTOR shows each sentence many times, to memorize a text in one or two epochs.",
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which starts a window at "
+        "every sentence. DEMENTOR shows the model each sentence many times, so that it memorizes a text in one "
+        "or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(
         "Blocks end at",
-        "auto ends blocks at sentences, or at lines if the lines of a section are entries of their own, as in "
-        "chat logs, scripts and verse. Check shows what it chose. A line longer than the cutoff is split between "
-        "sentences.",
+        "Where blocks end. With auto, they end at the ends of sentences, or at the ends of lines if each line of "
+        "a section stands on its own, as in chat logs, scripts, and verse. Check shows what auto chose. A line "
+        "longer than the cutoff is split between sentences.",
         {"auto": "Auto", "sentences": "Sentences", "lines": "Lines"},
     )
     drop_boilerplate: bool = boolean(
         False,
         "Drop boilerplate",
-        "Drop what is not the book: the publisher's notices of Project Gutenberg and Standard Ebooks, tables of "
-        "contents, page headings, page numbers, marks of illustrations, and the menus, headers and footers of web "
-        "pages. Check shows what it found.",
+        "Drop everything that does not belong to the text itself: notices from Project Gutenberg and Standard "
+        "Ebooks, tables of contents, page headings, page numbers, illustration marks, and the menus, headers, "
+        "and footers of web pages. Check shows what it found.",
     )
     overlap: bool = boolean(
         True,
         "Overlap blocks",
-        "Add a block between two blocks, from the middle of one to the middle of the next, so that no sentence "
-        "is always at an edge. Overlap blocks never cross a hard cut. DEMENTOR does not need them.",
+        "Add a block between every two neighboring blocks, from the middle of one to the middle of the next, so "
+        "that no sentence is always at the edge of a block. Overlap blocks never cross a hard cut. DEMENTOR does "
+        "not need them.",
     )
     dementor_repeats: int = integer(
         0,
         "DEMENTOR repeats",
-        "How many times each sentence is seen in an epoch. 0 starts a window at every sentence.",
+        "How many times the model sees each sentence in an epoch. With 0, a window starts at every sentence.",
         bounds=(0, 1000),
     )
     hard_cut: str = text(
         "\\n\\n\\n",
         "Hard cut",
-        "Text that separates sections; no block crosses it. The default is two empty lines. Write \\n for a line "
-        "break and \\t for a tab. Leave it empty for no hard cuts.",
+        "Text that separates sections. No block crosses it. The default is two empty lines. Write \\n for a line "
+        "break and \\t for a tab. Leave this empty to use no hard cuts.",
     )
     min_chars: int = integer(
         0,
         "Ignore small blocks (characters)",
-        "Drop blocks with this many characters or fewer. Check shows how many.",
+        "Drop blocks with this many characters or fewer. Check shows how many blocks this drops.",
         bounds=(0, 100000),
     )
     add_bos: bool = boolean(
@@ -144,21 +147,21 @@ class TextSettings:
     )
     add_eos: str = choice(
         "Add EOS token",
-        "Where to add the end-of-sequence token. After every block, it teaches the model to stop in the middle "
-        "of a text.",
+        'Where to add the end-of-sequence token. "After every block" teaches the model to stop in the middle of '
+        "a text.",
         {"hard_cut": "At each hard cut", "every_block": "After every block", "never": "Never"},
     )
 
 
 @dataclass(frozen=True)
 class RowSettings:
-    """How rows, such as chats, become examples, and which part of them is trained on."""
+    """How rows, such as chats, become examples, and which part of them counts toward the loss."""
 
     format: str = choice(
         "Data format",
-        "How a row becomes text. auto uses the model's chat template for chats and for "
-        "question-answer columns. A format file lets you lay out the prompt as you like; put your "
-        "own in training/formats.",
+        "How rows are turned into text. With auto, chats and columns with questions and answers use the model's "
+        "chat template. To lay out the prompt in another way, choose a format file, or put your own in "
+        "training/formats.",
         {
             "auto": "Auto, by columns",
             "chat": "Chat template",
@@ -173,26 +176,26 @@ class RowSettings:
             "plain-format": "Plain: question, answer",
         },
         free=True,
-        one="another name",
+        one="the name of a format file",
     )
     columns: str = text(
         "",
         "Column names",
-        "What your dataset calls the columns that are expected here, for example instruction=Frage "
-        "output=Antwort. Put a name with spaces in double quotes; give a column without a name by its number. For "
-        "a database: table=NAME, or a SELECT.",
+        "The names that your dataset uses for the expected columns, for example instruction=Frage "
+        "output=Antwort. Put names with spaces in double quotes. If a column has no name, use its number. For a "
+        "database, enter table=NAME or a SELECT statement.",
         check=columns_problem,
     )
     system: str = text(
         "",
         "System message",
-        "Added to rows that have no system message of their own.",
+        "System message for rows that do not have one.",
     )
     train_on: str = choice(
         "Train on",
-        "The part of a row that counts toward the loss; the model reads the rest as context. auto: the replies "
-        'if rows have replies, otherwise everything. A message with "train": false or "weight": 0 is never '
-        "trained on.",
+        "The part of each row that counts toward the loss. The model sees the rest as context. With auto, it is "
+        'the replies if the rows have any, and everything otherwise. A message with "train": false or "weight": '
+        "0 is never trained on.",
         {
             "auto": "Auto",
             "everything": "Everything",
@@ -203,13 +206,13 @@ class RowSettings:
     train_only_after: str = text(
         "",
         "Train only after",
-        "Train only on what follows the first occurrence of this text in a row, for example ### Response:. It "
-        "overrides Train on. Rows without this text are dropped.",
+        "Train only on the part of a row after the first occurrence of this text, for example ### Response:. "
+        'This overrides "Train on". Rows that do not contain this text are dropped.',
     )
     too_long: str = choice(
         "Rows over the cutoff",
-        'What to do with rows longer than the cutoff. "Drop a few" stops the run if more than 5% of the rows '
-        "would be dropped.",
+        'What to do with rows that are longer than the cutoff. "Drop a few" stops the run if more than 5% of the '
+        "rows would be dropped.",
         {
             "drop": "Drop a few",
             "drop_any": "Drop any number",
@@ -221,15 +224,15 @@ class RowSettings:
     source_max_len: int = integer(
         0,
         "Maximum prompt length",
-        "Truncate the end of prompts with more tokens. What the format writes before the reply stays. Applies to "
-        "rows with one reply, before the cutoff. 0 is off.",
+        "Prompts longer than this many tokens are truncated at the end. The text that the format adds before the "
+        "reply stays. This applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
     target_max_len: int = integer(
         0,
         "Maximum reply length",
-        "Truncate the end of replies with more tokens, with the end token. Applies to rows with one reply, before "
-        "the cutoff. 0 is off.",
+        "Replies longer than this many tokens are truncated at the end, so they also lose their end token. This "
+        "applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
     bad_rows: str = choice(
@@ -240,74 +243,75 @@ class RowSettings:
     split_exchanges: bool = boolean(
         False,
         "Split chats into exchanges",
-        "Make each user message and its reply an example of its own, with the system message. The pair phase of "
-        "hybrid batching then shows the model two exchanges of one chat together.",
+        "Turn each user message and its reply into a separate example, including the system message. The pair "
+        "phase of hybrid batching then shows the model two exchanges from the same chat together.",
     )
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Validation data, which is measured and never trained on."""
+    """Validation data, which is used only to evaluate the model."""
 
     eval_data: tuple[str, ...] = names(
         "Evaluation dataset",
-        "Datasets that are not trained on. Their loss is measured before the first step, during the run and at "
-        "the end.",
+        "Datasets that are used only for evaluation, not for training. The run measures the loss on them before "
+        "the first step, during training, and at the end.",
     )
     eval_share: float = number(
         0.0,
         "Validation split",
-        "Share of the dataset to validate on instead of training on it: 0.05 is 5%. Whole sections and rows are "
-        "taken, chosen by the data seed. 0 is off.",
+        "Share of the dataset to use for validation instead of training. For example, 0.05 is 5%. The run "
+        "selects whole sections and rows at random, based on the data seed. 0 turns this off.",
         bounds=(0, 0.99),
     )
     eval_every: float = integer(
         0,
         "Evaluate every (steps)",
-        "How often to measure the validation loss. 0 is at the end of each epoch, 0.1 every tenth of the run.",
+        "How often to measure the validation loss, in steps. 0 measures it at the end of each epoch, and 0.1 "
+        "after every tenth of the run.",
         bounds=(0, 10**8),
         share=True,
     )
     eval_batch_size: int | str = integer(
         "auto",
         "Evaluation batch size",
-        "Number of validation examples that the GPU processes at once. auto is the True Batch Size. An evaluation "
-        "needs less VRAM than a step, so a larger number often fits and is faster.",
+        "Number of validation examples that the GPU processes at the same time. With auto, it is the True Batch "
+        "Size. Evaluation needs less VRAM than training, so a larger batch often fits and is faster.",
         bounds=(1, 1024),
         words=("auto",),
     )
     recall_passages: int = integer(
         16,
         "Recall passages",
-        "How many passages of the training data the model is asked to continue, to measure what it knows by "
-        "heart: before the first step, after each epoch and at the end. 0 turns this off.",
+        "Number of passages from the training data that the model is asked to continue, to measure how much it "
+        "has memorized. This happens before the first step, after each epoch, and at the end. 0 turns this off.",
         bounds=(0, 10_000),
     )
     test_at_end: bool = boolean(
         False,
         "Test the LoRA at the end",
-        "After the run, measure what the LoRA learned, what it forgot and what it copies, as the button Test LoRA "
-        "does in the Runs tab.",
+        "After the run, measure what the LoRA learned, what it forgot, and what it copies from the training "
+        "data. The Test LoRA button in the Runs tab does the same.",
     )
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How many examples a step takes, and how many steps a run takes."""
+    """How many examples each step uses, and how many steps a run has."""
 
     batch_size: int = integer(
         4,
         "True Batch Size",
-        "Number of examples that the GPU processes at once (micro batch size). More examples make the loss "
-        "smoother and use more VRAM.",
+        "Number of examples that the GPU processes at the same time (micro batch size). A larger batch makes the "
+        "loss smoother but uses more VRAM.",
         bounds=(1, 1024),
         fixed=True,
     )
     accumulation: int = integer(
         1,
         "Gradient Accumulation",
-        "Number of batches in one step: more time, not more VRAM. The loss is averaged over all tokens of the "
-        "step, so the gradients are those of one larger batch, up to rounding.",
+        "Number of batches in one step. More batches take more time but not more VRAM. The loss is averaged over "
+        "all tokens of the step, so the gradients are the same as for one larger batch, apart from rounding.",
         bounds=(1, 1024),
     )
     epochs: float = number(
@@ -316,14 +320,14 @@ class StepSettings:
     max_steps: int = integer(
         0,
         "Max steps",
-        "Train this many steps instead of a number of epochs. Set it to 0 to train by epochs.",
+        "Number of steps to train for, instead of a number of epochs. Set this to 0 to train by epochs.",
         bounds=(0, 10**8),
     )
     batching: str = choice(
         "Batch order",
-        "Which examples share a batch. By length: examples of similar length, which need little padding, with "
-        "the longest batches first. Sequential: the order of the dataset. Hybrid: batches by length until the "
-        "switch, sequential after it.",
+        'Which examples share a batch. "By length" groups examples of similar length, which need little padding, '
+        'and starts with the longest ones. "Sequential" keeps the order of the dataset. "Hybrid" uses batches by '
+        "length until the switch, and sequential batches after it.",
         {
             "shuffled": "Shuffled",
             "by_length": "By length",
@@ -340,8 +344,8 @@ class SwitchSettings:
 
     switch_after: str = choice(
         "Switch after",
-        "When hybrid batching switches to sequential order. Loss: at the first step with a smoothed loss at or "
-        "below the upper bound.",
+        "What makes hybrid batching switch to sequential order: a number of epochs or steps, or the loss. With "
+        '"Loss", it switches at the first step whose smoothed loss is at or below the upper bound.',
         {"epochs": "Epochs", "steps": "Steps", "loss": "Loss"},
         fixed=True,
     )
@@ -351,42 +355,45 @@ class SwitchSettings:
     switch_loss_low: float = number(
         2.0,
         "Switch at loss, lower bound",
-        "If the loss starts below this, a note says that the first phase is short.",
+        "If the loss is already at or below this value when the order switches, a note says that the first phase "
+        "was short.",
         bounds=(0, 100),
         fixed=True,
     )
     switch_loss_high: float = number(
         2.5,
         "Switch at loss, upper bound",
-        "The order switches when the smoothed loss is at or below this.",
+        "The batch order switches when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,
     )
     switch_pairs: bool = boolean(
         False,
         "Pair phase",
-        "Add a phase in the middle that puts two neighbors in one batch, and the second can see the first: two "
-        "rows in a row, or two adjacent blocks without overlap. Needs an even batch size.",
+        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the second "
+        "example can see the first. A pair is two consecutive rows, or two adjacent blocks that do not overlap. "
+        "Needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
         2,
         "Second switch at",
-        "Number of epochs or steps before the pair phase ends.",
+        "Number of epochs or steps from the start of the run to the end of the pair phase.",
         bounds=(0, 10**8),
         fixed=True,
     )
     second_switch_loss_low: float = number(
         1.5,
         "Second switch at loss, lower bound",
-        "The same note as for the first switch, for the pair phase.",
+        "If the loss is already at or below this value when the pair phase ends, a note says that the pair phase "
+        "was short.",
         bounds=(0, 100),
         fixed=True,
     )
     second_switch_loss_high: float = number(
         2.0,
         "Second switch at loss, upper bound",
-        "The pair phase ends when the smoothed loss is at or below this.",
+        "The pair phase ends when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -394,19 +401,19 @@ class SwitchSettings:
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """Learning rate, schedule and optimizer."""
+    """Learning rate, schedule, and optimizer."""
 
     learning_rate: float = number(
         2e-4,
         "Learning Rate",
-        "Size of each update. 2e-4 suits most LoRAs; small models can take 1e-3.",
+        "Size of each weight update. 2e-4 works well for most LoRAs, and small models can handle 1e-3.",
         bounds=(1e-9, 1.0),
     )
     schedule: str = choice(
         "LR Scheduler",
-        "How the learning rate changes during the run. Choose a schedule, or enter points joined by straight "
-        "lines: 0:0 0.05:1 0.5:1 1:0 rises over the first 5% of the run, holds until the middle and falls to 0. "
-        "2e:1 stands for the end of epoch 2.",
+        "How the learning rate changes during the run. Choose a schedule, or enter points that are connected by "
+        "straight lines. For example, 0:0 0.05:1 0.5:1 1:0 rises over the first 5% of the run, stays constant "
+        "until the middle, and falls to 0 at the end. To place a point at the end of epoch 2, write 2e:1.",
         {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
         free=True,
         one="points such as 0:0 0.1:1 1:0",
@@ -415,31 +422,35 @@ class LearningSettings:
     warmup_steps: float = number(
         0.05,
         "Warmup",
-        "Number of steps in which the learning rate rises from 0. Below 1 it is a share of the run (at most 100 "
-        "steps and one epoch).",
+        "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, "
+        "limited to 100 steps and one epoch.",
         bounds=(0, 100000),
     )
     weight_decay: float = number(0.0, "Weight decay", "How strongly weights are pulled toward 0.", bounds=(0, 1))
     max_grad_norm: float = number(
-        1.0, "Max gradient norm", "Scale down gradients that are longer than this. 0 is off.", bounds=(0, 1000)
+        1.0,
+        "Max gradient norm",
+        "Scale down the gradients if their norm exceeds this value. 0 turns this off.",
+        bounds=(0, 1000),
     )
     label_smoothing: float = number(
         0.0,
         "Label smoothing",
-        "Share of each target that is spread over all other tokens, so that the model does not become "
-        "overconfident.",
+        "Share of each target's probability that is spread over all other tokens, so that the model does not "
+        "become overconfident.",
         bounds=(0, 0.5),
     )
     neftune_noise: float = number(
         0.0,
         "NEFTune noise",
-        "Noise (alpha) on the input embeddings, which can make replies better. 5 is common; 0 is off.",
+        "Amount of noise (alpha) to add to the input embeddings, which can improve replies. 5 is common, and 0 "
+        "turns this off.",
         bounds=(0, 100),
     )
     optimizer: str = choice(
         "Optimizer",
-        "The 8-bit and paged optimizers use less VRAM and need an NVIDIA GPU and bitsandbytes. You can enter "
-        "any other optimizer that transformers knows.",
+        "The 8-bit and paged optimizers use less VRAM but need an NVIDIA GPU and bitsandbytes. You can also "
+        "enter the name of any other optimizer that transformers supports.",
         {
             "adamw_torch": "AdamW",
             "adamw_torch_fused": "AdamW, fused (faster)",
@@ -450,7 +461,7 @@ class LearningSettings:
             "sgd": "SGD",
         },
         free=True,
-        one="another name",
+        one="the name of another optimizer",
         fixed=True,
     )
     adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the average gradient.", bounds=(0, 0.9999))
@@ -468,39 +479,43 @@ class LoraSettings:
 
     method: str = choice(
         "Method",
-        "Train a LoRA, or all weights of the model. Full fine-tuning needs many times the memory, is not "
-        "possible inside the webui, and saves a new model under models.",
+        "Train a LoRA, or all weights of the model. Full fine-tuning needs many times as much memory, is not "
+        "possible inside the webui, and saves a new model in the models folder.",
         {"lora": "LoRA", FULL_FINETUNE: "Full fine-tuning"},
     )
     rank: int = integer(
         32,
         "LoRA Rank",
-        "Size of the LoRA: 8 for a tone of voice, 32 for a style, 128 or more for a lot of new text. At most the "
-        "model's hidden size.",
+        "Size of the LoRA. Use 8 for a tone of voice, 32 for a style, and 128 or more for a lot of new text. The "
+        "rank can't exceed the model's hidden size.",
         bounds=(1, 32768),
         fixed=True,
     )
     alpha: float = number(
         32.0,
         "LoRA Alpha",
-        "The LoRA is scaled by alpha / rank; a scale of 1 is common.",
+        "The LoRA is scaled by alpha / rank. A scale of 1 is common.",
         bounds=(0.01, 131072),
         fixed=True,
     )
     dropout: float = number(
-        0.0, "LoRA Dropout", "Share of the LoRA that is switched off at random in each step.", bounds=(0, 0.9)
+        0.0,
+        "LoRA Dropout",
+        "Share of the LoRA's inputs that are set to 0 at random in each step.",
+        bounds=(0, 0.9),
     )
     rslora: bool = boolean(
         False,
         "rsLoRA",
-        "Scale the LoRA by alpha / sqrt(rank) instead, so that high ranks do not learn too little.",
+        "Scale the LoRA by alpha / sqrt(rank) instead of alpha / rank, so that a LoRA with a high rank does not "
+        "learn too little.",
         fixed=True,
     )
     targets: str | tuple[str, ...] = choice(
         "Target modules",
-        "The layers that get a LoRA. All linear layers is the usual choice; q-v is the small, original one. You "
-        "can also enter names of the model's own layers. embed_tokens and lm_head, the embeddings and the output "
-        "layer, matter if your data have a syntax of their own.",
+        'The layers that get a LoRA. "All linear layers" is the usual choice, and "q-v" is the smaller selection '
+        "from the original LoRA paper. You can also enter the names of layers in your model. Include "
+        "embed_tokens (the embeddings) and lm_head (the output layer) if your data has its own syntax.",
         {
             "all-linear": "All linear layers (recommended)",
             "q-v": "q-v (original LoRA)",
@@ -514,52 +529,52 @@ class LoraSettings:
     dora: bool = boolean(
         False,
         "DoRA",
-        "Train the magnitude and the direction of each weight separately. Often slightly better at low ranks, "
-        "and slower. Does not work with 8-bit weights.",
+        "Train the magnitude and the direction of each weight separately. DoRA is often slightly better at low "
+        "ranks, but slower. It does not work with 8-bit weights.",
         fixed=True,
     )
     train_head: bool = boolean(
         False,
         "Train Head",
-        "Also train the embeddings and the output layer in full, for a new language or many new words. Needs "
-        "much memory and disk space; an 8-bit optimizer helps.",
+        "Train the embeddings and the output layer in full, in addition to the LoRA. Use this for a new language "
+        "or for many new words. It needs a lot of memory and disk space. An 8-bit optimizer reduces the memory.",
         fixed=True,
     )
     modules_to_save: str | tuple[str, ...] = choice(
         "Modules to save",
-        "Modules that are trained in full and saved with the LoRA, such as norm. Enter names of the model's own "
-        "modules.",
+        "Modules to train in full and save with the LoRA, such as norm. Enter the names of modules in your model.",
         {"none": "None"},
         free=True,
         fixed=True,
     )
     bias: str = choice(
         "Bias",
-        "Also train biases of the model, where it has any: all of them, or those of the layers with a LoRA. Most "
-        "newer models have none.",
-        {"none": "None", "all": "All biases", "lora_only": "Those of the layers with a LoRA"},
+        "Which biases of the model to train, if it has any: all of them, or only those of the layers with a "
+        "LoRA. Most newer models have no biases.",
+        {"none": "None", "all": "All biases", "lora_only": "Only those of the layers with a LoRA"},
         fixed=True,
     )
     layers_to_transform: str = text(
         "",
         "Layers to transform",
-        "Numbers of the decoder layers that get a LoRA, counted from 0, such as 0-7,12. Empty means all.",
+        "Numbers of the decoder layers that get a LoRA, such as 0-7,12. The first layer is 0. Leave this empty "
+        "to use all layers.",
         check=layers_problem,
         fixed=True,
     )
     lora_plus: float = number(
         1.0,
         "LoRA+",
-        "Learning rate of LoRA B divided by that of LoRA A. 16 is common, with a quarter of the learning rate. "
-        "1 is off.",
+        "Ratio of the learning rate of the LoRA's B matrices to that of its A matrices. 16 is common, together "
+        "with a quarter of the usual learning rate. 1 turns this off.",
         bounds=(0.01, 1000),
         fixed=True,
     )
     head_rate: float = number(
         1.0,
         "Train Head rate",
-        "Learning rate of the embeddings and the output layer, and of Modules to save, as a share of the learning "
-        "rate of the LoRA. A small share such as 0.1 changes known words less.",
+        'Learning rate of the embeddings, the output layer, and the modules in "Modules to save", relative to '
+        "the learning rate of the LoRA. A small value such as 0.1 changes the embeddings of existing tokens less.",
         bounds=(0.001, 100),
         fixed=True,
     )
@@ -592,7 +607,8 @@ class SavingSettings:
     save_every: float = integer(
         0,
         "Save every (steps)",
-        "Save a full checkpoint every this many steps. 0 is off, 0.1 is every tenth of the run.",
+        "How often to save a full checkpoint, in steps. 0.1 saves one after every tenth of the run, and 0 turns "
+        "this off.",
         bounds=(0, 10**8),
         share=True,
         live=True,
@@ -600,35 +616,39 @@ class SavingSettings:
     save_on_loss_drop: float = number(
         0.0,
         "Save when the loss falls below",
-        "Below this loss, save a full checkpoint each time the smoothed loss has fallen by another 10% and "
-        "stayed there for three steps. 0 is off.",
+        "Starting from this loss, save a full checkpoint each time the smoothed loss falls by another 10% and "
+        "stays there for three steps. 0 turns this off.",
         bounds=(0, 100),
         live=True,
     )
     save_each_epoch: bool = boolean(
-        True, "Save at each epoch", "Save a full checkpoint at the end of each epoch and of the run.", live=True
+        True,
+        "Save at each epoch",
+        "Save a full checkpoint at the end of each epoch and at the end of the run.",
+        live=True,
     )
     backup_minutes: float = number(
         20.0,
         "Backup every (minutes)",
-        "Save a full copy into the folder backup, to resume from after a crash. The last two are kept, and "
-        "deleted when the run ends well. 0 is off.",
+        "How often to save a full checkpoint in the backup folder, so that you can resume after a crash. The "
+        "last two backups are kept during the run and deleted when it finishes successfully. 0 turns this off.",
         bounds=(0, 10**5),
         live=True,
     )
     keep_checkpoints: int = integer(
         3,
         "Full checkpoints to keep",
-        "Older checkpoints are reduced to the LoRA: you can load and compare them, but not resume from them. "
-        "Checkpoints that you saved by hand and the best one stay as they are.",
+        "Number of full checkpoints to keep. Older ones are reduced to the LoRA: you can load and compare them, "
+        "but you can't resume from them. The best checkpoint and those that you saved yourself always stay "
+        "complete.",
         bounds=(1, 10**6),
         live=True,
     )
     keep_best: str = choice(
         "Keep the best",
-        "At the end, save the best LoRA instead of the last one, which stays as a checkpoint. The best is the "
-        "one with the best validation result; without a validation split, the lowest smoothed loss. Accuracy "
-        "needs a validation split.",
+        "At the end, save the best LoRA instead of the last one, which is kept as a checkpoint. The best LoRA is "
+        'the one with the best validation result or, without a validation split, the lowest smoothed loss. "By '
+        'accuracy" needs a validation split.',
         {"no": "No, keep the last", "loss": "By loss", "accuracy": "By accuracy"},
         live=True,
     )
@@ -641,26 +661,26 @@ class StoppingSettings:
     stop_at_loss: float = number(
         0.0,
         "Stop at loss",
-        "End the run when the smoothed loss is at or below this. 0 is off.",
+        "End the run when the smoothed loss is at or below this value. 0 turns this off.",
         bounds=(0, 100),
         live=True,
     )
     stop_at_epoch: float = number(
-        0.0, "Stop at epoch", "End the run after this many epochs. 0 is off.", bounds=(0, 1000), live=True
+        0.0, "Stop at epoch", "End the run after this many epochs. 0 turns this off.", bounds=(0, 1000), live=True
     )
     early_stopping: int = integer(
         0,
         "Early stopping",
-        "End the run after this many evaluations in a row without improvement. Needs a validation split. 0 is "
-        "off.",
+        "End the run after this many consecutive evaluations without improvement. Needs a validation split. 0 "
+        "turns this off.",
         bounds=(0, 1000),
         live=True,
     )
     stop_how: str = choice(
         "How to stop",
-        "What a stop rule does: end the run at once, or let the learning rate fall to 0 over a few more steps "
-        "first.",
-        {"at_once": "At once", "wind_down": "Wind down"},
+        "How the stop rules end the run: immediately, or after the learning rate has fallen to 0 over a few more "
+        "steps.",
+        {"at_once": "Immediately", "wind_down": "Wind down"},
         live=True,
     )
 
@@ -672,42 +692,43 @@ class SampleSettings:
     sample_prompts: str | tuple[str, ...] = texts(
         "auto",
         "Sample prompts",
-        "Prompts to generate from during the run, with and without the LoRA. auto takes three from your "
-        "dataset. Or enter your own, one per line (\\n is a line break): as messages if you train on rows, as "
-        "the start of a text if you train on raw text. The samples are saved in samples.jsonl and report.html.",
+        "Prompts for the samples that the model generates during the run, with and without the LoRA. With auto, "
+        "three prompts are taken from your dataset. You can also enter your own, one per line, with \\n for a "
+        "line break. A prompt is used as a message if you train on rows, and as the start of a text if you train "
+        "on raw text. The samples are saved in samples.jsonl and report.html.",
     )
     sample_every: int | str = integer(
         "epoch",
         "Sample every",
-        "Generate samples after each epoch or every this many steps, and also before the first step and at the "
-        "end. never generates them only when you ask.",
+        "Generate samples after each epoch, or enter a number of steps. The run also generates samples before "
+        "the first step and at the end. With never, it generates them only when you ask.",
         bounds=(1, 10**8),
         words=("epoch", "never"),
     )
     sample_length: int = integer(
         100,
         "Sample length (tokens)",
-        "Maximum length of a sample. It ends earlier if the model ends it or the context is full.",
+        "Maximum length of a sample. A sample is shorter if the model ends it earlier or if the context is full.",
         bounds=(1, 10_000),
     )
     sample_temperature: float = number(
         0.7,
         "Temperature",
-        "0 always takes the most likely token; higher values vary more. Each sample starts from the seed of the "
-        "run, so that the samples of a run can be compared.",
+        "Randomness of the samples. 0 always picks the most likely token, and higher values give more varied "
+        "text. Each sample starts from the seed of the run, so you can compare the samples of a run.",
         bounds=(0, 5),
     )
 
 
 @dataclass(frozen=True)
 class ReportingSettings:
-    """Where else a run is logged."""
+    """Logging to other tools, such as TensorBoard."""
 
     report_to: str = choice(
         "Report to",
-        "Also log the run to one or more of the services that transformers supports. Their packages must be "
-        "installed. Files go into the LoRA's folder; those from trackio and MLflow go into the logs folder. "
-        "Weights & Biases and SwanLab stay offline unless WANDB_MODE or SWANLAB_MODE says otherwise.",
+        "Log the run to one or more of the services that transformers supports. Their packages must be "
+        "installed. Most services write their files to the LoRA's folder, but trackio and MLflow use the logs "
+        "folder. Weights & Biases and SwanLab stay offline unless you set WANDB_MODE or SWANLAB_MODE.",
         {
             "none": "None",
             "tensorboard": "TensorBoard",
@@ -727,26 +748,29 @@ class ReportingSettings:
             "all": "All that are installed",
         },
         free=True,
-        one="several names",
+        one="several of these",
         check=reporters_problem,
     )
     run_name: str = text(
         "",
         "Run name",
-        "Name of the run in the reporters. If empty, the name of the LoRA is used. TensorBoard shows the folder "
-        "instead.",
+        "Run name in the reporting tools, such as Weights & Biases. If this is empty, they show the name of the "
+        "LoRA. TensorBoard always shows the folder name.",
     )
     logging_steps: float | str = integer(
         "auto",
         "Log every (steps)",
-        "How often the console and the reporters get a step; the reporters get the mean loss since the last one. "
-        "auto: the console every two seconds, the reporters every step. The curve always has every step.",
+        "How often to log a step to the console and the reporting tools. The reporting tools get the mean loss "
+        "since the last logged step. With auto, the console shows a step every two seconds, and the reporting "
+        "tools get every step. The loss curve always shows every step.",
         bounds=(1, 10**8),
         words=("auto",),
         share=True,
     )
     logging_first_step: bool = boolean(
-        True, "Log the first step", "Also log the first step if Log every skips it. The last one is always logged."
+        True,
+        "Log the first step",
+        'Log the first step even if "Log every" would skip it. The last step is always logged.',
     )
 
     @property
@@ -761,15 +785,15 @@ class MachineSettings:
 
     gradient_checkpointing: str = choice(
         "Gradient checkpointing",
-        "Saves much VRAM by computing activations again, and makes training 20% to 30% slower. auto turns it on "
-        "if the run would not fit on the GPU without it.",
+        "Save a lot of VRAM by recomputing activations, which makes training 20% to 30% slower. With auto, this "
+        "is turned on only if the run would not fit on the GPU otherwise.",
         {"auto": "auto", "on": "on", "off": "off"},
     )
     packing: str = choice(
         "Packing",
-        "Put the examples of a batch in one row without padding. The more their lengths differ, the more time "
-        "this saves. Batch size, steps and losses stay the same. auto uses it if a test at the start shows that "
-        "the model keeps the examples apart.",
+        "Join the examples of a batch into one sequence without padding. The more their lengths differ, the more "
+        "time this saves. Batch size, steps, and losses stay the same. With auto, packing is used if a test at "
+        "the start shows that the model keeps the examples separate.",
         {"auto": "auto", "on": "on", "off": "off"},
         fixed=True,
     )
@@ -780,38 +804,38 @@ class MachineSettings:
     )
     attention: str = choice(
         "Attention",
-        "Attention implementation. auto keeps the one that the model was loaded with. flash_attention_2 is the "
-        "fastest for long texts and needs an NVIDIA GPU and the package flash-attn.",
+        'Attention implementation. With auto, the model keeps the one that it was loaded with. "flash attention '
+        '2" is the fastest for long texts and needs an NVIDIA GPU and the flash-attn package.',
         {"auto": "auto", "sdpa": "sdpa", "eager": "eager", "flash_attention_2": "flash attention 2"},
     )
     tf32: bool = boolean(
         True,
         "TF32",
-        "On NVIDIA GPUs, multiply float32 numbers much faster with slightly less precision. Only affects "
+        "On NVIDIA GPUs, multiply float32 numbers much faster with slightly less precision. This affects only "
         "float32 models.",
     )
     liger: bool = boolean(
         False,
         "Liger kernels",
-        "Faster kernels. They need an NVIDIA GPU and the package liger-kernel.",
+        "Use faster kernels. They need an NVIDIA GPU and the liger-kernel package.",
     )
     compile: bool = boolean(
         False,
         "Compile",
-        "Compile the model's layers before the run: takes minutes at the start and makes steps faster. If it "
-        "fails, the run continues without it and says so.",
+        "Compile the model's layers before the run. This takes minutes at the start and makes each step faster. "
+        "If compiling fails, the run shows a note and continues without it.",
     )
     workers: int = integer(
         0,
         "Workers",
-        "Processes that prepare batches. Preparing takes little time here, so 0 is almost always right. Not "
-        "available inside the webui.",
+        "Number of processes that prepare batches. Batches take little time to prepare, so 0 is almost always "
+        "right. Not available inside the webui.",
         bounds=(0, 64),
     )
     shard_size: str = text(
         "5GB",
         "Shard size",
-        "Maximum size of each file of a full model, from full fine-tuning or a merge.",
+        "Maximum size of each file when a full model is saved after full fine-tuning or a merge.",
         check=shard_size_problem,
     )
 

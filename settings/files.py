@@ -33,7 +33,10 @@ def convert_values(
     """Do the same for values that are already parsed."""
     if (version := values.get("settings_version", SETTINGS_VERSION)) != SETTINGS_VERSION:
         raise SettingsError(
-            [f"{place}was saved by a newer Training PRO (settings version {version}). Update this one."]
+            [
+                f"{place}a newer version of Training PRO saved these settings (settings version {version}). "
+                "Update Training PRO."
+            ]
         )
     result = convert_settings(values, lambda name: datasets is not None and _exists(datasets, name))
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
@@ -58,9 +61,11 @@ def _parse(path: Path) -> dict[str, Any]:
             [f"{path} can't be read ({error.strerror}). Enter the path of a settings file."]
         ) from None
     except (ValueError, RecursionError) as error:
-        raise SettingsError([f"{path} is not a settings file ({error}). It must be one JSON object."]) from None
+        raise SettingsError(
+            [f"{path} is not a settings file ({error}). It must be a single JSON object."]
+        ) from None
     if not isinstance(values, dict):
         raise SettingsError(
-            [f"{path} holds a JSON {type(values).__name__}. A settings file must be one JSON object."]
+            [f"{path} contains a JSON {type(values).__name__}. A settings file must be a single JSON object."]
         )
     return values

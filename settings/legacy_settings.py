@@ -57,7 +57,7 @@ class _OldFile:
         return "" if value.lower() == "none" else value
 
     def number(self, key: str) -> float | None:
-        """Return a number, also one stored as text, or None."""
+        """Return a number, even one stored as text, or None."""
         try:
             number = float(self.values[key])  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError):
@@ -299,31 +299,37 @@ def _unused_dataset(old: _OldFile) -> Iterator[str]:
 
 def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
     if "precize_slicing_overlap" not in old and (tokens := old.number("stride_length")):
-        yield f"An overlap of {tokens:g} tokens became overlap blocks, which begin and end with sentences."
+        yield f"The overlap of {tokens:g} tokens was replaced by overlap blocks, which consist of whole sentences."
 
 
 def _removed_optimizer(old: _OldFile) -> Iterator[str]:
     if (name := old.name("optimizer")) in _REMOVED_OPTIMIZERS:
-        yield f"Optimizer: {name!r} no longer exists; adamw_torch does the same."
+        yield f"Optimizer: {name!r} no longer exists and was replaced by adamw_torch, which does the same."
 
 
 def _different_schedule(old: _OldFile) -> Iterator[str]:
     """Schedules that have the same name in transformers but another curve here."""
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
-        yield "LR Scheduler: in the older program 'polynomial' fell linearly to 0. That is 'linear' here."
+        yield (
+            "LR Scheduler: in the older program, 'polynomial' fell linearly to 0. "
+            "For the same effect, use 'linear'."
+        )
     elif name == "cosine_with_restarts":
-        yield "LR Scheduler: 'cosine_with_restarts' was 'cosine' in the older program, so it is 'cosine' here."
+        yield (
+            "LR Scheduler: in the older program, 'cosine_with_restarts' did the same as 'cosine'. "
+            "For the same effect, use 'cosine'."
+        )
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
         yield (
-            "LR Scheduler: with 'inverse_sqrt' and no warmup, the learning rate hardly fell in the older program. "
+            "LR Scheduler: in the older program, 'inverse_sqrt' without warmup hardly lowered the learning rate. "
             "For the same effect, use 'constant'."
         )
 
 
 def _unknown_keys(old: _OldFile) -> Iterator[str]:
     if keys := [key for key in old.values if key not in _KNOWN_KEYS]:
-        yield f"Unknown keys, ignored: {', '.join(sorted(keys))}."
+        yield f"These keys are unknown and were ignored: {', '.join(sorted(keys))}."
 
 
 _NOTE_RULES: tuple[Callable[[_OldFile], Iterator[str]], ...] = (

@@ -76,5 +76,5 @@ def _read(key: str, value: object) -> Any:
         factor = -1.0
     if not 0 < factor <= MAX_FACTOR:
         message = f"{value!r} is not a number above 0 and at most {MAX_FACTOR:g}.{comma_hint(value)}"
-        raise ValueError(f"Factor on the learning rate: {message}")
+        raise ValueError(f"Learning rate factor: {message}")
     return factor

@@ -146,14 +146,21 @@ def why_not_here(key: str) -> str:
 def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
     rows = [f"| `{key}` | {sentence} |" for key, sentence in _load_tables()["not_here"].items()]
-    rest = ["## Not a setting here", "", "| there | here |", "| --- | --- |", *rows, ""]
+    rest = [
+        "## Names that are not settings here",
+        "",
+        "| name there | what to do here |",
+        "| --- | --- |",
+        *rows,
+        "",
+    ]
     return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS), *_void_presets(), *rest])
 
 
 def _void_presets() -> list[str]:
     presets = _load_tables()["void_presets"]
     rows = [f"| {_as_code([theirs])} | {_as_code(ours)} |" for theirs, ours in presets.items()]
-    return [_VOID_PRESETS, "| there | here |", "| --- | --- |", *rows, ""]
+    return [_VOID_PRESETS, "| name there | name here |", "| --- | --- |", *rows, ""]
 
 
 def _section(program: str) -> str:
@@ -164,7 +171,7 @@ def _section(program: str) -> str:
         if (names := named.names.get(program))
     ]
     return "\n".join(
-        [f"## {PROGRAMS[program]}", "", "| there | label here | key here |", "| --- | --- | --- |", *rows, ""]
+        [f"## {PROGRAMS[program]}", "", "| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
     )
 
 
@@ -174,14 +181,16 @@ def _as_code(names: Sequence[str]) -> str:
 
 _INTRODUCTION = """# Coming from another tool
 
-Where to find what you know. The search field above the form finds settings by all of these names. You can load
-settings files of the original Training PRO and of the webui's tab as they are: their values are converted. To make
-this page again, run `python3 script.py settings --coming-from > docs/coming-from.md`.
+This page shows where to find the settings that you know from other tools. The search field above the form finds
+settings by all of these names. You can load settings files of the original Training PRO and of the webui's
+Training tab without changes, because Training PRO converts their values. To generate this page again, run
+`python3 script.py settings --coming-from > docs/coming-from.md`.
 """
 
 _VOID_PRESETS = """## Presets of Void Trainer
 
-Its optimizer and LoRA configs are presets here (`--preset`). Our sizes are those of the model. The sizes of its
-LoRA configs are those of the LoRA, and it recommends the largest for the smallest models, so its S is our XL.
-Where a name says no size, choose one of ours by the size of your model.
+The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). The size in the name of a preset here
+is the size of the model. The size in the name of a LoRA config of Void Trainer is the size of the LoRA. Void
+Trainer recommends the largest LoRAs for the smallest models, so its S is our XL. If a name does not include a
+size, choose one of the presets by the size of your model.
 """

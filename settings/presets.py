@@ -65,7 +65,7 @@ def _read_table(path: Path) -> dict[str, Preset]:
     if rows is None:
         raise SettingsError(
             [
-                f"{path} is not a file of presets. It must be a JSON object that maps the name of each "
+                f"{path} is not a preset file. It must be a JSON object that maps the name of each "
                 "preset to an object with its settings."
             ]
         )
@@ -75,10 +75,12 @@ def _read_table(path: Path) -> dict[str, Preset]:
 def _parse_row(path: Path, name: str, row: Any) -> Preset:
     values = row.get("values") if isinstance(row, dict) else None
     if not isinstance(values, dict):
-        raise SettingsError([f'{path}, {name!r}: its values are missing. Write {{"values": {{"rank": 32}}}}.'])
+        raise SettingsError(
+            [f'{path}, {name!r}: the values are missing. Add them like this: {{"values": {{"rank": 32}}}}.']
+        )
     if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
         raise SettingsError(problems)
-    words = str(row.get("words", "From your preset table."))
+    words = str(row.get("words", "A preset from your own table."))
     return Preset(name, str(row.get("label", name)), words, values, str(row.get("source", "")))
 
 
@@ -158,7 +160,7 @@ def _hint(name: str, presets: Collection[str]) -> str:
     ours = [preset for preset in other_names.our_presets(name) if preset in presets]
     if len(ours) > 1:
         return f"Choose one by the size of your model: {', '.join(ours)}."
-    return f"It is called {ours[0]!r} here." if ours else f"Available: {', '.join(presets)}."
+    return f"It is called {ours[0]!r} here." if ours else f"Available presets: {', '.join(presets)}."
 
 
 def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
@@ -190,7 +192,7 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
         overrides += [f"{change} ({preset.name})" for change in sorted(describe_changes(values, common))]
         values |= preset.values
     return (
-        f"Several presets set the same setting, and the last one wins: {'; '.join(overrides)}."
+        f"Some presets change the same settings, and the last preset applies: {'; '.join(overrides)}."
         if overrides
         else ""
     )

@@ -19,7 +19,7 @@ def check_settings(settings: TrainingSettings) -> list[Finding]:
 
 def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.chunking == "dementor" and settings.text.overlap:
-        yield note("overlap", "Overlap blocks: DEMENTOR windows overlap already, so this is ignored.")
+        yield note("overlap", "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored.")
     for key in ("eval_every", "eval_batch_size"):
         if getattr(settings.aside, key) != SETTINGS[key].default and _has_no_eval_data(settings):
             label = SETTINGS[key].label
@@ -27,9 +27,9 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",
-            "Seed -1: the run draws its seed when it starts. The buttons Check and Test one step use 0 "
-            "instead, so the run may choose different examples for the validation split or "
-            "from a dataset used in part.",
+            "Seed -1: the run picks its seed when it starts. The Check and Test one step buttons use seed 0 "
+            "instead, so the run may select different examples for the validation split and from "
+            "datasets that are only used in part.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
@@ -50,7 +50,7 @@ def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, and "
+            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, so "
             f"training may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
         )
 
@@ -63,14 +63,14 @@ def _high_learning_rate(settings: TrainingSettings) -> Iterator[Finding]:
     if rate > max_rate:
         yield advice(
             "learning_rate",
-            f"Learning Rate {rate:g} is far above the usual range here ({usual_rate:g}), and training "
+            f"Learning Rate {rate:g} is far above the usual value ({usual_rate:g}), so training "
             f"may diverge. Try {usual_rate:g}.",
         )
     elif rate * lora.lora_plus > max_rate:
         yield advice(
             "learning_rate",
-            f"LoRA+ {lora.lora_plus:g}: half of the LoRA trains at {rate * lora.lora_plus:g}, far "
-            f"above what is usual ({usual_rate:g}), and training may diverge. Try a Learning Rate of "
+            f"LoRA+ {lora.lora_plus:g}: half of the LoRA trains at a rate of {rate * lora.lora_plus:g}, far "
+            f"above the usual value ({usual_rate:g}), so training may diverge. Try a Learning Rate of "
             f"{max_rate / lora.lora_plus / 2:.0e}.",
         )
 
@@ -79,9 +79,9 @@ def _stops_at_start(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
         yield advice(
             "stop_at_loss",
-            f"Stop at Loss {settings.stopping.stop_at_loss:g}: most models start below that on a "
-            "language they know, so the run would end within its first steps. Try 1.5, or 0 to turn "
-            "it off.",
+            f"Stop at loss {settings.stopping.stop_at_loss:g}: most models start below this loss in a "
+            "language that they know, so the run would end within its first steps. Use 1.5, or 0 to "
+            "turn this off.",
         )
 
 
@@ -89,7 +89,7 @@ def _eos_after_every_block(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.add_eos == "every_block":
         yield advice(
             "add_eos",
-            "Add EOS token: after every block, it teaches the model to stop in the middle of a text. "
+            "Add EOS token: 'After every block' teaches the model to stop in the middle of a text. "
             "'At each hard cut' is better.",
         )
 
@@ -99,8 +99,8 @@ def _odd_batch_with_pairs(settings: TrainingSettings) -> Iterator[Finding]:
     if _has_switch(settings) and settings.switching.switch_pairs and size % 2:
         yield problem(
             "batch_size",
-            f"Pair phase: two neighbors share a batch, so the batch size must be even. It is {size}; "
-            f"use {size + 1}, or turn the pair phase off.",
+            f"Pair phase: each batch consists of pairs of neighboring examples, so the batch size must be "
+            f"even. It is {size}. Use {size + 1}, or turn the pair phase off.",
         )
 
 
@@ -109,18 +109,18 @@ def _switch_order(settings: TrainingSettings) -> Iterator[Finding]:
     if not _has_switch(settings):
         return
     if s.switch_after != "loss" and s.switch_pairs and s.second_switch_at <= s.switch_at:
-        when = "before" if s.second_switch_at < s.switch_at else "together with"
+        when = "before" if s.second_switch_at < s.switch_at else "at the same time as"
         yield problem(
             "second_switch_at",
-            f"Second switch at {s.second_switch_at}: it comes {when} the first one ({s.switch_at}). "
+            f"Second switch at {s.second_switch_at}: this is {when} the first switch ({s.switch_at}). "
             f"Use {s.switch_at + 1} or more.",
         )
     if s.switch_after == "loss" and s.switch_pairs and s.second_switch_loss_high >= s.switch_loss_high:
         yield problem(
             "second_switch_loss_high",
-            f"Second switch at loss: its upper bound {s.second_switch_loss_high:g} is not below that "
-            f"of the first switch, {s.switch_loss_high:g}, so both would happen at the same time. Use "
-            "a lower value.",
+            f"Second switch at loss: the upper bound {s.second_switch_loss_high:g} is not below that of "
+            f"the first switch ({s.switch_loss_high:g}), so both switches would happen at the same time. "
+            "Use a lower value.",
         )
     bands = [("Switch", "switch_loss_low", s.switch_loss_low, s.switch_loss_high)]
     if s.switch_pairs:
@@ -130,7 +130,7 @@ def _switch_order(settings: TrainingSettings) -> Iterator[Finding]:
     for name, key, low, high in bands:
         if s.switch_after == "loss" and low > high:
             yield problem(
-                key, f"{name} at loss: the lower bound {low:g} is above the upper bound, {high:g}. Swap them."
+                key, f"{name} at loss: the lower bound {low:g} is above the upper bound {high:g}. Swap them."
             )
 
 
@@ -140,8 +140,8 @@ def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[Finding]
         if _dataset_name(name) in training_names:
             yield problem(
                 "eval_data",
-                f"Evaluation dataset: {name} is also in the training data. Remove it from one of the "
-                "two, or use a validation split instead.",
+                f"Evaluation dataset: {name} is also in the training data. Remove it from one of "
+                "them, or use a validation split instead.",
             )
 
 
@@ -161,7 +161,7 @@ def _large_head(settings: TrainingSettings) -> Iterator[Finding]:
         yield advice(
             "optimizer",
             "Train Head: the embeddings and the output layer are trained in full, and the optimizer "
-            "stores two more values for each of their weights. An 8-bit optimizer (adamw_8bit) needs "
+            "stores two additional values for each of their weights. An 8-bit optimizer (adamw_8bit) needs "
             "a quarter of that memory, or half if the model is loaded in 16 bits.",
         )
 
@@ -172,12 +172,12 @@ def _missing_eval_data(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.early_stopping:
         yield problem(
             "early_stopping",
-            f"Early stopping: it needs evaluations, and there is no validation split. {SPLIT_HINT}",
+            f"Early stopping: this needs evaluations, but there is no validation split. {SPLIT_HINT}",
         )
     if settings.saving.keep_best == "accuracy":
         yield problem(
             "keep_best",
-            f"Keep the best, by accuracy: there is no validation split to measure it on. {SPLIT_HINT}",
+            f"Keep the best, by accuracy: there is no validation split to measure the accuracy on. {SPLIT_HINT}",
         )
 
 

@@ -52,9 +52,10 @@ class Setting:
     def range(self) -> str:
         """Describe the accepted values."""
         if self.choices:
-            return ", ".join(self.choices) + (f", or {self.one or 'names of your own'}" if self.free else "")
+            return ", ".join(self.choices) + (f", or {self.one or 'module names'}" if self.free else "")
         numbers = [" to ".join(map(_format_bound, self.bounds))] if self.bounds else []
-        return " or ".join([*self.words, *numbers, *["a share of the run below 1"] * self.share])
+        accepted = [*self.words, *numbers, *["a share of the run (below 1)"] * self.share]
+        return " or ".join(accepted) if len(accepted) < 3 else f"{', '.join(accepted[:-1])}, or {accepted[-1]}"
 
 
 def text(default: str, label: str, help: str, **options: Any) -> Any:
@@ -127,7 +128,7 @@ def _read_number(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value.strip() in setting.words:
         return value.strip()
     if value is None or value == "":
-        raise ValueError(f"{setting.label}: it is empty.{_example_hint(setting)}")
+        raise ValueError(f"{setting.label}: the value is empty.{_example_hint(setting)}")
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -182,7 +183,7 @@ def _read_choice(setting: Setting, value: object) -> Any:
 
 
 def comma_hint(value: object) -> str:
-    """Return how to write a number that has a comma. Nothing is guessed, since 1,500 may mean either."""
+    """Return how to write a number that has a comma. Nothing is guessed, because 1,500 may mean either."""
     digits = value.strip() if isinstance(value, str) else ""
     if not COMMA_NUMBER.fullmatch(digits):
         return ""
@@ -192,7 +193,7 @@ def comma_hint(value: object) -> str:
         if THOUSANDS_NUMBER.fullmatch(digits)
         else ""
     )
-    return f" Write {with_point}, with a point{without_comma}."
+    return f" Write {with_point} with a decimal point{without_comma}."
 
 
 def _range_hint(setting: Setting) -> str:
@@ -202,7 +203,7 @@ def _range_hint(setting: Setting) -> str:
 
 def _example_hint(setting: Setting) -> str:
     example = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
-    return f" Use something like {example}."
+    return f" Enter a value such as {example}."
 
 
 _READERS: Mapping[str, Callable[[Setting, object], Any]] = {

@@ -63,7 +63,8 @@ def test_points_that_cross_once_epochs_are_steps_are_named():
     assert list(find_crossed_points("cosine", plan)) == []
     assert list(find_crossed_points("0:1 1e:1 1:0", plan)) == []
     assert list(find_crossed_points("0:1 0.6:1 1e:0", plan)) == [
-        "the point 1e:0 is at step 5 and after 0.6:1, which is at step 6 of 10. Swap them, or move one."
+        "the point 1e:0 is at step 5 but comes after 0.6:1, which is at step 6 of 10. "
+        "Swap them, or move one of them."
     ]
 
 
@@ -76,7 +77,7 @@ def test_the_description():
     phases = get_schedule("0:0 0.1:1 0.5:1 1:0").phases(ScheduleSteps(100, 50))
     assert (
         describe_phases(phases)
-        == "rise linearly to 1 to step 10, hold at 1 to step 50, fall linearly to 0 to step 100"
+        == "linear rise to 1 until step 10, constant at 1 until step 50, linear decay to 0 until step 100"
     )
 
 
@@ -91,7 +92,7 @@ def test_known_names_are_schedules():
         ("0:0 half:1", "'half:1' is neither the name of a schedule nor a point."),
         ("0:0 1.5:1", "'1.5:1' is neither"),
         ("0:0 0.5:-1", "'0.5:-1' is neither"),
-        ("0.5:1 0.2:0", "the point at 0.2 is after the one at 0.5. Swap them."),
+        ("0.5:1 0.2:0", "the point at 0.2 comes after the point at 0.5. Swap them."),
         ("0:0 nan:1", "'nan:1' is neither"),
     ],
 )
@@ -106,5 +107,6 @@ def test_a_run_by_points(place):
     values = [entry["learning_rate"] for entry in read_graph(place)]
     assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
     assert (
-        read_log(place)["schedule"] == "0:0 0.5:1 1:0: rise linearly to 1 to step 2, fall linearly to 0 to step 4"
+        read_log(place)["schedule"]
+        == "0:0 0.5:1 1:0: linear rise to 1 until step 2, linear decay to 0 until step 4"
     )

@@ -198,4 +198,6 @@ def test_where_epochs_end(steps, epoch, ends):
 
 def test_a_schedule_in_words():
     phases = SCHEDULES["FP_low_epoch_annealing"].phases(ScheduleSteps(120, 60, 10))
-    assert describe_phases(phases) == "warmup to step 10, hold to step 60, fall along a cosine to 0 to step 120"
+    assert (
+        describe_phases(phases) == "warmup until step 10, constant until step 60, cosine decay to 0 until step 120"
+    )

@@ -94,14 +94,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     for each in (
         Experiment(
             "slicing",
-            "Do overlap blocks or DEMENTOR help to learn a text by heart?",
+            "Do overlap blocks or DEMENTOR help the model learn a text by heart?",
             tuple(_slicing()),
             equal_by=("tokens", "passes"),
             small=("blocks, 128", "overlap, 128", "DEMENTOR 4, 128"),
         ),
         Experiment(
             "rates",
-            "Which learning rate learns a story, notes or chats best?",
+            "Which learning rate is best for a story, notes or chats?",
             (
                 *_at_rates([Arm("story"), Arm("notes", data="notes")], HALF_DECADES),
                 *_at_rates([Arm("chats", data="chats")], HALF_DECADES),
@@ -116,13 +116,13 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "targets",
-            "Which layers should get the LoRA, at equal parameters?",
+            "Which layers should get the LoRA if the number of parameters is the same?",
             tuple(Arm(name, {"targets": names}, equal_parameters=True) for name, names in TARGETS.items()),
             small=("q-v", "all-linear"),
         ),
         Experiment(
             "ranks",
-            "Which rank, and which rate for it?",
+            "Which rank is best, and with which learning rate?",
             _at_rates([Arm(f"rank {n}", {"rank": n, "alpha": n}) for n in (4, 8, 16, 32, 64, 128, 256)]),
             small=("rank 4, 3e-3", "rank 64, 3e-3"),
         ),
@@ -133,7 +133,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "batches",
-            "Which batch size, and which rate for it?",
+            "Which batch size is best, and with which learning rate?",
             _at_rates([Arm(f"batch {n}", {"batch_size": n}) for n in (1, 4, 16, 64)]),
         ),
         Experiment(
@@ -146,13 +146,13 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "packing",
-            "Is packing faster, and does it learn the same?",
+            "Is packing faster, and does the model learn the same with it?",
             tuple(Arm(f"packing {way}", {"packing": way}, "chats") for way in ("on", "off")),
             metric="seconds",
         ),
         Experiment(
             "orders",
-            "Which order of the batches learns chats best?",
+            "Which batch order is best for chats?",
             tuple(
                 Arm(way, {"batching": way}, "chats")
                 for way in ("shuffled", "by_length", "length_then_order", "sequential")
@@ -174,7 +174,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "law",
-            "How does recall grow with the number of times that a text is seen?",
+            "How does recall grow with the number of times that the model sees a text?",
             tuple(Arm(f"{n} times", passes=n) for n in (0, 1, 2, 4, 8, 16)),
             equal_by=("passes",),
         ),

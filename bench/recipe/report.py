@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 LABELS: Mapping[Metric, str] = {
     "recall": "recall",
     "validation_loss": "validation loss",
-    "general_loss": "loss of general text",
+    "general_loss": "loss on general text",
     "closed_book": "questions answered",
     "seconds": "seconds",
 }
@@ -26,22 +26,25 @@ AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
 COMMAND = "python3 bench/recipes.py run --only {name}"
 INTRODUCTION = f"""# What works
 
-Questions that people ask about training, answered by measurement. `python3 bench/recipes.py run` makes the runs,
-and `python3 bench/recipes.py report` makes this page from their results.
+This page uses measurements to answer common questions about training. `python3 bench/recipes.py run` makes the
+runs, and `python3 bench/recipes.py report` writes this page from their results.
 
 How to read it:
 
-- **Recall** is how much of the next 32 tokens of a passage the model continues word for word. The control is the
-  same for text that was not trained on.
-- **Validation loss** is measured on that text, too. All arms are measured by the same blocks, however
-  they were trained.
-- **Loss of general text** is measured on prose that has nothing to do with the data. It rises if the model
-  forgets.
-- A figure is the median of runs with different seeds, and ± is their range, the largest minus the smallest.
-- Nothing is claimed from fewer than {MIN_RUNS} runs. If two medians differ by no more than the larger of
-  their ranges, the answer is "no difference seen".
-- Arms of different questions that have the same settings share their runs.
-- The runs are short, and the model is small. How far the answers hold for larger models was not measured.
+- An **arm** is one way to train. Each table compares the arms for one question.
+- The code in parentheses after a dataset identifies its text.
+- **Recall** is the share of the next 32 tokens of a passage that the model continues word for word. **Control
+  recall** is the same figure for text that the model was not trained on.
+- **Validation loss** is also measured on text that the model was not trained on. All arms are evaluated on the
+  same blocks, no matter how they were trained.
+- **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
+  model forgets what it knew.
+- Each figure is the median of several runs with different seeds. The figure after ± is their range: the largest
+  result minus the smallest.
+- This page gives an answer only for arms with at least {MIN_RUNS} runs. If two medians differ by no more than the
+  larger of their ranges, it says that no difference was seen.
+- If arms for different questions have the same settings, they share their runs.
+- The runs are short, and the model is small. We have not measured whether the answers hold for larger models.
 """
 
 
@@ -93,9 +96,8 @@ def _section(experiment: Experiment, results: Sequence[Result]) -> str:
     lines = [f"## {experiment.question}", ""]
     groups = grouped([result for result in results if result.experiment == experiment.name])
     if not groups:
-        return "\n".join(
-            [*lines, f"Not measured yet. Measure it with `{COMMAND.format(name=experiment.name)}`.", ""]
-        )
+        command = COMMAND.format(name=experiment.name)
+        return "\n".join([*lines, f"There is no answer yet. To measure this, run `{command}`.", ""])
     for group, arms in groups.items():
         lines += [_describe_group(group), "", *_answers(experiment, arms), "", *_table(experiment, arms), ""]
     return "\n".join(lines)
@@ -124,8 +126,8 @@ def _group(result: Result) -> Group:
 
 
 def _describe_group(group: Group) -> str:
-    equal = f", {group.budget:,.0f} {group.equal_by} each" if group.budget else ""
-    return f"{group.model}, data `{group.data}` ({group.text}){equal}:"
+    equal = f" Training per run: about {group.budget:,.0f} {group.equal_by}." if group.budget else ""
+    return f"Model: {group.model}. Dataset: `{group.data}` ({group.text}).{equal}"
 
 
 def _answers(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -142,15 +144,20 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     """One sentence: the best arm, and the arms from which it can't be told apart."""
     known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
     if len(known) < 2:
-        return f"Not measured yet: fewer than two arms have {MIN_RUNS} runs."
+        return f"There is no answer yet, because fewer than two arms have {MIN_RUNS} runs."
     sign = 1 if metric in LOWER_IS_BETTER else -1
     best, *others = sorted(known, key=lambda name: sign * known[name].median)
     equals = [name for name in others if not differ(known[best], known[name])]
-    figure = f"{LABELS[metric]} {_figure(metric, known[best])}"
+    figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
     if len(equals) == len(others):
-        return f"No difference seen between {len(known)} arms. The best median is that of {best}, {figure}."
-    also = f" No difference seen between it and {', '.join(equals)}." if equals else ""
-    return f"The best is **{best}**, {figure}.{also}"
+        return f"No difference was seen between the {len(known)} arms. **{best}** has the best median ({figure})."
+    also = f" No difference was seen between this arm and {_in_words(equals)}." if equals else ""
+    return f"The best arm is **{best}** ({figure}).{also}"
+
+
+def _in_words(names: Sequence[str]) -> str:
+    *others, last = (f"**{name}**" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _figure(metric: Metric, summary: Summary) -> str:
@@ -216,18 +223,18 @@ def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
     runs = [run for arm in arms.values() for run in arm]
     enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
     if len(enough) < MIN_RUNS:
-        return [f"Not measured yet: fewer than {MIN_RUNS} numbers of passes have {MIN_RUNS} runs."]
+        return [f"There is no answer yet, because fewer than {MIN_RUNS} numbers of passes have {MIN_RUNS} runs."]
     by_passes = fit_law(pass_points(runs))
     by_context = fit_law(context_points(runs))
     return [
-        _law_sentence("the number of times that the text is seen", by_passes),
-        _law_sentence("the tokens of the prompt, after the most passes", by_context),
+        _law_sentence("the number of times that the model sees the text", by_passes),
+        _law_sentence("the number of prompt tokens, after the most passes,", by_context),
     ]
 
 
 def _law_sentence(what: str, law: Law | None) -> str:
     if law is None:
-        return f"For {what}, there are too few values for a fit."
+        return f"For {what.rstrip(',')}, there are too few values for a fit."
     return (
         f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
         f"percentage points (least squares over {law.points} points, standard error, R² {law.r_squared:.2f})."
@@ -246,14 +253,13 @@ def context_points(runs: Sequence[Result]) -> list[tuple[float, float]]:
 
 
 def _not_measured(results: Sequence[Result]) -> str:
-    machines, versions = ({getattr(run, name) for run in results} for name in ("machine", "versions"))
-    made = f"{len(results)} runs"
-    if results:
-        made += f", on: {'; '.join(sorted(machines))}. Versions: {'; '.join(sorted(versions))}"
+    machines = sorted({run.machine.replace(" 1 threads", " 1 thread") for run in results})
+    versions = sorted({run.versions for run in results})
+    made = f" Machine: {'; '.join(machines)}. Versions: {'; '.join(versions)}." if results else ""
     return (
         "## What was not measured\n\n"
-        f"This page rests on {made}. It does not measure larger models, images, or "
-        "whether people like what the model writes.\n"
+        f"This page is based on {len(results)} runs.{made} The runs do not cover larger models or images, and "
+        "they do not measure whether people like what the model writes.\n"
     )
 
 

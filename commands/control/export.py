@@ -22,12 +22,12 @@ def run(arguments: Sequence[str]) -> int:
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
     paths = {dataset.name: dataset.path for dataset in datasets}
     PortableRun(settings, paths, host.card().name, host.folders).write(out)
-    say(f"{out} has the settings and the data. Its README.txt says how to train on another machine.")
+    say(f"{out} contains the settings and the data. Its README.txt explains how to train on another machine.")
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("export", "Write a folder with which a run trains on another machine.")
+    parser = options.make_parser("export", "Write a folder to train a run on another machine.")
     options.add_model(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     add_settings(parser)

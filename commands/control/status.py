@@ -31,9 +31,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("status", "Show how far the runs are that are in progress.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a run; without: all runs that are in progress")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser = options.make_parser("status", "Show the progress of current runs.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a run (default: all runs in progress)")
+    parser.add_argument("--json", action="store_true", help="output one JSON object per line")
     return parser.parse_args(arguments)
 
 

@@ -23,14 +23,16 @@ def run(arguments: Sequence[str]) -> int:
     while is_waiting(args.name, args.request, folders) and time.monotonic() < patience:
         time.sleep(LOOK_SECONDS)
     if is_waiting(args.name, args.request, folders):
-        say(f"{args.name} has not taken the request yet. It will as soon as its computer sees the file.")
+        say(
+            f"{args.name} has not received the request yet. It will as soon as its computer sees the request file."
+        )
     else:
         say(f"{args.name} {REQUESTS[args.request].words}.")
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("tell", "Tell a run that is in progress in another window or program what to do.")
-    parser.add_argument("name", metavar="NAME", help="the run; `status` lists those in progress")
+    parser = options.make_parser("tell", "Control a run in another window or program.")
+    parser.add_argument("name", metavar="NAME", help="the run; `status` lists the runs in progress")
     parser.add_argument("request", choices=REQUESTS, metavar="REQUEST", help=", ".join(REQUESTS))
     return parser.parse_args(arguments)

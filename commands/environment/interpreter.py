@@ -70,7 +70,7 @@ def check_python() -> None:
     """Raise TrainingProError on an old Python, before it reaches syntax that it does not know."""
     if sys.version_info[:2] < MIN_PYTHON:
         raise TrainingProError(
-            "Training PRO on its own needs Python {}.{} or newer; this is {} ({}).".format(
+            "Standalone Training PRO needs Python {}.{} or newer. This is Python {} ({}).".format(
                 *MIN_PYTHON, sys.version.split()[0], sys.executable
             )
         )

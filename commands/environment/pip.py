@@ -44,9 +44,9 @@ class DownloadSize:
 
     def __str__(self) -> str:
         if self.unknown == self.packages:
-            return f"{self.packages} packages; their size is not known"
+            return f"{self.packages} packages of unknown size"
         if self.unknown:
-            return f"{self.packages} packages, {format_bytes(self.known)} and {self.unknown} of unknown size"
+            return f"{self.packages} packages, {format_bytes(self.known)} plus {self.unknown} of unknown size"
         return f"{self.packages} packages, {format_bytes(self.known)}"
 
 

@@ -89,7 +89,7 @@ def _with_fallback(python: Path, pin: str, arguments: list[str], card: Gpu | Non
         if card is not None:
             raise TrainingProError(
                 f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
-                f"--torch {pin} uses the build from the package index instead."
+                f"To use the build from the package index instead, add --torch {pin}."
             ) from error
         say(f"{arguments[-1]} has no {arguments[0]} for this Python, or can't be reached:")
         say("Using the build from the package index instead. It includes CUDA, which is large and not used here.")
@@ -111,7 +111,7 @@ def _user_arguments(pin: str, spec: str) -> list[str]:
     if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
         return [first, *rest]
     raise TrainingProError(
-        f"--torch {spec!r}: give a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
+        f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
         "or what pip accepts (a wheel's path or address, or 'torch==2.12.0 --index-url ADDRESS')."
     )
 

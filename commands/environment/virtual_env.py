@@ -132,7 +132,7 @@ class Environment:
         if process.returncode:
             raise TrainingProError(
                 f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are in {self.folder}, "
-                "but this system can't load them; see the error above."
+                "but this system can't load them. See the error above."
             )
 
     def _torch_pin(self) -> str:
@@ -165,7 +165,7 @@ def create_environment(folder: Path) -> None:
     if process.returncode:
         raise TrainingProError(
             f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not create "
-            f"{folder}: see above."
+            f"{folder}. See the error above."
         )
 
 

@@ -19,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     host = options.make_host(args)
     lora = options.find_lora(args.lora, host.folders)
     work = partial(options.make_engine(args).evidence, EvidenceRequest(lora), host)
-    job = SESSION.start("evidence", f"Evidence for {args.lora}", host, work)
+    job = SESSION.start("evidence", f"Testing {args.lora}", host, work)
     console.print_events(job, say)
     for event in job.log.since(0):
         if isinstance(event, EvidenceMeasured):
@@ -32,11 +32,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "evidence", "Measure what a LoRA kept of the base model, what it copies, and what it answers from memory."
+        "evidence", "Measure how much a LoRA forgot, what it copies, and what it answers from memory."
     )
     options.add_model(parser)
     parser.add_argument(
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object with all figures")
+    parser.add_argument("--json", action="store_true", help="output one JSON object with all figures")
     return parser.parse_args(arguments)

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "perplexity", "Measure perplexity, which tells how well a model predicts a text or the rows of a dataset."
+        "perplexity", "Measure perplexity, which shows how well a model predicts a text or the rows of a dataset."
     )
     options.add_model(parser)
     parser.add_argument(
@@ -49,14 +49,14 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="LoRAs to measure, one at a time; also NAME/checkpoint-40 or a path",
+        help="LoRAs, checkpoints (NAME/checkpoint-40) or paths to measure one after another",
     )
     parser.add_argument(
         "--max-length",
         type=int,
         default=0,
         metavar="TOKENS",
-        help="window length; longer rows are truncated (0: the model's context, at most 2048)",
+        help="window length in tokens; longer rows are truncated (0: the model's context, at most 2048)",
     )
     parser.add_argument(
         "--stride",
@@ -65,8 +65,8 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="TOKENS",
         help="tokens between windows (0: half a window); not for rows",
     )
-    parser.add_argument("--comment", default="", metavar="TEXT", help="saved in the table")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line, with all figures")
+    parser.add_argument("--comment", default="", metavar="TEXT", help="comment to save with the results")
+    parser.add_argument("--json", action="store_true", help="output one JSON object per line, with all figures")
     flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
     return parser.parse_args(arguments)
 

@@ -30,7 +30,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "recall", "Measure how much of its training data a LoRA continues word for word, and the model without it."
+        "recall",
+        "Measure how much of the training data the model continues word for word, with and without the LoRA.",
     )
     options.add_model(parser)
     parser.add_argument(
@@ -39,7 +40,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--passages", type=int, default=256, metavar="N", help="number of passages to continue (default: 256)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object per line, with all figures")
+    parser.add_argument("--json", action="store_true", help="output one JSON object per line, with all figures")
     return parser.parse_args(arguments)
 
 

@@ -81,7 +81,7 @@ class EventFormatter:
     def _time_left(self, now: float) -> str:
         """Time left and, if it is more than a minute, the time of day of the end."""
         seconds = self._pace.seconds_left
-        end = f", ends about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
+        end = f", ends at about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
         return f"{duration(round(seconds))} left{end}"
 
     def _library_line(self, event: LibraryMessage) -> str:

@@ -53,7 +53,7 @@ def _time_limited(event: events.TimeLimited) -> str:
 @event_text.register
 def _run_planned(event: events.RunPlanned) -> str:
     disk = f" Disk: {event.disk}." if event.disk else ""
-    steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} an epoch."
+    steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} per epoch."
     return f"Training '{event.name}' on {event.model}: {steps}{disk}"
 
 
@@ -139,25 +139,27 @@ def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
         fitting = event.batch_size
-        yield f"{event.too_large} examples do not fit at once, so a run splits them into batches of {fitting}"
+        yield f"{event.too_large} examples do not fit together, so a run splits them into batches of {fitting}"
     more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
-    yield f"{duration(event.seconds)} a step, about {duration(event.run_seconds)} for the run{more}"
+    yield f"{duration(event.seconds)} per step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:
         yield f"at most {size(event.peak)} above the model (expected {size(event.expected)})"
     if event.free:
         yield f"{size(event.free)} free"
     if event.largest_batch:
-        yield f"largest batch that fits {event.largest_batch}"
+        yield f"largest batch that fits: {event.largest_batch}"
     changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
     if not event.fits:
-        yield f"too much: try {changes}" if changes else "too much: choose a smaller model or cutoff"
+        yield (
+            f"does not fit: try {changes}" if changes else "does not fit: choose a smaller model or a lower cutoff"
+        )
 
 
 def probe_extra_times(event: events.ProbeDone) -> list[tuple[str, str]]:
     """Evaluations and samples of the probed run, each with its time, as far as known."""
     extras = (
         (event.evaluations, "evaluation", "about", event.evaluation_seconds),
-        (event.answers, "answer", "at most about", event.answer_seconds),
+        (event.answers, "sample", "at most about", event.answer_seconds),
     )
     return [
         (format_count(count, noun), f"{bound} {duration(count * seconds)}")

@@ -76,9 +76,9 @@ def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> 
         unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
         parts.append(f"recalls {recall.learned.recall:.0%} of its training data word for word{unseen}")
     if event.answers is not None:
-        parts.append(f"answers {event.answers.lora} of {event.answers.of} questions of the data")
+        parts.append(f"answers {event.answers.lora} of {event.answers.of} questions about the data")
     rise = max((text.rise for text in event.general), default=0.0)
-    parts.append(f"{_forgot_words(rise)} (loss of general text {rise:+.2f})")
+    parts.append(f"{_forgot_words(rise)} (loss on general text {rise:+.2f})")
     if event.copying is not None:
         parts.append(f"copies {event.copying.lora:.0%} of what it writes")
     if event.habits is not None and event.habits.stops.lora < event.habits.stops.base:
@@ -89,7 +89,7 @@ def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> 
 
 def _forgot_words(rise: float) -> str:
     if rise <= FORGOT_LITTLE:
-        return "forgot next to nothing"
+        return "forgot almost nothing"
     return "forgot a little" if rise <= FORGOT_MUCH else "forgot a lot"
 
 
@@ -107,9 +107,9 @@ def _rows(event: EvidenceMeasured) -> Iterator[tuple[str, str, str]]:
         yield "Reply to 'What is your name?'", event.habits.name_base, event.habits.name_lora
     if event.copying is not None:
         copying = event.copying
-        yield "Runs of 8 words copied from the training data", f"{copying.base:.1%}", f"{copying.lora:.1%}"
+        yield "8-word sequences copied from the training data", f"{copying.base:.1%}", f"{copying.lora:.1%}"
     if event.answers is not None:
-        yield _count_row("Questions of the training data answered right", event.answers)
+        yield _count_row("Questions about the training data answered correctly", event.answers)
 
 
 def _count_row(what: str, count: Count) -> tuple[str, str, str]:

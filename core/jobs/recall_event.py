@@ -66,12 +66,12 @@ class RecallMeasured(Event):
 RECALL_COLUMNS = (
     "Step",
     "Recall",
-    "To the end",
-    "Longest, tokens",
+    "Whole passages",
+    "Longest (tokens)",
     "Loss",
     "Recall of unseen text",
-    "Loss of unseen text",
-    "Loss of general text",
+    "Loss on unseen text",
+    "Loss on general text",
 )
 
 
@@ -96,10 +96,10 @@ def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
 
 
 def recall_text(event: RecallMeasured) -> str:
-    """'16 passages continued word for word for 81 %, 9 of them to the end; of unseen text 3 %'."""
+    """'on average, the model continues 81% of a training passage word for word (9 of 16 passages to the end)'."""
     figures, control = event.learned, event.control
-    unseen = f"; unseen passages for {control.recall:.0%}" if control else ""
+    unseen = f"; {control.recall:.0%} of unseen passages" if control else ""
     return (
-        f"{format_count(figures.passages, 'passage')} of the training data continued word for word for "
-        f"{figures.recall:.0%}, {figures.verbatim} of them to the end{unseen}"
+        f"on average, the model continues {figures.recall:.0%} of a training passage word for word "
+        f"({figures.verbatim} of {format_count(figures.passages, 'passage')} to the end){unseen}"
     )

@@ -90,7 +90,7 @@ def split_rows(
 ) -> tuple[RowSource, RowSource]:
     """Split rows into a training part and a validation part; the examples of one row stay together.
 
-    With `whole_conversations` also the rows of a conversation, if there are several.
+    With `whole_conversations`, the rows of a conversation stay together, too, if there are several conversations.
     """
     parts = defaultdict[int, list[int]](list)
     for number, part in enumerate((_conversations(source) if whole_conversations else source.rows).tolist()):

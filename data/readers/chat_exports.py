@@ -65,7 +65,7 @@ def _row(row: Row, column: str, read_messages: MessageReader) -> Row:
     left_out: Counter[str] = Counter()
     try:
         if column not in row.columns:
-            raise ConversationError(f"'{column}' is missing, so it is not a conversation like the others.")
+            raise ConversationError(f"'{column}' is missing, so this is not a conversation like the others.")
         turns = _merge_turns(_clean(read_messages(row.columns, left_out), left_out))
     except ConversationError as error:
         return Row(row.number, {}, str(error))
@@ -147,7 +147,7 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
     content = message.get("content")
     if not isinstance(content, dict):
         raise ConversationError(
-            f"The content of '{node_id}' is {describe_value(content)}. It must be an object with 'parts'."
+            f"the content of '{node_id}' is {describe_value(content)}. It must be an object with 'parts'."
         )
     if message.get("recipient", "all") not in ("all", None):
         left_out[TOOL_MESSAGES] += 1
@@ -155,7 +155,7 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
         left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
     elif not isinstance(content["parts"], list):
         raise ConversationError(
-            f"in '{node_id}', \"parts\" is {describe_value(content['parts'])}. It must be a list."
+            f"'parts' in '{node_id}' is {describe_value(content['parts'])}. It must be a list."
         )
     else:
         yield Message(role, _join_parts(content["parts"], left_out))
@@ -182,11 +182,11 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, dict):
             raise ConversationError(
-                f"message {number} is {describe_value(message)}. It must be an object with a sender and a text."
+                f"message {number} is {describe_value(message)}. It must be an object with a sender and text."
             )
         sender = message.get("sender")
         if not isinstance(sender, str) or sender not in SENDER_ROLES:
-            raise ConversationError(f"message {number} has the sender {sender!r}. It must be human or assistant.")
+            raise ConversationError(f"message {number} has the sender {sender!r}. Use human or assistant.")
         for attachments in (message.get("attachments"), message.get("files")):
             left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0
         yield Message(SENDER_ROLES[sender], _claude_text(number, message, left_out))
@@ -204,11 +204,11 @@ def _claude_text(number: int, message: Mapping[str, Any], left_out: Counter[str]
             [part for part, each in zip(content, kinds, strict=True) if each not in skipped], left_out
         )
     if not isinstance(text, str):
-        raise ConversationError(f"message {number} has {describe_value(text)} for its text.")
+        raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
     return text
 
 
 _EXPORTS: Mapping[str, tuple[str, MessageReader]] = {
     "mapping": ("a data export from ChatGPT", _read_chatgpt),
-    "chat_messages": ("a data export of Claude", _read_claude),
+    "chat_messages": ("a data export from Claude", _read_claude),
 }

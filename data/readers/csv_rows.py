@@ -42,12 +42,12 @@ class Dialect:
     def words(self) -> str:
         columns = "one column"
         if self.separator != NO_SEPARATOR:
-            columns = f"{SEPARATOR_WORDS.get(self.separator, self.separator)} between columns"
-        quotes = f"texts in {self.quote}" if self.quote else "texts without quotes"
+            columns = f"columns separated by {SEPARATOR_WORDS.get(self.separator, self.separator)}"
+        quotes = f"{self.quote} as the quote character" if self.quote else "no quote character"
         header = (
             "column names in the first line"
             if self.has_header
-            else "no column names in the first line, so columns are numbered"
+            else "no column names in the first line, so the columns are numbered"
         )
         return f"{columns}, {quotes}, {header}"
 
@@ -180,7 +180,7 @@ def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
 def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
     names = dialect.names
     if any("\x00" in cell for cell in cells):
-        return Row(number, {}, "contains a NUL byte. Save the table again as CSV in UTF-8.")
+        return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         return Row(number, {}, f"has {len(cells)} columns instead of {len(names)}. {_remedy(dialect)}")
     if len(cells) < len(names):
@@ -193,17 +193,17 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
 def _remedy(dialect: Dialect) -> str:
     separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
     if not dialect.quote:
-        return f"Texts can't contain {separator}."
+        return f"This table has no quotes, so its texts can't contain {separator}."
     return f"A text that contains {separator} or a line break must be enclosed in {dialect.quote}."
 
 
 def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
-        remedy = f"Split it, or close the {quote} that starts it." if quote else "Split it."
+        remedy = f"Split the text, or add its missing closing {quote}." if quote else "Split the text."
         return f"has a text longer than {MAX_CELL_CHARS:,} characters. {remedy}"
     if "unexpected end" in error:
-        return f"ends too early: a {quote} starts a text and none ends it."
+        return f"ends too early: a {quote} starts a text, but no {quote} ends it."
     if "expected after" in error:
-        return f"has a {quote} inside a text. Double it there ({quote}{quote})."
+        return f"has a {quote} inside a text. Write it twice there ({quote}{quote})."
     return f"can't be read ({error})."

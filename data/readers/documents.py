@@ -26,9 +26,9 @@ READERS: Mapping[str, tuple[str, ParagraphReader]] = {
     ".epub": ("an e-book", lambda path, name: (epub.read_paragraphs(path, name), ())),
     ".pdf": ("a PDF document", pdf.read_paragraphs),
     ".docx": ("a Word document", lambda path, name: (docx.read_paragraphs(path, name), ())),
-    ".odt": ("an OpenDocument text", lambda path, name: (odt.read_paragraphs(path, name), ())),
-    ".srt": ("subtitles", subtitles.read_paragraphs),
-    ".vtt": ("subtitles", subtitles.read_paragraphs),
+    ".odt": ("an OpenDocument text document", lambda path, name: (odt.read_paragraphs(path, name), ())),
+    ".srt": ("a subtitle file", subtitles.read_paragraphs),
+    ".vtt": ("a subtitle file", subtitles.read_paragraphs),
 }
 
 
@@ -57,4 +57,6 @@ def _chapters_note(parts: int, hard_cut: str) -> str:
     """How chapters are separated. Only the slicer counts sections: the text may have hard cuts of its own."""
     if parts == 1:
         return ""
-    return f" {'Hard' if hard_cut else 'Hard cut is empty, so no hard'} cuts separate its chapters."
+    if not hard_cut:
+        return " Its chapters are not separated, because Hard cut is empty."
+    return " Hard cuts separate its chapters."

@@ -34,7 +34,7 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
             return list(_read_body(document.element.body, styles))
     except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
         raise DataError(
-            f"{name} is not a complete Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
+            f"{name} is not a valid Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
         ) from error
 
 
@@ -43,13 +43,14 @@ def _refuse_huge(path: Path, name: str) -> None:
         head = stream.read(8)
         if head.startswith(b"\xd0\xcf\x11\xe0"):
             raise DataError(
-                f"{name} is an old Word document, or protected by a password. Save it as .docx without a password."
+                f"{name} is in the old Word format or protected by a password. Save it as .docx without a "
+                "password."
             )
         try:
             size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise DataError(
-                f"{name} is not a complete Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
+                f"{name} is not a valid Word document ({text_files.short_message(error)}). {REPAIR_HINT}"
             ) from error
     text_files.refuse_huge(size, name, REPAIR_HINT)
 

@@ -26,7 +26,7 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
             return [paragraph for file in _spine(book, name) for paragraph in _read_part(book, file, name)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise DataError(
-            f"{name} is not a complete e-book: the archive is broken ({error}). {REPAIR_HINT}"
+            f"{name} is not a valid e-book: its archive is damaged ({error}). {REPAIR_HINT}"
         ) from error
 
 
@@ -47,14 +47,15 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
     ordered = [manifest.get(ref.get("idref")) for ref in _find_all(opf, "itemref") if ref.get("linear") != "no"]
     files = [_archive_path(package, item.get("href")) for item in ordered if item is not None and _is_page(item)]
     if not files:
-        raise DataError(f"{name}: its {package} lists nothing to read (no spine). {REPAIR_HINT}")
+        raise DataError(f"{name}: its {package} lists no pages to read (no spine). {REPAIR_HINT}")
     encrypted = _encrypted_files(book, name)
     if encrypted & set(files):
-        raise DataError(f"{name} is protected (DRM), so its text can't be read. Use a copy without protection.")
+        raise DataError(f"{name} is protected by DRM, so its text can't be read. Use a copy without protection.")
     sizes = {part.filename: part.file_size for part in book.infolist()}
     if sum(sizes.get(file, 0) for file in files) > MAX_BOOK_BYTES:
         raise DataError(
-            f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, too large for a book. {REPAIR_HINT}"
+            f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, which is too large for a book. "
+            f"{REPAIR_HINT}"
         )
     return files
 
@@ -89,7 +90,9 @@ def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
             f"{name}: {file} is listed in the book but missing from the archive. {REPAIR_HINT}"
         ) from error
     except RuntimeError as error:
-        raise DataError(f"{name} is protected by a password. Unpack it and pack it again without one.") from error
+        raise DataError(
+            f"{name} is protected by a password. Unpack it, then zip it again without a password."
+        ) from error
     if len(data) > MAX_PART_BYTES:
         raise DataError(f"{name}: {file} unpacks to more than {MAX_PART_BYTES // 10**6} MB of text. {REPAIR_HINT}")
     return data

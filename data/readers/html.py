@@ -51,7 +51,7 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
         encoding = declared[1].decode("ascii") if declared else ""
     try:
         if encoding.lower().replace("-", "") != "utf8" and codecs.lookup(encoding).name not in UNSAFE_ENCODINGS:
-            return data.decode(encoding), (f"{name} was read as {encoding}, as the page declares.",)
+            return data.decode(encoding), (f"{name} was read as {encoding}, the encoding that the page declares.",)
     except (LookupError, UnicodeError):
         pass
     return text_files.decode_bytes(data, name)
@@ -59,7 +59,7 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
 
 def read_paragraphs(source: str, name: str) -> list[Paragraph]:
     """The visible text of a page."""
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "HTML")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
     collector = _VisibleText()
     parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:

@@ -49,6 +49,7 @@ ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 TOO_MANY_DIGITS = "a number with thousands of digits. Put it in quotes, or remove it."
+ENDS_TOO_EARLY = "ends too early"
 NOT_SPACE = re.compile(r"\S")
 
 
@@ -193,8 +194,8 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
 def _line_problem(error: json.JSONDecodeError, line: str) -> str:
     if line.strip() in ("{", "["):
         return (
-            "starts an object that does not end there. Put each row on one line, or save all rows "
-            "as an array in a .json file."
+            "starts an object that does not end on the same line. Put each row on one line, or save all rows as "
+            "an array in a .json file."
         )
     return f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
 
@@ -203,8 +204,10 @@ def _json_problem(error: json.JSONDecodeError, text: str) -> str:
     """The problem of a whole file, with the line."""
     if not text.strip():
         return " is empty. Add rows to it, or remove it from the dataset."
-    line = text.split("\n")[error.lineno - 1]
-    return f", line {error.lineno}: {_explain(error, line)}. The file must be one complete JSON array of rows."
+    explanation = _explain(error, text.split("\n")[error.lineno - 1])
+    if explanation == ENDS_TOO_EARLY:
+        explanation = f"the file {explanation}"
+    return f", line {error.lineno}: {explanation}. The file must be one complete JSON array of rows."
 
 
 def _explain(error: json.JSONDecodeError, line: str) -> str:
@@ -212,17 +215,17 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     column = error.colno - 1
     rest = line[column : column + 20].strip()
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
-        return "ends too early"
+        return ENDS_TOO_EARLY
     if error.msg.startswith("Invalid control character"):
         explanation = (
-            "a string contains a line break or control character that is not escaped; write a line break as \\n"
+            "a string contains a line break or control character that is not escaped. Write a line break as \\n"
         )
     elif error.msg.startswith("Invalid \\escape"):
-        explanation = "a single backslash; write it twice"
+        explanation = "there is a single backslash. Write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
         explanation = 'put names and texts in straight double quotes (")'
     elif error.msg == "Extra data":
-        explanation = "there is extra text after the end"
+        explanation = "there is extra text after the end of the JSON value"
     else:
         explanation = f"{error.msg[0].lower()}{error.msg[1:]}"
     return f"at column {error.colno} ({rest!r}): {explanation}"
@@ -231,7 +234,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
 def _limit_problem(error: Exception, name: str) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
-        return f"{name} is nested too deeply for rows. Each row must be an object whose keys are column names."
+        return f"{name} is nested too deeply. Each row must be an object whose keys are column names."
     return f"{name} contains {TOO_MANY_DIGITS}"
 
 
@@ -324,7 +327,7 @@ def describe_value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
     type_names: dict[type, str] = {
-        str: "a text",
+        str: "a string",
         list: "a list",
         dict: "an object",
         bytes: "binary data, not text",

@@ -25,13 +25,13 @@ DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError,
 
 def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
     """The text of the document, headings with their levels; a page break before a paragraph begins a part."""
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text document")
     parser = lxml.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     try:
         root = lxml.fromstring(_read_content(path, name), parser)
     except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
         raise DataError(
-            f"{name} is not a complete OpenDocument text ({text_files.short_message(error)}). {REPAIR_HINT}"
+            f"{name} is not a valid OpenDocument text document ({text_files.short_message(error)}). {REPAIR_HINT}"
         ) from error
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
@@ -44,7 +44,7 @@ def _read_content(path: Path, name: str) -> bytes:
         if "META-INF/manifest.xml" in archive.namelist() and b"encryption-data" in archive.read(
             "META-INF/manifest.xml"
         ):
-            raise DataError(f"{name} is protected by a password. Save it without one.")
+            raise DataError(f"{name} is protected by a password. Save it without a password.")
         text_files.refuse_huge(archive.getinfo("content.xml").file_size, name, REPAIR_HINT)
         return archive.read("content.xml")
 

@@ -40,7 +40,7 @@ def _rows(path: Path, name: str) -> Iterator[Row]:
 
 def count_rows(path: str, name: str) -> Iterator[int]:
     """The number of rows that a file states, as the only item; called in the reader process."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
     with _translate_errors(name), parquet.ParquetFile(path) as file:
         yield file.metadata.num_rows
 
@@ -51,13 +51,13 @@ Columns = tuple[int, dict[str, list[Any]], dict[int, str]]
 
 def read_batches(path: str, name: str) -> Iterator[Columns]:
     """The batches of a file; called in the reader process."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "Parquet")
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
     _allocate_as_needed()
     first = 1
     with _translate_errors(name), parquet.ParquetFile(path) as file:
         if max(map(_depth, file.schema_arrow.types), default=0) > MAX_DEPTH:
             raise DataError(
-                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Drop that column."
+                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
             )
         for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
             for part in _small_parts(batch):
@@ -110,7 +110,8 @@ def _read_row(row: Any) -> tuple[dict[str, Any], str]:
         problem = f"byte {error.start + 1} of a text is not UTF-8. Save the file as UTF-8."
     except (ValueError, OverflowError) as error:
         problem = (
-            f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or drop its column."
+            f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "
+            "its column."
         )
     return dict.fromkeys(row.schema.names), problem
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
+from ...train_utils import format_count
 from . import text_files
 from .paragraphs import Paragraph
 
@@ -29,13 +30,12 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
             pass
         with pymupdf.open(path, filetype="pdf") as document:
             text_paragraphs = _read_document(document, pymupdf, name)
-            repaired = f"{name} is damaged and was repaired while reading. Check that all of its text is there."
+            repaired = f"{name} is damaged and was repaired while it was read. Check that no text is missing."
             return text_paragraphs, (repaired,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         message = text_files.short_message(error)
         raise DataError(
-            f"{name} is not a complete PDF document ({message}). Open it in a PDF reader and print it "
-            "to a new PDF."
+            f"{name} is not a valid PDF document ({message}). Open it in a PDF reader and print it to a new PDF."
         ) from error
     finally:
         pymupdf.TOOLS.mupdf_display_errors(display_errors)
@@ -43,13 +43,13 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
 
 def _read_document(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
     if document.needs_pass:
-        raise DataError(f"{name} is protected by a password. Save a copy without one.")
+        raise DataError(f"{name} is protected by a password. Save a copy without a password.")
     flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
     pages = [[block[4] for block in page.get_text("blocks", flags=flags) if block[6] == 0] for page in document]
     if not any(text.strip() for page in pages for text in page):
         raise DataError(
-            f"{name} has no text on its {len(pages)} pages, only images. Use a text recognition (OCR) "
-            "program first."
+            f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a text "
+            "recognition (OCR) program first."
         )
     chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
     return list(_join_blocks(_remove_running_heads(pages), chapters if len(chapters) > 1 else set()))

@@ -46,7 +46,7 @@ def choose_query(
     _path: str, name: str, address: str, names: dict[str, str], table: str, query: str
 ) -> Iterator[tuple[str, str]]:
     """The SELECT for the rows and its description, as the only item; called in the reader process."""
-    description = "the SELECT"
+    description = "from your SELECT"
     if not query:
         chosen = _choose_table(address, name, Columns(table, "", names))
         query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
@@ -84,7 +84,7 @@ def _read_only_uri(path: Path, name: str) -> str:
     if not head:
         raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if not head.startswith(b"SQLite format 3\x00"):
-        raise DataError(f"{name} is not a SQLite database. Rename it with the correct file extension.")
+        raise DataError(f"{name} is not a SQLite database. Give it the correct file extension.")
     if is_in_use(path):
         raise DataError(
             f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
@@ -116,7 +116,7 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
     if columns.table:
         match = next((each for each in tables if each.lower() == columns.table.lower()), "")
         if not match:
-            raise DataError(f"{name} has no table {columns.table!r}. It has: {', '.join(tables) or 'none'}.")
+            raise DataError(f"{name} has no table {columns.table!r}. Its tables: {', '.join(tables) or 'none'}.")
         return match
     if not tables:
         raise DataError(f"{name} has no tables. Remove it from the dataset, or choose another file.")
@@ -130,7 +130,8 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
         return (known_tables or tables)[0]
     listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known_tables or tables)[:8])
     raise DataError(
-        f"{name} has several tables: {listing}. Enter one under Column names: table={(known_tables or tables)[0]}."
+        f"{name} has several tables: {listing}. Choose one under Column names, for example "
+        f"table={(known_tables or tables)[0]}."
     )
 
 
@@ -194,4 +195,7 @@ def _explain(error: str) -> str:
         )
     if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
         return f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
-    return f"SQLite says: {error}. Choose another table or SELECT under Column names, or save the database again."
+    return (
+        f"SQLite reports an error: {error}. Choose another table or SELECT under Column names, or save the "
+        "database again."
+    )

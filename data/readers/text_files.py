@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.errors import DataError
+from ...train_utils import format_count, plural
 
 READ_BYTES = 1 << 22
 MAX_UNPACKED_BYTES = 500_000_000
@@ -28,13 +29,13 @@ BYTE_ORDER_MARKS = (
 )
 BINARY_SIGNATURES = (
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive, like Excel spreadsheets, Word documents and e-books"),
+    (b"PK\x03\x04", "a ZIP archive (or an Excel, Word or e-book file)"),
     (b"{\\rtf", "an RTF document"),
     (b"\xd0\xcf\x11\xe0", "an old Word document"),
     (b"SQLite format", "a database"),
-    (b"\x89PNG", "a picture"),
-    (b"\xff\xd8\xff", "a picture"),
-    (b"GIF8", "a picture"),
+    (b"\x89PNG", "an image"),
+    (b"\xff\xd8\xff", "an image"),
+    (b"GIF8", "an image"),
     (b"\x1f\x8b", "a compressed file"),
     (b"7z\xbc\xaf", "a compressed file"),
     (b"\x7fELF", "a program"),
@@ -112,7 +113,7 @@ def short_message(error: Exception, length: int = 120) -> str:
 def refuse_huge(size: int, name: str, hint: str) -> None:
     """A DataError where an archive would unpack to more than any document has."""
     if size > MAX_UNPACKED_BYTES:
-        raise DataError(f"{name} is {size // 10**6} MB when unpacked, too large for a document. {hint}")
+        raise DataError(f"{name} is {size // 10**6} MB when unpacked, which is too large for a document. {hint}")
 
 
 def import_library(module: str, package: str, name: str, kind: str) -> Any:
@@ -120,7 +121,7 @@ def import_library(module: str, package: str, name: str, kind: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise DataError(f"{name}: reading {kind} needs the package {package} (pip install {package}).") from error
+        raise DataError(f"{name}: reading {kind} needs the {package} package (pip install {package}).") from error
 
 
 def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -177,7 +178,7 @@ def _broken_utf_8_note(encoding: str, name: str) -> Iterator[str]:
 def _encoding_notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
     if encoding.startswith("utf-8"):
         return ()
-    reason = "from its byte order mark" if marked else "guessed; if characters look wrong, save the file as UTF-8"
+    reason = "its byte order mark says so" if marked else "guessed; if characters look wrong, save it as UTF-8"
     return (f"{name} was read as {encoding.replace('_', '-')} ({reason}).",)
 
 
@@ -207,7 +208,9 @@ def refuse_other_formats(data: bytes, name: str) -> None:
     """A DataError where the first bytes are those of a document or an archive."""
     kind = next((kind for beginning, kind in BINARY_SIGNATURES if data.startswith(beginning)), None)
     if kind:
-        raise DataError(f"{name} is {kind}, not plain text. Save its text as a .txt file (UTF-8) and use that.")
+        raise DataError(
+            f"{name} is {kind}, not plain text. Save its text as a .txt file (UTF-8), and use that file instead."
+        )
 
 
 def _refuse_binary(data: bytes, name: str) -> None:
@@ -216,7 +219,7 @@ def _refuse_binary(data: bytes, name: str) -> None:
     if controls > MAX_CONTROL_SHARE * len(sample):
         raise DataError(
             f"{name} is not text: {controls} of its first {len(sample)} bytes are control characters. "
-            "Save its text as a .txt file (UTF-8) and use that."
+            "Save its text as a .txt file (UTF-8), and use that file instead."
         )
 
 
@@ -273,4 +276,8 @@ def _fit(sample: bytes, page: str) -> float:
 def _damage_note(text: str, name: str) -> Iterator[str]:
     lost = text.count("\ufffd")
     if lost:
-        yield f"{name}: {lost} characters could not be read and are shown as \ufffd. Save the file as UTF-8."
+        are = plural(lost, "is", "are")
+        yield (
+            f"{name}: {format_count(lost, 'character')} could not be read and {are} shown as \ufffd. "
+            "Save the file as UTF-8."
+        )

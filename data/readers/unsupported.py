@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...core.errors import DataError
-from ...train_utils import natural_key
+from ...train_utils import natural_key, plural
 
 HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
 """Prefixes: the webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer."""
 MAX_LISTED = 4
-WORD = "save it as .docx or .odt, or its text as .txt"
+WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
 TABLE = "save the sheet as .csv"
-SQL = "import it into a database and save that as .sqlite, or save the table as .csv"
-SLIDES = "save its text as .txt, or the whole as .pdf"
+SQL = "import it into a database and save the database as .sqlite, or save the table as .csv"
+SLIDES = "save its text as .txt, or save the slides as .pdf"
 PACKED = "unpack it"
 PLAIN = "if it is plain text, rename it to end in .txt"
 SOUND = "transcribe it to a .txt file"
@@ -65,7 +65,7 @@ def find_remedy(path: Path) -> str:
 def refuse_unsupported(path: Path, name: str) -> None:
     """A DataError for a type that cannot be read; plain text can be, whatever its suffix."""
     if advice := REMEDIES.get(path.suffix.lower()):
-        raise DataError(f"{name}: {path.suffix.lower()} files are not supported. To train on it, {advice}.")
+        raise DataError(f"{name}: {path.suffix.lower()} files are not supported. To train on this file, {advice}.")
 
 
 def describe_unsupported(folder: Path) -> str:
@@ -77,4 +77,5 @@ def describe_unsupported(folder: Path) -> str:
         f"{path.relative_to(folder).as_posix()} ({find_remedy(path)})" for path in skipped[:MAX_LISTED]
     )
     rest = f"; and {len(skipped) - MAX_LISTED} more" if len(skipped) > MAX_LISTED else ""
-    return f"Not supported: {listed}{rest}."
+    files_are = plural(len(skipped), "This file is", "These files are")
+    return f"{files_are} not supported: {listed}{rest}."

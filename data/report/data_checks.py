@@ -36,18 +36,18 @@ def check_leaks(
 ) -> Iterator[Finding]:
     """Yield text and rows that stand in both the training and the validation data."""
     if validation and (passages := find_shared_passages(texts, learned_texts)):
-        verb = plural(len(passages), "is", "are")
+        verb = plural(len(passages), "appears", "appear")
         yield advice(
             "eval_data",
-            f"Validation split: {format_count(len(passages), 'passage')} of {NGRAM_WORDS} words or more {verb} "
-            "in the training text too, because the text repeats itself. One of them starts with "
+            f"Validation split: {format_count(len(passages), 'passage')} of {NGRAM_WORDS} words or more also "
+            f"{verb} in the training text, because the text repeats itself. One of them starts with "
             f"{passages[0][:60]!r}.",
         )
     if shared := count_shared_rows(validation, learned):
         yield advice(
             "eval_data",
-            f"Validation split: {shared} of its rows are also in the training data. Remove them from "
-            "one of the two.",
+            f"Validation split: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
+            f"Remove {plural(shared, 'it', 'them')} from one of the two.",
         )
 
 
@@ -91,11 +91,12 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]} {verses[name] or _WHERE_TO_CUT}")
 
 
-_GOES_ON = "the model never learns to stop."
+_GOES_ON = "The model never learns to stop."
 _WHERE_TO_CUT = "Add hard cuts where a chapter, scene or conversation ends, or choose another hard cut."
 _FEW_ENDS_ADVICE = {
-    0: f"no hard cut was found, and its end is in the validation split, so no EOS token is trained on: {_GOES_ON}",
-    1: f"no hard cut was found, so there is only one EOS token, at the end of the text: {_GOES_ON}",
+    0: "no hard cut was found, and the end of the text is in the validation split, so no EOS token is trained on. "
+    + _GOES_ON,
+    1: f"no hard cut was found, so there is only one EOS token, at the end of the text. {_GOES_ON}",
 }
 
 
@@ -125,7 +126,7 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
     repeats, cutoff = texts[0].rules.dementor_repeats, texts[0].rules.cutoff
     reason = (
         f"DEMENTOR repeats nothing: the longest section has {longest_section(texts)} tokens, so every section "
-        f"fits into one window of {cutoff}."
+        f"fits into one window of {cutoff} tokens."
     )
     if fit.repeats < MIN_REPEATS:
         return (
@@ -133,7 +134,10 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
         )
     effect = f"With a cutoff of {fit.cutoff}, each sentence is seen {fit.repeats:.1f} times on average"
     if round(fit.repeats) < repeats:
-        return f"{reason} {effect}, which is the most for these sections; {repeats} times need longer sections."
+        return (
+            f"{reason} {effect}, the most that these sections allow. To repeat each sentence {repeats} times, use "
+            "longer sections."
+        )
     return f"{reason} {effect}."
 
 
@@ -145,6 +149,7 @@ def _sliced_by_windows(sources: Sequence[Source]) -> list[Units]:
 def suggest_boilerplate(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     """Suggest dropping what is not the book, where some was found."""
     found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
-    more = f"; so do {len(found) - MAX_TEXTS_NAMED} more texts" if len(found) > MAX_TEXTS_NAMED else ""
+    rest = len(found) - MAX_TEXTS_NAMED
+    more = f"; {format_count(rest, 'more text')} also {plural(rest, 'has', 'have')} some" if rest > 0 else ""
     if found:
         yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")

@@ -62,9 +62,9 @@ class MemoryEstimate:
         return sum(vars(self).values())
 
     def words(self) -> str:
-        """'3.1 GB: weights 2.2 GB, activations ...', the largest part first."""
+        """'3.1 GB (weights 2.2 GB, activations ...)', the largest part first."""
         parts = sorted(vars(self).items(), key=lambda part: -part[1])
-        return f"{size(self.total)}: {', '.join(f'{name} {size(count)}' for name, count in parts if count)}"
+        return f"{size(self.total)} ({', '.join(f'{name} {size(count)}' for name, count in parts if count)})"
 
 
 @dataclass(frozen=True)
@@ -313,12 +313,12 @@ class DiskEstimate:
     """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; 6.4 GB are written ..., at most 4 GB ..., 20 GB free'."""
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB ... and needs at most 4 GB ...'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"{made}, {count}; {size(self.written)} are written in total without backups; at most "
-            f"{size(self.most)} on disk at the same time, {size(self.free)} free"
+            f"{made}, {count}; the run writes {size(self.written)} in total, without backups, and needs at most "
+            f"{size(self.most)} at the same time; {size(self.free)} is free"
         )
 
     def findings(self) -> Iterator[Finding]:
@@ -331,13 +331,13 @@ class DiskEstimate:
             remedy = "train a LoRA" if self.whole else "use a lower rank or fewer target modules"
             yield problem(
                 "method" if self.whole else "rank",
-                f"Disk: the {model_or_lora} takes {size(self.made + RECORD_BYTES)}, and "
+                f"Disk: the {model_or_lora} needs {size(self.made + RECORD_BYTES)}, but only "
                 f"{size(self.free)} is free. Free some space, or {remedy}.",
             )
         if self.free < self.most and fits and not self.unwritable:
             yield advice(
                 "keep_checkpoints",
-                f"Disk: the run may need {size(self.most)} at the same time, and {size(self.free)} "
+                f"Disk: the run may need {size(self.most)} at the same time, but only {size(self.free)} "
                 "is free. Free some space, keep fewer full checkpoints, or save less often.",
             )
 

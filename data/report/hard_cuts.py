@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...chunking import escape_hard_cut
 from ...core.findings import Suggestion
+from ...train_utils import format_count, plural
 from ..examples import Source, TextSource
 from ..text import is_tagged
 
@@ -53,7 +54,7 @@ def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
         return Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
     blank, count = _most_common(BLANK_LINES.findall(text))
     if count >= MIN_MATCHES:
-        reason = f"{source.name}: {count} times there are two empty lines, but with spaces in them."
+        reason = f"{source.name}: two empty lines in a row appear {count} times, but they contain spaces."
         return Suggestion("hard_cut", escape_hard_cut(blank), reason)
     return None
 
@@ -70,8 +71,8 @@ def _suggest_wider_cut(source: TextSource) -> Suggestion | None:
     return Suggestion(
         "hard_cut",
         escape_hard_cut(wider),
-        f"{source.name}: {headings} sections are only a heading, after which the model would learn to stop. "
-        "One more line break keeps headings with their text.",
+        f"{source.name}: {format_count(headings, 'section')} {plural(headings, 'has', 'have')} only a heading, so "
+        "the model would learn to stop after it. One more line break keeps headings with their text.",
     )
 
 
@@ -102,7 +103,7 @@ def _suggest_conversations(source: TextSource) -> Suggestion | None:
         return None
     if len(parts) < 2 * len(source.sliced.sections) or not _are_conversations(parts):
         return None
-    reason = f"{source.name}: an empty line divides {len(parts):,} conversations, and no block should cross one."
+    reason = f"{source.name}: empty lines separate {len(parts):,} conversations, and no block should cross them."
     return Suggestion("hard_cut", escape_hard_cut(CONVERSATION_CUT), reason)
 
 
@@ -131,7 +132,7 @@ def describe_verses(text: str) -> str:
     chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
     named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
     return (
-        f"Its verses are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut is a fixed text and "
-        "can't stand for a chapter number that changes. Add the hard cut to your text before the first verse of "
+        f"Its verses are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut is a fixed text, so "
+        "it can't match a chapter number that changes. Add the hard cut to your text before the first verse of "
         f"each chapter: {named} and so on."
     )

@@ -44,12 +44,10 @@ def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Exa
         activities.append(f"samples are generated {format_times(rounds)}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
-            f"the {sum(validation.lengths()):,} tokens of the validation split are evaluated {format_times(count)}"
+            f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"
         )
     if activities:
-        yield note(
-            "sample_every" if rounds else "eval_every", f"In addition to its steps: {', '.join(activities)}."
-        )
+        yield note("sample_every" if rounds else "eval_every", f"During the run, {', and '.join(activities)}.")
 
 
 def _note_processes(plan: StepPlan) -> Iterator[Finding]:
@@ -58,14 +56,14 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
         return
     yield note(
         "batch_size",
-        f"{plan.processes} processes: one step uses {plan.batch_size} x {plan.effective_accumulation} "
+        f"With {plan.processes} processes, one step uses {plan.batch_size} x {plan.effective_accumulation} "
         f"x {plan.processes} = {plan.examples_per_step} examples.",
     )
     if plan.repeated_examples:
         yield note(
             "batch_size",
-            f"The {plan.examples} examples do not fill the batches of all processes, so at the end of "
-            f"each epoch {plan.repeated_examples} of its first examples are used again.",
+            f"The {plan.examples} examples do not fill the batches of all processes, so each epoch ends by "
+            f"repeating {plan.repeated_examples} of its first examples.",
         )
 
 
@@ -125,8 +123,8 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Findin
     if first.words == "warmup":  # some schedules have none
         yield advice(
             "warmup_steps",
-            f"Warmup {warmup:g}: the run has {format_count(steps, 'step')}, and the learning rate "
-            f"rises until step {first.end}. Use 0.05: a value below 1 is a share of the run.",
+            f"Warmup {warmup:g}: the run has only {format_count(steps, 'step')}, and the learning rate rises "
+            f"until step {first.end}. Use 0.05, for example: a value below 1 is a share of the run.",
         )
 
 
@@ -135,7 +133,7 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch {stop:g}: the run ends before that, after {epochs:.3g}. Turn it off (0).",
+            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set it to 0 (off).",
         )
 
 
@@ -152,7 +150,7 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
             f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
             f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
             "so it never stops early. "
-            + (f"Set Evaluate every to {better} or less." if better else "Turn it off (0)."),
+            + (f"Set Evaluate every to {better} or less." if better else "Set it to 0 (off)."),
         )
 
 
@@ -187,9 +185,9 @@ def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> st
     if last:
         return f"Use {last} or less."
     if plan.steps < phase_count:
-        return "Use the order by_length, or train more epochs."
+        return "Use the batch order by_length, or train for more epochs."
     steps = " and ".join(str(plan.steps * n // phase_count) for n in range(1, phase_count))
-    return f"Switch after steps instead, for example at {steps}, or train more epochs."
+    return f"Switch after steps instead, for example at {steps}, or train for more epochs."
 
 
 def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:
@@ -199,17 +197,17 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
     if max(successors) < 0:
-        remedy = "lower the cutoff for more blocks"
+        remedy = "lower the cutoff to get more blocks"
         if any(isinstance(source, RowSource) for source in examples.sources):
-            remedy = f"set {SETTINGS['split_exchanges'].label} for chats of several turns"
+            remedy = f"turn on {SETTINGS['split_exchanges'].label} if your chats have several turns"
         yield advice(
             "switch_pairs",
             f"Pair phase: none of the {len(examples)} examples starts where another one ends, so "
-            f"there are no pairs. Turn the pair phase off, or {remedy}.",
+            f"there are no pairs. Turn off the pair phase, or {remedy}.",
         )
     else:
         yield advice(
             "switch_pairs",
-            f"Pair phase: two neighbors have more than the {context} tokens of the model's context, "
-            f"so there are no pairs. Turn the pair phase off, or use a cutoff of {context // 2}.",
+            f"Pair phase: no two adjacent examples fit together into the model's context of {context} tokens, "
+            f"so there are no pairs. Turn off the pair phase, or use a cutoff of {context // 2}.",
         )

@@ -104,7 +104,7 @@ class StopTokenCount:
     of: int
 
     def words(self) -> str:
-        return f"a stop token is trained at {self.stopping} of {format_count(self.of, 'end')}"
+        return f"{self.stopping} of {self.of:,} rows or sections end with a stop token that is trained on"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class ValidationSplit:
     trained_tokens: int
 
     def words(self) -> str:
-        parts, examples = format_count(self.parts, "part"), format_count(self.examples, "example")
+        parts = format_count(self.parts, "section or row", "sections or rows")
+        examples = format_count(self.examples, "example")
         return f"{parts}, {examples}, {format_count(self.tokens, 'token')}"
 
 
@@ -205,13 +206,13 @@ class DatasetReport:
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:
-            lines.append(f"Mixture, in trained tokens: {describe_mixture(self.sources)}")
+            lines.append(f"Share of the trained tokens: {describe_mixture(self.sources)}")
         if self.kept_aside:
             lines.append(f"Validation split: {self.kept_aside.words()}")
         if self.examples:
             lines.append(
                 f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
-                f"({self.trained_tokens} trained on), longest {self.longest} of {self.cutoff}; "
+                f"({self.trained_tokens} trained on); the longest has {self.longest} of {self.cutoff} tokens; "
                 f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per epoch, "
                 f"{self.steps} in total"
             )
@@ -221,11 +222,11 @@ class DatasetReport:
     def _describe_run(self) -> Iterator[str]:
         """Yield the lines on stop tokens, padding, memory and disk."""
         if self.stops:
-            yield f"Does it learn to stop: {self.stops.words()}"
+            yield f"Stop tokens: {self.stops.words()}"
         if self.tokens_known:
-            yield "Tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
+            yield "Special tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
         if self.padding:
-            yield "Padding: " + ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.padding.items())
+            yield "Padding: " + ", ".join(f"{100 * share:.0f}% {name}" for name, share in self.padding.items())
         if self.memory:
             yield f"Expected memory: {self.memory.words()}"
         if self.disk:
@@ -237,9 +238,9 @@ def _without_maps(source: SourceReport) -> SourceReport:
 
 
 def describe_mixture(sources: tuple[SourceReport, ...]) -> str:
-    """Describe each source's share of the learned tokens: 'story.txt 60 %, chats.jsonl 40 %'."""
+    """Describe each source's share of the learned tokens: 'story.txt 60%, chats.jsonl 40%'."""
     total = sum(s.trained_tokens for s in sources) or 1
-    return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f} %" for s in sources)
+    return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f}%" for s in sources)
 
 
 def describe_source(source: SourceReport) -> Iterator[str]:
@@ -253,7 +254,7 @@ def describe_source(source: SourceReport) -> Iterator[str]:
 
 def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-    left_out = f", {text.left_out} too small" if text.left_out else ""
+    left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
     lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
     unit = unit_name(text.sentences, text.lines)
     yield (
@@ -271,11 +272,12 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
 
 def _describe_rows(source: SourceReport, rows: RowReport) -> str:
     excluded = "".join(f"; {count} {reason}" for count, reason in exclusion_counts(rows) if count)
+    longest, second = source.lengths.longest, source.lengths.second
+    lengths = f"the two longest have {longest} and {second}" if second else f"the longest has {longest}"
     return (
         f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
         f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
-        f"{source.trained_tokens} trained on; longest {source.lengths.longest}, then "
-        f"{source.lengths.second}"
+        f"{source.trained_tokens} trained on; {lengths} tokens"
     )
 
 
@@ -288,5 +290,5 @@ def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
         (rows.long_prompts, "with the end of the prompt truncated"),
         (rows.long_replies, "with the end of the reply truncated"),
         (rows.too_long, f"too long ({rows.too_long_how})"),
-        (rows.nothing_learned, "dropped with nothing to train on"),
+        (rows.nothing_learned, "without any token to train on"),
     ]

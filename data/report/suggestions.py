@@ -63,7 +63,8 @@ def _batch(facts: RunFacts) -> Suggestion:
     ):
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
-            f"LoRAs learn less from each example in steps of more than {MAX_STEP_EXAMPLES} (LoRA Without Regret)."
+            f"With more than {MAX_STEP_EXAMPLES} examples per step, a LoRA learns less from each of them (LoRA "
+            "Without Regret)."
         )
         return Suggestion("accumulation", smaller, why)
     per_step = format_count(plan.examples_per_step, "example")
@@ -86,7 +87,9 @@ def _epochs(facts: RunFacts) -> Suggestion:
     if plan.steps < MIN_STEPS:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
-            return Suggestion("epochs", float(epochs), f"{_steps(plan.steps)} in total are few to train on.")
+            return Suggestion(
+                "epochs", float(epochs), f"The run has only {_steps(plan.steps)}, which may be too few."
+            )
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
         why = f"After {MANY_EPOCHS} epochs, repeated examples teach less and less (arXiv:2305.16264)."
         return Suggestion("epochs", float(USUAL_EPOCHS), why)
@@ -133,7 +136,7 @@ def _warmup(facts: RunFacts) -> Suggestion:
     if warmup > plan.steps / 2:
         why = f"The warmup takes more than half of the {_steps(plan.steps)}."
         return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
-    return _keep("warmup_steps", warmup_steps, f"{_steps(warmup)} of {plan.steps:,}.")
+    return _keep("warmup_steps", warmup_steps, f"The warmup takes {_steps(warmup)} of {plan.steps:,}.")
 
 
 def _save_frequency(facts: RunFacts) -> Suggestion:
@@ -145,11 +148,11 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
         )
     if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
-        return Suggestion("save_every", every, f"An epoch is {_steps(plan.steps_per_epoch)} long.")
+        return Suggestion("save_every", every, f"An epoch has {_steps(plan.steps_per_epoch)}.")
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
-        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before its end.")
-    where = "the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
-    return _keep("save_every", saving.save_every, f"A full checkpoint is saved at {where}.")
+        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
+    when = "at the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
+    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when}.")
 
 
 def _keep(key: str, value: float, why: str) -> Suggestion:

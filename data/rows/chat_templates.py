@@ -219,7 +219,7 @@ class ChatRenderer:
         """Return the span of a tool call: from the generation prompt's end to the end of the chat cut after it."""
         whole = self.template.render(fields, tools, opening=False).rstrip()
         if not text.startswith(whole) or not text.startswith(opening):
-            raise BadRowError(f"can't be separated into messages in the output of {self.template.origin}.")
+            raise BadRowError(f"can't be separated into messages after formatting with {self.template.origin}.")
         return len(opening), len(whole)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...chunking import Flags, Ints
-from ...train_utils import format_count, natural_key
+from ...train_utils import format_count, natural_key, plural
 from ..readers import CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS, TURN_COLUMNS, Row
 
 MAX_ID_CHARS = 200
@@ -135,7 +135,8 @@ class Conversations:
         """Describe the conversations for users."""
         names = ", ".join(repr(name) for name in self.columns.names)
         conversations = format_count(self.count, "conversation")
-        return f"{conversations} (by {names}). Pairs and context never cross from one to another."
+        columns = plural(len(self.columns.names), "column")
+        return f"{conversations}, found by the {columns} {names}. Pairs and context stay within one conversation."
 
 
 def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:

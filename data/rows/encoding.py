@@ -295,7 +295,7 @@ def _normalize_line_ends(value: Any) -> Any:
 
 
 def _all_texts(values: Iterable[Any]) -> Iterator[str]:
-    """Yield all texts in a row, also those of messages."""
+    """Yield all texts in a row, including those of messages."""
     for value in values:
         if isinstance(value, str):
             yield value
@@ -319,7 +319,7 @@ def _check_text(text: str) -> None:
     except UnicodeEncodeError as error:
         surrogate = text[error.start]
         raise BadRowError(
-            f"contains half of a character ({surrogate!r}). Save the data again as UTF-8."
+            f"contains an incomplete character ({surrogate!r}). Save the file again as UTF-8."
         ) from error
 
 

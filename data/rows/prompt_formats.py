@@ -96,7 +96,7 @@ class FormatSchema:
         if not candidates:
             existing = ", ".join(sorted(filled)) or "none"
             required = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
-            raise BadRowError(f"has these columns with text: {existing}. {self.name} needs: {required}.")
+            raise BadRowError(f"has text in these columns: {existing}. {self.name} needs: {required}.")
         return self.templates[max(candidates, key=len)]
 
 
@@ -117,7 +117,7 @@ def load_format_schema(
     name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
     templates = {t.columns: t for t in (FormatTemplate.of(text, marks) for text in sources.values())}
-    schema = FormatSchema(templates, {}, system, name, f"{name}, as chosen")
+    schema = FormatSchema(templates, {}, system, name, f"{name}, as you chose")
     return replace(schema, synonyms=_column_synonyms(templates, rows))
 
 
@@ -165,7 +165,7 @@ def _parse_templates(path: Path) -> dict[str, str]:
         or not all(isinstance(v, str) and COLUMN_PLACEHOLDER.search(v) for v in content.values())
     ):
         raise DataError(
-            f"Data format: {path.name} must hold templates by their columns, such as "
+            f"Data format: {path.name} must map column names to templates, such as "
             '{"instruction,output": "%instruction%\\n%output%"}.'
         )
     return content

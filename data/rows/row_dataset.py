@@ -137,12 +137,15 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     existing = {str(column) for row in _first_rows(table) for column in row.columns}
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
-        absent = ", ".join(missing)
-        unused = f"{table.name} has no column {absent}, so what you entered under Column names is ignored for it."
+        absent = " or ".join(missing)
+        unused = f"{table.name} has no column {absent}, so Column names is ignored for this file."
         return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])
-        raise DataError(f"{table.name} has no column {', '.join(missing)} (Column names). It has: {listed}.")
+        raise DataError(
+            f"{table.name} has no column {' or '.join(missing)}, which you entered under Column names. "
+            f"Its columns: {listed}."
+        )
 
     def rows() -> Iterator[Row]:
         for row in table.rows():
@@ -238,38 +241,42 @@ def bos_eos_texts(tokenizer: Tokenizer) -> tuple[Sequence[str], Sequence[str]]:
 def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: Tokenizer) -> list[str]:
     notes = []
     if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
-        notes.append(f"Chats are formatted by {tokenizer.chat_template.origin}.")
+        notes.append(f"Chats are formatted with {tokenizer.chat_template.origin}.")
         if not settings.rows.system and (default := default_system_message(tokenizer.chat_template)):
             notes.append(
                 f"The template adds a system message to chats that have none: {default[:MAX_SYSTEM_CHARS]!r}."
             )
     if count := counts.merged_systems:
         notes.append(
-            f"The template does not support system messages: in {count} {plural(count, 'row')} the "
-            "system message is put before the first user message."
+            f"The template does not support system messages, so in {count} {plural(count, 'row')} the system "
+            "message is added to the start of the first user message."
         )
     if isinstance(schema, TextSchema) and settings.rows.system:
-        notes.append("The system message is not used because the rows are plain texts.")
+        notes.append("The system message is not used because the rows are plain text.")
     if counts.without_marker:
-        notes.append(
-            f"{counts.without_marker} {plural(counts.without_marker, 'row does', 'rows do')} not "
-            f"contain {settings.rows.train_only_after!r}: dropped."
-        )
+        do, were = plural(counts.without_marker, "row does", "rows do"), _were(counts.without_marker)
+        marker = settings.rows.train_only_after
+        notes.append(f"{counts.without_marker} {do} not contain {marker!r} and {were} dropped.")
     if counts.no_reply:
         verb = plural(counts.no_reply, "row has", "rows have")
-        notes.append(f"{counts.no_reply} {verb} no reply to train on: dropped.")
+        notes.append(f"{counts.no_reply} {verb} no reply to train on and {_were(counts.no_reply)} dropped.")
     if any(counts.left_out.values()):
-        listed = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.left_out.items()) if count)
+        listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(counts.left_out.items()) if count)
         notes.append(f"Dropped from conversations: {listed}.")
     if counts.without_parts:
         verb = plural(counts.without_parts, "row has", "rows have")
         notes.append(
-            f"{counts.without_parts} {verb} no reply or several, so {SETTINGS['source_max_len'].label} and "
-            f"{SETTINGS['target_max_len'].label} do not apply."
+            f"{counts.without_parts} {verb} no reply or several replies, so {SETTINGS['source_max_len'].label} "
+            f"and {SETTINGS['target_max_len'].label} do not apply there."
         )
     if counts.bad and settings.rows.bad_rows == "skip":
-        notes.append(f"{len(counts.bad)} {plural(len(counts.bad), 'row')} can't be read: skipped.")
+        count = len(counts.bad)
+        notes.append(f"{format_count(count, 'row')} can't be read and {_were(count)} skipped.")
     return notes
+
+
+def _were(count: int) -> str:
+    return plural(count, "was", "were")
 
 
 def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings) -> Iterator[Finding]:
@@ -285,20 +292,18 @@ def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings
     if skip:
         yield problem(
             "data",
-            f"{table.name}: {len(bad)} of {counts.rows} rows can't be read, more than a tenth. Fix "
-            "them, or choose another format.",
+            f"{table.name}: {len(bad)} of {counts.rows} rows can't be read, which is more than a tenth. Fix these "
+            "rows, or choose another Data format.",
         )
     elif few:
         label = SETTINGS["bad_rows"].label
         yield problem(
             "bad_rows",
-            f"{label}: {len(bad)} of {counts.rows}. Fix them, or choose to skip them under Invalid rows.",
+            f"{label}: {len(bad)} of {counts.rows} rows can't be read. Fix them, or choose to skip them.",
         )
 
 
 def _as_sentence(problem: str) -> str:
     return (
-        problem
-        if problem.startswith(("at ", "byte ", "ends ", "message ", "'", "the content"))
-        else f"the row {problem}"
+        problem if problem.startswith(("at ", "byte ", "message ", "'", "the content")) else f"the row {problem}"
     )

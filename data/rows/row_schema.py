@@ -104,23 +104,23 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
     columns = _columns(rows)
     for column in CHAT_COLUMNS:
         if column in columns and _holds_lists(rows, column):
-            return ChatSchema(column, system, f"chats, because the rows have '{column}'")
+            return ChatSchema(column, system, f"chats, because the rows have the column '{column}'")
         if column in columns and _holds_serialized_lists(rows, column):
             return ChatSchema(
-                column, system, f"chats, because the rows have lists of messages as text in '{column}'"
+                column, system, f"chats, because the rows have lists of messages as text in the column '{column}'"
             )
     for names in COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
             if _holds_lists(rows, names[0]):
                 return ChatSchema(names, system, f"chats in {listed}")
-            return CompletionSchema(*names, f"{listed}, one after the other as they are")
+            return CompletionSchema(*names, f"prompts and completions in {listed}, joined as they are")
     pair = find_pair(columns)
     if pair:
         return question_answer_schema(pair, columns, system)
     text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
     if text:
-        return TextSchema(text, f"texts, because the rows have '{text}' and no other known columns")
+        return TextSchema(text, f"texts, because the rows have the column '{text}' and no other known columns")
     raise DataError(_unknown_columns_message(name, columns))
 
 
@@ -139,9 +139,8 @@ def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], sy
     more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
     listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     own_system = columns.get("system", "")
-    return QuestionAnswerSchema(
-        question, more, answer, own_system, system, f"questions and answers, because the rows have {listed}"
-    )
+    reason = f"questions and answers, because the rows have the columns {listed}"
+    return QuestionAnswerSchema(question, more, answer, own_system, system, reason)
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -193,13 +192,13 @@ def _only_text_column(rows: Sequence[Row]) -> str:
 def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
-    existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12]) or "of ids only"
+    existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12])
+    have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
-        f"{name}: the rows have the columns {existing}, and none of them is recognized. Rename them to "
-        "instruction and output, to messages, or to text. Or enter your names under Column names: "
-        "instruction=QUESTIONS output=ANSWERS, or text=TEXTS. Put a name with spaces in double quotes. Or choose "
-        "a format file that uses your names."
+        f"{name}: the rows {have}. Rename the columns to instruction and output, to messages, or to text. Or "
+        "enter your own names under Column names, as in instruction=QUESTIONS output=ANSWERS or text=TEXTS. Put "
+        "names with spaces in double quotes. Or choose a format file that uses your names."
     )
 
 
@@ -305,12 +304,12 @@ def _is_blank_system(value: Any) -> bool:
 def _read_message(number: int, value: Any) -> Message:
     """Read a message in OpenAI's format (role, content) or ShareGPT's (from, value)."""
     if not isinstance(value, Mapping):
-        raise BadRowError(f"message {number} is {describe_value(value)}. A message has a role and a content.")
+        raise BadRowError(f"message {number} is {describe_value(value)}. Each message needs a role and content.")
     role = value.get("role", value.get("from"))
     if not isinstance(role, str) or role.strip().lower() not in ROLES:
         roles = "system, user, assistant or tool"
         raise BadRowError(
-            f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human, gpt)."
+            f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human or gpt)."
         )
     content = _content(number, value)
     other_fields = {
@@ -337,7 +336,7 @@ def _content(number: int, value: Mapping[str, Any]) -> str:
     if not isinstance(content, str):
         raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
     if not content.strip() and not value.get("tool_calls"):
-        raise BadRowError(f"message {number} is empty. Write it, or remove it.")
+        raise BadRowError(f"message {number} is empty. Fill it in, or remove it.")
     return content
 
 
@@ -350,9 +349,8 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
         return None
     if isinstance(weight, (int, float)) and weight in (0, 1):
         return bool(weight)
-    raise BadRowError(
-        f"message {number} has train = {train!r}, weight = {weight!r}. Allowed: true or false, 1 or 0."
-    )
+    found = " and ".join(f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None)
+    raise BadRowError(f"message {number} has {found}. Use true or false for train, and 1 or 0 for weight.")
 
 
 def required_text(columns: Mapping[str, Any], name: str) -> str:
@@ -373,7 +371,7 @@ def optional_text(columns: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be a text in quotes.")
+        raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
     return value.strip() and value
 
 
@@ -383,7 +381,8 @@ def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: st
         return schema
     if isinstance(schema, CompletionSchema):
         return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
-    raise DataError(f"{name}: the rows are plain text, without turns for a chat template. Choose auto or text.")
+    reason = "the rows are plain text, without turns for a chat template"
+    raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
 
 
 def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:
@@ -393,4 +392,5 @@ def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSche
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
         return TextSchema(_columns(rows)[text], f"texts in '{text}', as they are")
-    raise DataError(f"{name}: the rows have no text column ({', '.join(TEXT_COLUMNS)}). Choose auto or a format.")
+    known = ", ".join(TEXT_COLUMNS)
+    raise DataError(f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format.")

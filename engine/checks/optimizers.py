@@ -21,17 +21,17 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 _INSTALL_HINTS = {
     "optimi": "pip install torch-optimi",
-    "torchao": "pip install torchao; PEFT 0.18, which the webui uses, fails with torchao 0.18",
+    "torchao": "pip install torchao; PEFT 0.18, which the webui uses, does not work with torchao 0.18",
     "torchdistx": "not on PyPI: https://github.com/pytorch/torchdistx",
     "apex": "from NVIDIA, not on PyPI: https://github.com/NVIDIA/apex",
 }
 _UNSUPPORTED = {
     "adamw_torch_xla": "it is for TPUs",
     "adamw_torch_npu_fused": "it is for Ascend NPUs",
-    "galore": "it replaces LoRA and can't train one",
-    "apollo": "it replaces LoRA and can't train one",
-    "schedule_free": "its result is an average of the weights, but a save stores those of a single step",
-    "lomo": "it updates weights during the backward pass, which does not work with accumulation and clipping",
+    "galore": "it is an alternative to LoRA and can't train a LoRA",
+    "apollo": "it is an alternative to LoRA and can't train a LoRA",
+    "schedule_free": "its result is an average of the weights, but a checkpoint stores the weights of one step",
+    "lomo": "it updates the weights during the backward pass, so gradients can't be accumulated or clipped",
 }
 
 
@@ -45,9 +45,9 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
         message = f"{name} does not work here: {reason}. Choose adamw_torch."
     elif package and importlib.util.find_spec(package) is None:
         hint = _INSTALL_HINTS.get(package, f"pip install {package}")
-        message = f"{name} needs the package {package} ({hint}). Install it, or choose adamw_torch."
+        message = f"{name} needs the {package} package ({hint}). Install it, or choose adamw_torch."
     elif package == "bitsandbytes" and device == "cpu" and not _runs_on_cpu(name):
-        message = f"{name} needs a GPU here. Choose adamw_torch or adafactor."
+        message = f"{name} needs a GPU. Choose adamw_torch or adafactor."
     if message:
         yield problem("optimizer", f"Optimizer: {message}")
 
@@ -61,7 +61,7 @@ def _unknown_name_message(optimizer: str) -> str:
         return ""
     matches = difflib.get_close_matches(optimizer, names, n=1)
     hint = f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(names)}."
-    return f"transformers has no optimizer {optimizer!r}. {hint}"
+    return f"transformers has no optimizer called {optimizer!r}. {hint}"
 
 
 def _required_package(optimizer: str) -> str:

@@ -1,6 +1,6 @@
-"""What model, machine and run folder say to a run; Check, the probe and a run all begin with these functions.
+"""Check a run against the model, the machine and the run folder; Check, the probe and a run all start here.
 
-What is only known of a loaded model is checked again, by the same functions, after loading.
+What is known only of a loaded model is checked again by the same functions after loading.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ def is_offloaded(model: Any) -> bool:
 
 
 def offloaded_problems(offloaded: bool) -> Iterator[Finding]:
-    """Offloaded weights cannot be trained, and no LoRA can be put on them."""
+    """Offloaded weights can't be trained, and no LoRA can be added to them."""
     if offloaded:
         yield problem(
             "",
-            "Model: it did not fit on the GPU, so some of its layers are in RAM or on disk and can't "
+            "The model did not fit on the GPU, so some of its layers are in RAM or on disk and can't "
             "be trained. Free some VRAM and load the model again, load it in 4 bits, or choose a "
             "smaller model.",
         )
@@ -138,7 +138,7 @@ def gpu_index_problems(card: int) -> Iterator[Finding]:
     if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
         yield problem(
             "",
-            f"Model: it is on GPU {card} only, and a run trains on GPU 0 or on all GPUs that a model "
+            f"The model is only on GPU {card}, but a run trains on GPU 0, or on all GPUs that the model "
             f"is spread over. Load it on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
         )
 
@@ -150,7 +150,7 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
     if settings.lora.whole_model:
         yield problem(
             "method",
-            "Method full: the model is in float16, in which an optimizer step makes its weights NaN. "
+            "Method full: the model is in float16, where an optimizer step sets its weights to NaN. "
             "Load it in bfloat16 or float32.",
         )
         return
@@ -158,9 +158,16 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
         label = SETTINGS[key].label
         yield problem(
             key,
-            f"{label}: the model is in float16, in which an optimizer step makes {weights} NaN. Load it in "
-            f"bfloat16 or float32, or turn {label} off.",
+            f"{label}: the model is in float16, where an optimizer step sets {weights} to NaN. Load it in "
+            f"bfloat16 or float32, or {_TURN_OFF[key]}.",
         )
+
+
+_TURN_OFF = {
+    "train_head": "turn Train Head off",
+    "modules_to_save": "clear Modules to save",
+    "bias": "set Bias to none",
+}
 
 
 def _trained_base_weights(lora: LoraSettings) -> dict[str, str]:
@@ -181,28 +188,29 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
     cause = (
-        "the model is in bfloat16, where a step that changes a weight by less than 1/256 is rounded "
-        f"away. At a learning rate of {rate:g},"
+        "the model is in bfloat16, which rounds away any change that is smaller than 1/256 of a weight. "
+        f"At a learning rate of {rate:g},"
     )
     if settings.lora.whole_model:
         yield advice(
             "learning_rate",
-            f"Method full: {cause} this happens to many weights. Load the model in float32, or use "
-            f"{SAFE_LR:g} or more.",
+            f"Method full: {cause} many weights lose their updates. Load the model in float32, or use "
+            f"a learning rate of {SAFE_LR:g} or more.",
         )
     elif settings.lora.train_head:
         yield advice(
             "head_rate",
-            f"Train Head: {cause} this happens to many weights of the embeddings and the head; the "
-            f"LoRA is not affected. Raise the rate of Train Head to {SAFE_LR:g} or more, load the "
-            "model in float32, or turn Train Head off.",
+            f"Train Head: {cause} many weights of the embeddings and the head lose their updates. The "
+            "LoRA is not affected. Raise Train Head rate until this learning rate is at least "
+            f"{SAFE_LR:g}, load the model in float32, or turn Train Head off.",
         )
     elif trained := _trained_base_weights(lora):
         label = " and ".join(SETTINGS[key].label for key in trained)
+        turn_off = " and ".join(_TURN_OFF[key] for key in trained)
         yield advice(
             next(iter(trained)),
-            f"{label}: {cause} this happens to many of these weights; the LoRA is not affected. Load the model "
-            f"in float32, use {SAFE_LR:g} or more, or turn {label} off.",
+            f"{label}: {cause} many of these weights lose their updates. The LoRA is not affected. Load the "
+            f"model in float32, use a learning rate of {SAFE_LR:g} or more, or {turn_off}.",
         )
 
 
@@ -210,20 +218,20 @@ def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
     if dora and quantization == "8bit":
         yield problem(
             "dora",
-            "DoRA: it can't be trained on 8-bit weights. Load the model in 4 or 16 bits, or turn DoRA off.",
+            "DoRA can't be trained on 8-bit weights. Load the model in 4 or 16 bits, or turn DoRA off.",
         )
 
 
 def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
-    """The rank of a change to a layer is at most its smaller side, which is hardly ever above the hidden size."""
+    """The rank of a change to a layer is at most its smaller dimension, which rarely exceeds the hidden size."""
     shape = ModelShape.of(card.config)
     if shape is None:
         return
     if lora.rank > shape.hidden:
         yield problem(
             "rank",
-            f"LoRA Rank {lora.rank} is larger than the model's hidden size, {shape.hidden}. A larger rank adds "
-            f"nothing. Use {shape.hidden} or less.",
+            f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden}). A rank above that "
+            f"adds nothing. Use {shape.hidden} or less.",
         )
         return
     sides = shape.lora_sides(target_layers(lora.targets))
@@ -232,9 +240,9 @@ def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
         largest = min(sides.values())
         yield advice(
             "rank",
-            f"LoRA Rank {lora.rank} is larger than the smaller side of some layers ({', '.join(small)}: "
-            f"{largest}). There, more than {largest} only takes memory. Use {largest} or less, unless the other "
-            "layers need it.",
+            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({', '.join(small)}: "
+            f"{largest}). For these layers, a rank above {largest} only uses more memory. Use {largest} or less, "
+            "unless the other layers need a higher rank.",
         )
 
 
@@ -247,14 +255,14 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     elif find_spec("flash_attn") is None:
         yield problem(
             "attention",
-            "Attention: flash_attention_2 needs the package flash-attn. Install it (pip install flash-attn "
+            "Attention: flash_attention_2 needs the flash-attn package. Install it (pip install flash-attn "
             "--no-build-isolation), or choose auto.",
         )
     elif compute_dtype == "float32":
         yield problem(
             "attention",
-            "Attention: flash_attention_2 needs bfloat16 or float16, and this model is in float32. "
-            "Load it in one of these, or choose auto.",
+            "Attention: flash_attention_2 needs a model in bfloat16 or float16, and this one is in float32. "
+            "Load it in one of those types, or choose auto.",
         )
 
 
@@ -264,7 +272,7 @@ def liger_problems(requested: bool, device: str) -> Iterator[Finding]:
     if find_spec("liger_kernel") is None:
         yield problem(
             "liger",
-            "Liger kernels: the package is missing. Install it (pip install "
+            "Liger kernels: the liger-kernel package is missing. Install it (pip install "
             "liger-kernel), or turn Liger kernels off.",
         )
     elif device != "cuda":
@@ -275,8 +283,8 @@ def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterato
     if settings.machine.workers and not device.owns_process:
         yield problem(
             "workers",
-            "Workers: worker processes can't be started inside the webui (on Windows each would "
-            "start the webui again). Set it to 0.",
+            "Workers: Training PRO can't start worker processes inside the webui (on Windows, each of "
+            "them would start the webui again). Set Workers to 0.",
         )
 
 
@@ -284,18 +292,18 @@ def _shared_seed_problems(settings: TrainingSettings, device: DeviceInfo) -> Ite
     """Processes train on the same split in the same order, and are not connected yet when the data are split."""
     if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield problem(
-            "seed", "Seed -1: several processes would each draw a different seed. Enter one yourself, such as 42."
+            "seed", "Seed -1: each process would pick a different seed. Enter a seed yourself, such as 42."
         )
 
 
 def _sharding_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
-    """Accelerate ignores FSDP on a CPU without a word, and a divided LoRA was never saved and loaded here."""
+    """Accelerate silently ignores FSDP on a CPU, and saving and loading a divided LoRA is untested."""
     if name := dist_env.sharding():
         yield problem(
             "",
-            f"The launcher asks for {name}, which divides the model among the processes. Training PRO trains data "
-            "parallel only: each process holds the whole model. Start it with torchrun, or with accelerate launch "
-            f"without {name}.",
+            f"The launcher is set up for {name}, which divides the model among the processes. Training PRO only "
+            "supports data parallelism, where each process holds the whole model. Start it with torchrun, or with "
+            f"accelerate launch without {name}.",
         )
 
 
@@ -323,7 +331,7 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         yield problem(
             "method",
             "Method full: full fine-tuning is not possible inside the webui, because it would change "
-            f"the loaded model. Train a LoRA, or run this outside of the webui: {launch_command()} "
+            f"the loaded model. Train a LoRA, or run this command outside the webui: {launch_command()} "
             "train --method full",
         )
         return
@@ -331,14 +339,15 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if card.loading in ("8bit", "4bit"):
         yield problem(
             "method",
-            f"Method full: a model in {card.loading} can't be fully fine-tuned. Load it in 16 or 32 bits.",
+            f"Method full: a model loaded in {card.loading[0]}-bit can't be fully fine-tuned. Load it in 16 or "
+            "32 bits.",
         )
     if card.name == settings.what.name:
         yield problem(
-            "name", f"Name: {card.name!r} is the model that is trained. Choose another name for the new one."
+            "name", f"Name: {card.name!r} is the model that you train. Choose another name for the new model."
         )
     if any(getattr(lora, key) != SETTINGS[key].default for key in LORA_ONLY_KEYS):
         *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)
         yield problem(
-            "method", f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Turn them off."
+            "method", f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Turn them all off."
         )

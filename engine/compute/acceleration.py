@@ -42,7 +42,7 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
             job.log.append(
-                Note(text="Workers: this system would start the program again for each worker, so none are used.")
+                Note(text="Workers: this system would start the program again for each worker, so none is used.")
             )
         yield
 
@@ -93,7 +93,7 @@ def use_attention(asked: str, base: Any) -> Iterator[None]:
             base.set_attn_implementation(asked)
         except (ValueError, ImportError) as error:
             raise SettingsError(
-                [f"Attention: {model_class} has no {asked} ({first_line(error)}). Choose auto."]
+                [f"Attention: {model_class} does not support {asked} ({first_line(error)}). Choose auto."]
             ) from error
         if base.config._attn_implementation != asked:
             raise SettingsError([f"Attention: {model_class} can't use {asked}. Choose auto."])
@@ -144,7 +144,7 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
     if not layers:
         if asked:
             job.log.append(
-                Note(text="Compile: this model has no sequence of equal layers, so it is not compiled.")
+                Note(text="Compile: this model has no sequence of identical layers, so it is not compiled.")
             )
         yield
         return
@@ -155,12 +155,12 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
         try:
             for layer in layers:
                 layer.compile(dynamic=True)
-            text = f"{len(layers)} layers are compiled; new lengths may be slow at first."
+            text = f"{len(layers)} layers are compiled. New sequence lengths may be slow at first."
             try:
                 _run_one_step(model)
             except (RuntimeError, OSError, ImportError) as error:
                 _uncompile(layers)
-                text = f"it fails here ({first_line(error)}). The run continues without it."
+                text = f"compiling the layers failed ({first_line(error)}). The run continues without it."
             job.log.append(Note(text=f"Compile: {text}"))
             yield
         finally:

@@ -37,13 +37,13 @@ class ModelCapabilities:
         """Yield the lines for the log of a run."""
         if self.packed:
             yield (
-                "Packing: the examples of a batch are put in one row without padding. The model "
+                "Packing: the examples of a batch share one row without padding, and the model "
                 "keeps them separate."
             )
         elif self.packing_refusal:
             yield f"Packing is off: {self.packing_refusal}. Shorter examples are padded."
         if self.chunked_loss_refusal:
-            yield f"The loss is computed from all logits: {self.chunked_loss_refusal}."
+            yield f"The loss is computed from all logits, because {self.chunked_loss_refusal}."
 
     def as_log(self) -> dict[str, str]:
         """Return the entries of training_log.json."""
@@ -62,7 +62,7 @@ def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
         loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
     if packing == "on" and why_mixed:
-        raise SettingsError([f"Packing: it can't be on because {why_mixed}. Choose auto or off."])
+        raise SettingsError([f"Packing can't be on, because {why_mixed}. Choose auto or off."])
     return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 
@@ -87,8 +87,8 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     if leak <= bound:
         return ""
     return (
-        f"in this model, examples in one row can see each other ({leak:.2g} of the effect of "
-        "running them together)"
+        f"in this model, examples in one row can see each other (leak {leak:.2g}, where 1 means that "
+        "they are not separated at all)"
     )
 
 

@@ -79,9 +79,9 @@ def explain_lost_process() -> Iterator[None]:
         if not _is_distributed() or not LOST_CONNECTION.search(str(error)):
             raise
         raise ModelError(
-            "Another process of this run has ended or can't be reached. Start the run again with --resume: it "
-            "continues from the last checkpoint. With another number of processes, change Gradient Accumulation "
-            "so that processes times accumulation stays the same."
+            "Another process of this run has ended or can't be reached. Start the run again with --resume to "
+            "continue from the last checkpoint. If you start a different number of processes, change Gradient "
+            "Accumulation so that the number of processes times Gradient Accumulation stays the same."
         ) from error
 
 

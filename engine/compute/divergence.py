@@ -21,10 +21,10 @@ class DivergenceError(TrainingProError):
 
     def __init__(self, text: str, learning_rate: float, *, fp16: bool, spoiled: bool = False) -> None:
         self.spoiled = spoiled
-        half_advice = " Compute in bfloat16 or float32: float16 overflows." if fp16 else ""
+        half_advice = " Load the model in bfloat16 or float32, because float16 overflows." if fp16 else ""
         super().__init__(
-            f"{text} To fix this: use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
-            "of it), a longer warmup, gradients clipped at 1 or less, or an alpha no larger "
+            f"{text} To fix this, use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
+            "of that), a longer warmup, a Max gradient norm of 1 or less, or an alpha no larger "
             f"than the rank.{half_advice}"
         )
 
@@ -37,10 +37,10 @@ def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary
     if not math.isfinite(loss):
         return f"the loss is {loss}"
     if not math.isfinite(norm) and not scaled:
-        return f"the gradients are {norm}, at a loss of {loss:.4f}"
+        return f"the gradient norm is {norm} at a loss of {loss:.4f}"
     guessing_loss = math.log(max(2, vocabulary))
     if smoothed is not None and loss > max(LOSS_EXPLOSION_FACTOR * smoothed, GUESSING_FACTOR * guessing_loss):
-        return f"the loss jumped to {loss:.4g} after a smoothed loss of {smoothed:.4g}"
+        return f"the loss jumped to {loss:.4g} from a smoothed loss of {smoothed:.4g}"
     return ""
 
 

@@ -101,7 +101,7 @@ def out_of_memory_error(
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         memory = DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
-    cause = f": a single example of {tokens} tokens does not fit" if tokens else ", in one forward pass"
+    cause = f": a single example of {tokens} tokens does not fit" if tokens else " in one forward pass"
     figures = (
         f" ({size(memory.total)} on the GPU, {size(memory.reserved)} used by the model and the LoRA, "
         f"{size(memory.total - memory.used)} free)"
@@ -114,7 +114,7 @@ def out_of_memory_error(
 
 
 def free_memory() -> None:
-    """Collect garbage, also in reference cycles, and return torch's cached GPU memory to the driver."""
+    """Collect garbage, including reference cycles, and return torch's cached GPU memory to the driver."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -88,8 +88,9 @@ def describe_lost(ranks: Sequence[int]) -> str:
     others = [rank for rank in ranks if rank != dist_env.rank()]
     named = "The other processes" if len(others) == dist_env.world_size() - 1 > 1 else "Another process"
     return (
-        f"{named} of this run (rank {', '.join(map(str, others))}) can't be reached for {LOST_AFTER_SECONDS:.0f} "
-        "seconds. The run ends. Start it again with --resume: it continues from the last checkpoint."
+        f"{named} of this run (rank {', '.join(map(str, others))}) could not be reached for "
+        f"{LOST_AFTER_SECONDS:.0f} seconds, so the run ends. Start it again with --resume to continue from the "
+        "last checkpoint."
     )
 
 

@@ -105,7 +105,7 @@ class EvalLoop:
         stopped, failed = distributed.any_rank(stopped, failure is not None)
         if failed:
             try:
-                raise failure or RuntimeError("it could not be done in another process")
+                raise failure or RuntimeError("another process reported an error")
             finally:
                 failure = None  # else the error and this frame form a cycle that keeps the tensors alive
         if stopped:

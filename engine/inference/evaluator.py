@@ -82,7 +82,7 @@ class EvalScheduler:
             result = self._evaluator.evaluate(self._report_progress)
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
-                Advice(text=f"The evaluation after step {step} failed. The run continues: {first_line(error)}")
+                Advice(text=f"The evaluation after step {step} failed: {first_line(error)}. The run continues.")
             )
         if result is not None:
             event = self._as_event(result, step, occasion, time.monotonic() - started)

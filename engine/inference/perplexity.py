@@ -70,7 +70,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
 def _find_dataset(name: str, host: Host) -> DatasetEntry:
     """Look a dataset up by its name or its path."""
     if not name.strip():
-        raise DataError("No dataset is chosen. Choose a text or rows, or press Add files.")
+        raise DataError("No dataset is chosen. Choose one, or press Add files.")
     path = dataset_index.locate_dataset(name, host.folders)
     return DatasetEntry(path.name + "/" * path.is_dir(), path)
 
@@ -93,24 +93,23 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
     loaded = load_dataset(context, dataset)
     if loaded.texts and loaded.rows:
         raise DataError(
-            f"{dataset.name} contains texts and rows, which are measured differently. Choose one of its files."
+            f"{dataset.name} contains both texts and rows, which are measured differently. Choose one of its "
+            "files."
         )
     if not loaded.rows:
         return window_input(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
     if request.stride:
         raise SettingsError(
-            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set it to 0."]
+            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set Stride to 0."]
         )
     return row_input(dataset.path.name, loaded.rows, context, max_length)
 
 
 def _problems(length: int, card: ModelCard) -> Iterator[str]:
     if length < 2:
-        yield f"Window length: {length} is too short. Use 2 or more, or 0 for the model's context."
+        yield f"Window length: {length} is too short. Use 2 tokens or more, or 0 for the model's context."
     if card.context and length > card.context:
-        yield (
-            f"Window length: {length} is more than {card.name} supports ({card.context} tokens). Use that or less."
-        )
+        yield (f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or less.")
 
 
 def _sums(
@@ -168,7 +167,7 @@ def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) 
     try:
         host.add_evaluation(row)
     except (TrainingProError, OSError) as error:
-        job.log.append(Advice(text=f"Not saved in the evaluations table: {error}"))
+        job.log.append(Advice(text=f"The result could not be saved in the evaluations table: {error}"))
 
 
 def _lora_phrase(name: str) -> str:

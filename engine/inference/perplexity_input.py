@@ -97,7 +97,9 @@ def window_input(
     stride = stride or max(1, length // 2)
     if not 0 < stride <= max(length - 1, 1):
         max_stride = max(length - 1, 1)
-        raise SettingsError([f"Stride: {stride} would skip tokens or count some twice. Use 1 to {max_stride}."])
+        raise SettingsError(
+            [f"Stride: {stride} would skip tokens or count some twice. Use a value from 1 to {max_stride}."]
+        )
     strings = [text.text for text in texts]
     segments = Segments(strings, tokenizer.encode(strings))
     pairs = [

@@ -25,8 +25,8 @@ from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, 
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 DATA_CHANGED = (
-    "The data are not those that the LoRA was trained on: a file, the tokenizer or the way texts are sliced has "
-    "changed. Passages that it never saw count as training data."
+    "The data differs from what the LoRA was trained on: a file, the tokenizer or the way texts are sliced has "
+    "changed. Passages that the LoRA never saw are counted as training data."
 )
 
 
@@ -44,7 +44,10 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, request.passages, card)
     if passages is None:
-        raise NoPassageError(f"The training data have no passage of {MIN_PASSAGE_TOKENS} tokens to continue.")
+        raise NoPassageError(
+            f"Recall can't be measured, because no passage of the training data has at least {MIN_PASSAGE_TOKENS} "
+            "tokens."
+        )
     measured: list[RecallMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
         for lora in (None, folder):
@@ -70,7 +73,7 @@ def run_settings(folder: Path, host: Host) -> TrainingSettings:
     """The settings that the LoRA was trained with, which say what its data were."""
     if not (folder / PARAMETERS).is_file():
         raise SavingError(
-            f"{folder.name} has no {PARAMETERS}, so its training data are not known. Choose a LoRA that was "
+            f"{folder.name} has no {PARAMETERS}, so its training data is not known. Choose a LoRA that was "
             "trained with Training PRO."
         )
     return training_settings(files.load_settings(folder / PARAMETERS, host.folders.datasets).values)

@@ -58,7 +58,7 @@ class RecallScheduler:
             scores = self._meter.measure()
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
-                Advice(text=f"Measuring recall after step {step} failed. The run continues: {first_line(error)}")
+                Advice(text=f"Measuring recall after step {step} failed: {first_line(error)}. The run continues.")
             )
         if scores is not None:
             event = self._as_event(scores, step, occasion, time.monotonic() - started)
@@ -87,10 +87,10 @@ def describe_recall(passages: int, epoch_tokens: int, *, has_validation: bool) -
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
     cost = f"about {share:.0%} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
-    when = "after each epoch" if every == 1 else f"after every {every} epochs"
+    when = "after each epoch" if every == 1 else f"every {every} epochs"
     return (
-        f"Recall is measured before the first step, {when} and at the end. It reads at most {tokens:,} tokens "
-        f"each time, which takes {cost}."
+        f"Recall is measured before the first step, {when} and at the end. Each measurement reads at most "
+        f"{tokens:,} tokens, which takes {cost}."
     )
 
 

@@ -32,7 +32,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
     examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
         raise DataError(
-            f"{name}: no tokens of its rows are measured. "
+            f"{name}: its rows have no tokens to measure. "
             f"{_nothing_counts_advice(context.settings.rows.train_only_after)}"
         )
     style = detect_prompt_style(context.settings, context.folders, context.tokenizer, examples)
@@ -45,8 +45,8 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 
 def _nothing_counts_advice(marker: str) -> str:
     if marker:
-        return f"No row contains {marker!r} with text after it ('Train only after')."
-    return "Choose another part of them ('Train on'), or a longer window."
+        return f"No row contains {marker!r} followed by text ('Train only after')."
+    return "Choose other parts of the rows under 'Train on', or a longer window."
 
 
 def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:
@@ -59,11 +59,12 @@ def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:
 
 def _truncation_notes(truncated: Sequence[TruncatedRows], length: int) -> Iterator[str]:
     if long_rows := sum(source.too_long for source in truncated):
-        are, end = plural(long_rows, "is", "are"), plural(long_rows, "its end is", "their ends are")
-        yield f"{format_count(long_rows, 'row')} {are} longer than {length} tokens: {end} cut."
+        are, they_are = plural(long_rows, "is", "are"), plural(long_rows, "it is", "they are")
+        rows = format_count(long_rows, "row")
+        yield f"{rows} {are} longer than {length} tokens, so {they_are} truncated at the end."
     if empty_rows := sum(source.nothing_learned for source in truncated):
-        has = plural(empty_rows, "has", "have")
-        yield f"{format_count(empty_rows, 'row')} {has} no tokens to measure: dropped."
+        has, was = plural(empty_rows, "has", "have"), plural(empty_rows, "was", "were")
+        yield f"{format_count(empty_rows, 'row')} {has} no tokens to measure and {was} dropped."
 
 
 def _scores(sums: GroupSums, texts: RowTexts) -> SegmentScores:

@@ -22,6 +22,7 @@ from ...core.files import read_json, says_disk_full
 from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
+from ...train_utils import plural
 from .biases import (
     KEPT_BIASES,
     adapter_biases,
@@ -88,7 +89,7 @@ def _inject(base: torch.nn.Module, config: LoraConfig) -> PeftModel:
     except ValueError as error:
         if problems := list(_expert_problems(config)):
             raise SettingsError(problems) from error
-        hint = "Choose other Target modules, such as q-k-v-o."
+        hint = "Choose other target modules, such as q-k-v-o."
         raise ModelError(f"This model can't be trained with a LoRA: {error} {hint}") from error
     tie_weights(model)
     for name, weight in named_biases(model):  # with bias 'all', PEFT trains those behind a trained copy too
@@ -101,13 +102,13 @@ def _expert_problems(config: LoraConfig) -> Iterator[str]:
     if not getattr(config, "target_parameters", None):
         return
     clause = (
-        "on this model's experts, which are stored in one tensor. {}, or choose Target modules "
-        "without them (q-k-v-o)."
+        "can't be used on this model's experts, which are stored in one tensor. {}, or choose target "
+        "modules that leave out the experts (q-k-v-o)."
     )
     if config.lora_dropout:
-        yield f"Dropout: {config.lora_dropout:g} can't be used {clause.format('Set it to 0')}"
+        yield f"Dropout {config.lora_dropout:g} {clause.format('Set Dropout to 0')}"
     if config.use_dora:
-        yield f"DoRA: it can't be used {clause.format('Turn it off')}"
+        yield f"DoRA {clause.format('Turn DoRA off')}"
 
 
 def tie_weights(model: PeftModel) -> None:
@@ -168,7 +169,7 @@ def load_lora(
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=_adapter_name(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = explain_load_error(error, folder, base)
-            raise SavingError(f"The LoRA {(called or name)!r} does not fit on this model: {reason}") from error
+            raise SavingError(f"The LoRA {(called or name)!r} does not fit this model: {reason}") from error
         cleanup.pop_all()
     _scale(model, strength)
     scale_biases(base, strength)
@@ -212,7 +213,8 @@ def put_on(name: str, strength: float, host: Host) -> None:
             model = load_lora(base, folder, name, strength)
             cleanup.pop_all()
     except SavingError as error:
-        remaining = f" {', '.join(loaded.loras)} stays attached." if loaded.loras else ""
+        stays = plural(len(loaded.loras), "stays", "stay")
+        remaining = f" {', '.join(loaded.loras)} {stays} attached." if loaded.loras else ""
         raise SavingError(f"{error}{remaining}") from error
     host.set_loras(model, (name,))
 

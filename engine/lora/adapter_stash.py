@@ -75,7 +75,7 @@ def snapshot_adapters(host: Host) -> AdapterSnapshot:
 def removed_message(names: Sequence[str]) -> str:
     """Message about LoRAs whose model is not loaded again."""
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
-    return f"{', '.join(names)} {verb} detached: attach {pronoun} again when the model is loaded."
+    return f"{', '.join(names)} {verb} detached. Attach {pronoun} again after the model is loaded."
 
 
 def _has_scaling(layer: Any) -> bool:

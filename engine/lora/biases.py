@@ -64,7 +64,7 @@ def adapter_biases(model: Any, bias: str) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def disable_lora(model: Any) -> Iterator[None]:
-    """Let the model work without its LoRA in this context, also without the biases that it trained."""
+    """Let the model work without its LoRA in this context, and without the biases that it trained."""
     biases = vars(model.get_base_model()).get(KEPT_BIASES, ())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Careful, disabling adapter layers with bias")
@@ -82,8 +82,8 @@ def refuse_lost_biases(base: Any) -> None:
     trained = [name for name, config in getattr(base, "peft_config", {}).items() if bias_of(config) != "none"]
     if trained and KEPT_BIASES not in vars(base):
         raise ModelError(
-            f"The LoRA {trained[0]!r} was attached outside of Training PRO and has replaced biases of the model. "
-            "Load the model again, and attach LoRAs with trained biases here."
+            f"The LoRA {trained[0]!r} was attached outside Training PRO and has replaced biases of the model. "
+            "Load the model again, and use Training PRO to attach LoRAs with trained biases."
         )
 
 
@@ -98,4 +98,4 @@ def unused_bias_advice(lora: LoraSettings, model: Any, names: Sequence[str]) -> 
     biases = {name for name, _ in named_biases(model)}
     if lora.bias != "none" and not (biases if lora.bias == "all" else biases & layers):
         where = "this model has" if lora.bias == "all" else "the layers with a LoRA have"
-        yield advice("bias", f"Bias {lora.bias}: {where} no biases, so this trains nothing. Set it to none.")
+        yield advice("bias", f"Bias {lora.bias}: {where} no biases, so this trains nothing. Set Bias to none.")

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from ...core.errors import first_line
 from ...core.files import read_json
-from ...train_utils import format_count
+from ...train_utils import format_count, plural
 
 _SIZE_MISMATCH = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
@@ -30,8 +30,8 @@ def _unreadable(error: Exception) -> str:
     if not isinstance(error, SafetensorError):
         return ""
     message = first_line(error).removeprefix("Error while deserializing header: ")
-    remedy = "it is damaged or incomplete. Copy or download it again."
-    return f"{SAFETENSORS_WEIGHTS_NAME} can't be read ({message}): {remedy}"
+    remedy = "Copy or download it again."
+    return f"{SAFETENSORS_WEIGHTS_NAME} is damaged or incomplete ({message}). {remedy}"
 
 
 def _size_mismatch(error: Exception) -> str:
@@ -42,9 +42,10 @@ def _size_mismatch(error: Exception) -> str:
     if not mismatches:
         return ""
     layer, (actual, expected) = mismatches.popitem()
-    others = f", and {format_count(len(mismatches), 'more layer')} differ" if mismatches else ""
+    differ = plural(len(mismatches), "differs", "differ")
+    others = f", and {format_count(len(mismatches), 'more layer')} {differ}" if mismatches else ""
     return (
-        f"for {layer} it has weights of {_dimensions(actual)}, and here they must be "
+        f"its weights for {layer} are {_dimensions(actual)}, but this model needs "
         f"{_dimensions(expected)}{others}. {OTHER_MODEL_HINT}"
     )
 
@@ -62,4 +63,4 @@ def _missing_layers(folder: Path, base: torch.nn.Module) -> str:
     if not missing:
         return ""
     first = ", ".join(missing[:3]) + (" and more" if missing[3:] else "")
-    return f"of its layers, {len(missing)} of {len(targets)} are not in this model ({first}). {OTHER_MODEL_HINT}"
+    return f"{len(missing)} of its {len(targets)} layers are not in this model ({first}). {OTHER_MODEL_HINT}"

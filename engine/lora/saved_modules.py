@@ -24,7 +24,11 @@ def resolve_saved_modules(lora: LoraSettings, model: Any, targets: Sequence[str]
             )
         saved |= dict.fromkeys(found)
     if problems := [problem for name in saved for problem in _problems(name, modules[name], targets, saved)]:
-        label = "Target modules: Train Head trains" if set(saved) <= set(head) else "Modules to save: this trains"
+        label = (
+            "Target modules: Train Head trains"
+            if set(saved) <= set(head)
+            else "Modules to save: this setting trains"
+        )
         raise SettingsError([f"{label} {problems[0]}"])
     return list(saved)
 
@@ -39,16 +43,16 @@ def _problems(name: str, module: Any, targets: Sequence[str], saved: Collection[
     inner = [target for target in targets if target == name or target.startswith(f"{name}.")]
     if inner:
         other = "it also" if inner[0] == name else inner[0]
-        yield f"{name} in full, and {other} gets a LoRA. Choose one of the two for each layer."
+        yield f"{name} in full, but {other} gets a LoRA. Choose one of the two for each layer."
     elif any(other != name and other.startswith(f"{name}.") for other in saved):
-        yield f"{name} in full, with all that is in it. Remove the modules inside of it."
+        yield f"{name} in full, including the modules inside it. Remove those modules from the setting."
     elif not any(True for _ in module.parameters()):
         yield f"{name}, which has no weights. Choose another module."
     elif any(is_quantized(layer) for layer in module.modules()):
-        yield f"{name} in full, and it is quantized. Load the model in 16 or 32 bits, or choose another module."
+        yield f"{name} in full, but it is quantized. Load the model in 16 or 32 bits, or choose another module."
 
 
 def _example(modules: Mapping[str, Any]) -> str:
     """Name the modules that have weights of their own."""
     names = {name.rpartition(".")[2] for name, module in modules.items() if list(module.parameters(recurse=False))}
-    return f"It has {', '.join([*OUTER_LAYERS, *sorted(names.difference(OUTER_LAYERS))])}."
+    return f"Its modules are {', '.join([*OUTER_LAYERS, *sorted(names.difference(OUTER_LAYERS))])}."

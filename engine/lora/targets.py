@@ -24,7 +24,7 @@ from ...data.report import TARGET_CHOICES
 from ...settings.definitions import LoraSettings
 
 ALL_LINEAR = "all-linear"
-CUSTOM_LIST = "your own list"
+CUSTOM_LIST = "the layers in your list"
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -64,13 +64,13 @@ def _only_in_layers(targets: Targets, lora: LoraSettings, model: Any) -> Targets
         )
     if lora.targets == ALL_LINEAR and _has_expert_tensors(model):
         raise SettingsError(
-            [f"{label}: PEFT can't choose between the layers of experts. Use the target modules q-k-v-o."]
+            [f"{label}: PEFT can't limit the experts to some layers. Use the target modules q-k-v-o."]
         )
     numbers = {name: _layer_number(name) for name in targets.names}
     names = tuple(name for name in targets.names if numbers[name] is None or numbers[name] in lora.layers)
     if not names:
         raise SettingsError(
-            [f"{label}: {lora.layers_to_transform} has none of the target modules. Choose others."]
+            [f"{label}: {lora.layers_to_transform} contains none of the target modules. Choose other layers."]
         )
     return Targets(names, f"{targets.what}, layers {lora.layers_to_transform}", targets.left_out)
 
@@ -89,7 +89,7 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
     layers = dict(linear_layers(model))
     unfit = tuple(name for name, layer in layers.items() if not can_hold_lora(layer, name, model))
     if targets == ALL_LINEAR:
-        description = "all linear layers of the text part" if is_multimodal(model) else "all linear layers"
+        description = "all linear layers of the language model" if is_multimodal(model) else "all linear layers"
         return Targets(tuple(name for name in layers if name not in unfit), description, unfit)
     outer = {} if isinstance(targets, str) else outer_layers(model)
     requested, named = _requested(targets, outer), [*layers, *(name for names in outer.values() for name in names)]
@@ -205,8 +205,8 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
-                f"Target modules: PEFT applies {_as_ranges(misplaced)} to this model's experts. "
-                "Choose all linear layers or q-k-v-o, or remove these."
+                f"Target modules: PEFT would apply {_as_ranges(misplaced)} to this model's experts. "
+                "Choose all linear layers or q-k-v-o, or remove these names from your list."
             ]
         )
 
@@ -217,8 +217,8 @@ def tied_layer_notes(targets: Collection[str], saved: Collection[str], model: An
     is_tied = len(layers) == 2 and len({id(layer.weight) for layer in layers.values()}) == 1
     if is_tied and (layers.keys() & set(targets) or len(layers.keys() & set(saved)) == 1):
         yield (
-            "The embeddings and the output layer share their weights in this model. They are trained apart here, "
-            "and a merged model stores both."
+            "In this model, the embeddings and the output layer share their weights. This run trains them "
+            "separately, and a merged model stores both."
         )
 
 
@@ -235,15 +235,15 @@ def matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
 def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) -> str:
     existing = dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS])
     return (
-        f"Target modules: this model has no layer called {', '.join(missing)}. It has "
+        f"Target modules: this model has no layer called {', '.join(missing)}. Its layers are "
         f"{', '.join(existing)}. Choose all linear layers, or enter some of these."
     )
 
 
 def _unfit_message(names: list[str]) -> str:
     return (
-        f"Target modules: a LoRA can't be added to {_as_ranges(names)}; this architecture does not "
-        "use them as plain layers. Remove them, or choose all linear layers, which skips them."
+        f"Target modules: a LoRA can't be added to {_as_ranges(names)}, because this architecture does "
+        "not use them as plain linear layers. Remove them, or choose all linear layers, which skips them."
     )
 
 

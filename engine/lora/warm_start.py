@@ -36,8 +36,8 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
         ),
     )
     problems = [
-        f"{label}: the LoRA {folder.name!r} has {_as_text(trained)}, but the settings have "
-        f"{_as_text(requested)}. To continue training it, use {_as_text(trained)}."
+        f"{label} is {_as_text(trained)} in the LoRA {folder.name!r}, but {_as_text(requested)} in the settings. "
+        f"To continue training this LoRA, set {label} to {_as_text(trained)}."
         for label, trained, requested in fields
         if trained is not None and trained != requested
     ]
@@ -63,8 +63,8 @@ def load_initial_weights(model: PeftModel, folder: Path) -> None:
 
 def _mismatch_error(folder: Path, reason: str) -> SavingError:
     return SavingError(
-        f"The LoRA {folder.name!r} can't be trained further with these settings: {reason}. Choose the "
-        "layers that it was trained on (Target modules), and the model it was made for."
+        f"The LoRA {folder.name!r} can't be trained further with these settings: {reason}. Set Target "
+        "modules to the layers that it was trained on, and choose the model that it was made for."
     )
 
 
@@ -73,7 +73,7 @@ def _load_config(folder: Path) -> Mapping[str, Any]:
         config = json.loads(read_small_file(folder / CONFIG))
     except (OSError, ValueError) as error:
         raise SavingError(
-            f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further."
+            f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further. Choose another LoRA."
         ) from error
     return config if isinstance(config, dict) else {}
 

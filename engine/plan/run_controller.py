@@ -166,7 +166,7 @@ class RunController:
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
-            Note(text=f"Winding down after step {step}, {reason}: step {self.rates.steps} is the last step.")
+            Note(text=f"Winding down after step {step}, {reason}. The last step is {self.rates.steps}.")
         )
 
     def _apply_rules(self, state: StepState) -> None:
@@ -175,10 +175,10 @@ class RunController:
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
         elif self.rates.wind_down and self.is_last(state.step):
-            self.stopped_by = f"the learning rate has wound down to 0 ({self._ending})"
+            self.stopped_by = f"the learning rate has wound down to 0 ({self._ending.removeprefix('because ')})"
         elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
-                self._wind_down(state.step, f"since {rule}")
+                self._wind_down(state.step, f"because {rule}")
                 return
             self.stopped_by = rule
         if self.stopped_by:
@@ -193,7 +193,7 @@ class RunController:
     def _replan_reason(self) -> str:
         if self.rates.wind_down:
             return f"winding down {self._ending}"
-        return f"learning rate times {self.rates.factor:g}"
+        return f"learning rate multiplied by {self.rates.factor:g}"
 
     def _next_restart(self, *, over: bool) -> Restart | None:
         """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""

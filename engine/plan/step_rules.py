@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...settings.definitions import SavingSettings, StoppingSettings
-from ...train_utils import interval_steps
+from ...train_utils import format_count, interval_steps
 
 DROP_FACTOR = 0.9
 HOLD_STEPS = 3
@@ -200,6 +200,6 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
     if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
-        times = f"{patience.waited} evaluations" if patience.waited > 1 else "an evaluation"
-        return f"{times} did not improve the {patience.measure} beyond {patience.best:.4f}"
+        times = format_count(patience.waited, "evaluation")
+        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
     return ""

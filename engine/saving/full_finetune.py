@@ -24,9 +24,11 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
         if settings.lora.whole_model and any(isinstance(event, RunPlanned) for event in job.log.since(0)):
             names = host.model_status().loras
             host.unload()
-            message = "The loaded model itself was trained, so it was unloaded. The next use loads it again."
+            message = (
+                "The run trained the loaded model itself, so it was unloaded. It is loaded again when you need it."
+            )
             if names:
-                message += f" So {removed_message(names)}"
+                message += f" {removed_message(names)}"
             job.log.append(Note(text=message))
 
 

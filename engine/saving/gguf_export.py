@@ -35,8 +35,8 @@ BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
 """The base model's own head. If a LoRA targets the head, PEFT saves this copy, too."""
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
 """Options in PEFT's config that make the delta something other than strength x up x down."""
-MERGE_HINT = "Merge it into the model instead, and convert the merged model with llama.cpp."
-ATTENTION_ONLY_HINT = " Or train one on q-k-v-o only."
+MERGE_HINT = "Merge the LoRA into the model instead, and convert the merged model with llama.cpp."
+ATTENTION_ONLY_HINT = " Or train a LoRA on q-k-v-o only."
 EMBEDDINGS = "token_embd"
 """Its tensor, of whose LoRA llama.cpp looks up rows of A, so that A is transposed."""
 Tensors = Mapping[str, Matrix]
@@ -85,7 +85,7 @@ def default_path(folder: Path) -> Path:
 
 def _require_gguf() -> None:
     if find_spec("gguf") is None:
-        raise ModelError("This needs the package gguf. Install it: pip install gguf")
+        raise ModelError("Exporting a GGUF file needs the gguf package. Install it: pip install gguf")
 
 
 def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:
@@ -97,11 +97,14 @@ def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> 
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
     if request.model:
-        raise ModelError(f"There is no model {name!r} in {models}, and no such folder or GGUF file.")
-    subject = f"{name!r}, its base model," if name else "Its base model"
+        raise ModelError(
+            f"There is no model {name!r} in {models}, and no folder or GGUF file with that path. Choose another "
+            "model (--model)."
+        )
+    base = f"The LoRA's base model, {name!r}," if name else "The LoRA's base model"
     raise ModelError(
-        f"{subject} was not found, and its config is needed. Enter its folder, or the GGUF file that "
-        "the LoRA is for (--model)."
+        f"{base} was not found, and the export needs its config. Enter the model's folder, or the GGUF file "
+        "that the LoRA is for (--model)."
     )
 
 
@@ -140,19 +143,19 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     peft_type = str(config.get("peft_type", "LORA"))
     extra = [name for name in weights if not (LORA_KEY.match(name) or BASE_LAYER_KEY.search(name))]
     if peft_type != "LORA":
-        yield f"it is of type {peft_type}, and llama.cpp supports only LoRAs"
+        yield f"its type is {peft_type}, but llama.cpp supports only LoRAs"
     elif config.get("use_dora") or any("lora_magnitude_vector" in name for name in extra):
         yield "it was trained with DoRA, which llama.cpp does not support"
     elif config.get("bias", "none") != "none" or any(name.endswith(".bias") for name in extra):
-        yield "it has biases, which the format does not support"
+        yield "it has biases, which the GGUF format does not support"
     elif extra:
-        yield f"it contains more than a LoRA, as with Train Head ({_examples(extra)})"
+        yield f"it contains weights besides the LoRA, as with Train Head ({_examples(extra)})"
     if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
         yield f"it was made with {options[0]}, which llama.cpp does not support"
     if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:
-        yield f"it is on layers that are not linear ({_examples(nonlinear)})"
+        yield f"it changes layers that are not linear ({_examples(nonlinear)})"
     if experts := [name for name in weights if "experts" in name]:
-        yield f"it is on experts, which llama.cpp stores in one tensor ({_examples(experts)})"
+        yield f"it changes experts, which llama.cpp stores in one tensor ({_examples(experts)})"
 
 
 def _examples(names: list[str]) -> str:
@@ -177,7 +180,7 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
     names = _gguf_names(layers, base)
     if missing := [layer for layer in layers if layer not in names]:
         raise SavingError(
-            f"The LoRA {lora_name!r} can't be exported as GGUF: llama.cpp's {base.architecture} has "
+            f"The LoRA {lora_name!r} can't be exported as GGUF: in llama.cpp, {base.architecture} has "
             f"no separate tensor for {_examples(missing)}. {MERGE_HINT}{ATTENTION_ONLY_HINT}"
         )
     alphas = {name: layer.strength * len(layer.down) for name, layer in layers.items()}
@@ -198,7 +201,7 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
     architectures = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
     if base.architecture not in architectures:
         raise ModelError(
-            f"The package gguf here is too old for {base.name} ({base.architecture}). Update it: pip "
+            f"The installed gguf package is too old for {base.name} ({base.architecture}). Update it: pip "
             "install --upgrade gguf"
         )
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
@@ -216,7 +219,8 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
     except ValueError as error:
         raise SavingError(
             f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which can't be divided evenly "
-            f"among {base.heads} heads and {base.key_heads} key-value heads. Enter its base model (--model)."
+            f"among {base.heads} heads and {base.key_heads} key-value heads. Enter the LoRA's base model "
+            "(--model)."
         ) from error
 
 

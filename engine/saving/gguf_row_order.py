@@ -162,8 +162,8 @@ def read_base_model_info(model: Path) -> BaseModelInfo:
     base = _from_gguf(model) if model.is_file() else _from_config(model)
     if base.architecture not in GGUF_ARCHITECTURES.values():
         raise ModelError(
-            f"{base.name} has the architecture {base.architecture!r}, and its LoRAs can't be exported as GGUF. "
-            "Merge it into the model instead, and convert the merged model with llama.cpp."
+            f"{base.name} has the architecture {base.architecture!r}, whose LoRAs can't be exported as GGUF. "
+            "Merge the LoRA into the model instead, and convert the merged model with llama.cpp."
         )
     return base
 
@@ -195,7 +195,9 @@ def _from_gguf(file: Path) -> BaseModelInfo:
     try:
         fields, tensor_names = gguf_header.read_header(file), gguf_header.read_tensor_names(file)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file} can't be read as a GGUF file: {error}. Choose another one (--model).") from error
+        raise ModelError(
+            f"{file} can't be read as a GGUF file: {error}. Choose another file (--model)."
+        ) from error
     architecture = str(fields.get("general.architecture"))
     heads = _int_or_zero(fields.get(f"{architecture}.attention.head_count"))
     return BaseModelInfo(

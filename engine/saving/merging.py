@@ -55,9 +55,8 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
                 card.tokenizer.save_pretrained(temporary)
         precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
-    return JobEnded(
-        outcome="finished", text=f"{card.name} with {request.lora} merged in is {location}", folder=out
-    )
+    text = f"{request.lora} was merged into {card.name}. The merged model is {location}"
+    return JobEnded(outcome="finished", text=text, folder=out)
 
 
 def _refuse_overwriting(out: Path) -> None:
@@ -78,8 +77,8 @@ def _refuse_quantized(base: Any, name: str) -> None:
 def _refuse_offloaded(base: torch.nn.Module, name: str) -> None:
     if is_offloaded(base):
         raise ModelError(
-            f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge where the "
-            "whole model fits, for example on the CPU. The LoRA is unchanged."
+            f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
+            "device where the whole model fits, such as the CPU. The LoRA is unchanged."
         )
 
 
@@ -89,7 +88,7 @@ def _refuse_without_space(base: torch.nn.Module, out: Path) -> None:
     free = shutil.disk_usage(parent).free
     if free < needed:
         raise SavingError(
-            f"{parent} has {size(free)} free, and the model needs {size(needed)}. Free some space first."
+            f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
         )
 
 
@@ -119,8 +118,8 @@ def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
     if names:
         raise ModelError(
             f"The LoRA {lora_name!r} changes weights that this model does not have: "
-            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. So it can't be "
-            "merged, and nothing was written. Attach it as a LoRA instead."
+            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. It can't be "
+            "merged, so nothing was written. Attach it as a LoRA instead."
         )
 
 

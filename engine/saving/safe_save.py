@@ -29,7 +29,7 @@ def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job
         for candidate in _candidate_folders(folder, folders):
             if _try_save(candidate, write, problems):
                 if candidate is not folder:
-                    job.log.append(Advice(text=f"{problems[0]} The LoRA is in {candidate.path} instead."))
+                    job.log.append(Advice(text=f"{problems[0]} The LoRA was saved in {candidate.path} instead."))
                 return candidate
         _wait(problems, job)
 
@@ -70,8 +70,8 @@ def _wait(problems: list[str], job: Job) -> None:
         Advice(
             text="The LoRA is finished but could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
-            + f" It is kept in memory, and saving is tried again every {RETRY_SECONDS:g} s: free some "
-            "space, or give the LoRA up with 'Stop and discard'."
+            + f" It stays in memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. Free "
+            "some space, or give up the LoRA with 'Stop and discard'."
         )
     )
     time.sleep(RETRY_SECONDS)
@@ -82,4 +82,6 @@ def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> No
     try:
         write()
     except OSError as error:
-        log.append(Note(text=f"A file next to the LoRA could not be saved: {write_error_reason(error, folder)}."))
+        log.append(
+            Note(text=f"A file in the LoRA's folder could not be saved: {write_error_reason(error, folder)}.")
+        )

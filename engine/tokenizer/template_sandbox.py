@@ -90,12 +90,12 @@ class Budget:
     def allow_text(self, chars: int) -> None:
         """Refuse a text before it is made."""
         if self.text + chars > MAX_TEXT:
-            raise TemplateLimitError(f"makes more than {MAX_TEXT:,} characters for one chat")
+            raise TemplateLimitError(f"produces more than {MAX_TEXT:,} characters for one chat")
 
     def allow_items(self, count: int) -> None:
         """Refuse a list before it is made."""
         if count > MAX_ITEMS:
-            raise TemplateLimitError(f"makes a list of more than {MAX_ITEMS:,} items")
+            raise TemplateLimitError(f"builds a list of more than {MAX_ITEMS:,} items")
 
     def made(self, value: Any) -> Any:
         """Charge a value that the template has made."""
@@ -116,7 +116,7 @@ class Budget:
         return self.made(value if isinstance(value, str) else str(value))
 
     def weigh(self, value: Any) -> int:
-        """Charge all items of a list, also where one is in it many times, and return its size as a text."""
+        """Charge all items of a list, repeated ones each time, and return its size as a text."""
         chars = items = 0
         waiting = [value]
         while waiting:
@@ -277,7 +277,7 @@ def _check_format(budget: Budget, pattern: str | bytes, values: Collection[Any])
     """Refuse a format whose text could be too large."""
     text = pattern if isinstance(pattern, str) else pattern.decode("latin-1")
     if WIDE_FORMAT.search(text):
-        raise TemplateLimitError("formats a text with a width of more than 9,999 characters")
+        raise TemplateLimitError("pads a text to a width of more than 9,999 characters")
     fields = text.count("%") + text.count("{")
     budget.allow_text(len(text) + fields * (10_000 + max(map(budget.weigh, values), default=0)))
 
@@ -375,7 +375,7 @@ def _check_filter(budget: Budget, name: str, value: Any, others: Collection[Any]
     if name == "format":
         _check_format(budget, str(value), others)
     elif name == "sum" and not all(isinstance(each, (int, float, str)) for each in others):
-        raise TemplateLimitError("sums up lists")
+        raise TemplateLimitError("adds up lists")
     elif name in GROWING_METHODS:
         _check_method(budget, name, value if isinstance(value, str) else "", others)
     if name in SEQUENCE_FILTERS and isinstance(value, str):
@@ -442,6 +442,6 @@ def check_transformers() -> None:
         if templates.used:
             return
     raise ModelError(
-        f"transformers {transformers.__version__} renders chat templates in a way that can't be limited. "
-        "Install an older version."
+        f"transformers {transformers.__version__} renders chat templates in a way that Training PRO can't limit. "
+        "Install an older version of transformers."
     )

@@ -25,10 +25,10 @@ from ...chunking import EncodedText, Encoder
 from ...core.errors import ModelError, first_line
 from ...data import arrow_store
 from ...data.rows import CHATML
-from . import mistral_chat_template, slow_offsets, template_limits, token_bytes
+from . import mistral_chat_template, slow_offsets, template_sandbox, token_bytes
 from .mistral_chat_template import MistralChatTemplate
 from .slow_offsets import slow_encoder
-from .template_limits import LimitedTemplates, TemplateLimitError, check_transformers
+from .template_sandbox import LimitedTemplates, TemplateLimitError, check_transformers
 from .token_bytes import TokenBytes, added_tokens
 
 SOURCE_FILES = tuple(
@@ -38,7 +38,7 @@ SOURCE_FILES = tuple(
         token_bytes.__file__,
         slow_offsets.__file__,
         mistral_chat_template.__file__,
-        template_limits.__file__,
+        template_sandbox.__file__,
     )
 )
 """Source files that ids and offsets depend on besides the tokenizer itself."""
@@ -138,8 +138,8 @@ class JinjaChatTemplate:
             return str(self._templates.render(apply))
         except TemplateLimitError as error:
             raise ModelError(
-                f"{self.origin[:1].upper()}{self.origin[1:]} was stopped: it {error}. Correct the template, or "
-                "choose a model with another one."
+                f"{self.origin[:1].upper()}{self.origin[1:]} was stopped, because it {error}. Correct the "
+                "template, or choose a model with another one."
             ) from error
         except Exception as error:  # a template may raise anything
             raise ValueError(_template_problem(error)) from error
@@ -160,9 +160,9 @@ def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | Mi
         return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
     if host_template:
         return JinjaChatTemplate(
-            tokenizer, host_template, "the webui's instruction template, because the model has no chat template"
+            tokenizer, host_template, "the webui's instruction template (the model has no chat template)"
         )
-    return JinjaChatTemplate(tokenizer, CHATML, "ChatML, because the model has no chat template")
+    return JinjaChatTemplate(tokenizer, CHATML, "ChatML (the model has no chat template)")
 
 
 def _own_bos(tokenizer: Any) -> int | None:

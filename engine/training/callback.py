@@ -15,6 +15,7 @@ from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request
 from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
+from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Meters, RecallScheduler
 from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
@@ -109,7 +110,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
         if change := self.phases.update(progress.smoothed):
-            self._log.append(Note(text=f"After step {step} the order switches: {change}"))
+            self._log.append(Note(text=f"Batch order after step {step}: {change}"))
         evaluation = self._measure(step)
         self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
@@ -139,7 +140,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return ""
         phase = self.phases.phase_of_step(step)
         if step > 1 and phase != self.phases.phase_of_step(step - 1):
-            self._log.append(Note(text=f"From step {step}: {phase}."))
+            self._log.append(Note(text=f"Batch order from step {step} on: {phase}."))
         return phase
 
     def _decide(
@@ -208,9 +209,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _continue_without(self, step: int, control: TrainerControl) -> None:
         """Continue without this checkpoint, and cancel the restart that would have begun from it."""
         self._run_plan.folder.remove_partial_checkpoints()
-        last = f"The last one is {self.last_saved.name}." if self.last_saved else "There is none yet."
+        saved = self.last_saved
+        last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
         had_restart = self.controller.cancel_checkpoint()
-        planned = " as planned before" if had_restart else ""
+        planned = " with its earlier plan" if had_restart else ""
         explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
         self._log.append(Advice(text=f"The checkpoint of step {step} {explanation}"))
         if had_restart:
@@ -221,8 +223,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         step = self.step_log.graph[-1]["current_steps"] + 1 if self.step_log.graph else 1
         self._log.append(
             Advice(
-                text=f"Step {step}: {examples} examples at a time do not fit in memory. They are "
-                f"repeated {size} at a time, also in later steps: a smaller batch with more "
-                "accumulation. The effective batch size stays the same, and steps take longer."
+                text=f"Step {step}: a batch of {examples} examples does not fit in memory. This step and all "
+                f"later ones train on {format_count(size, 'example')} at a time, with more gradient "
+                "accumulation. The effective batch size stays the same, but steps take longer."
             )
         )

@@ -113,10 +113,10 @@ def _end_message(
 ) -> str:
     controller, planned = trained.controller, trained.run_plan.plan.steps
     reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
-    choice = f": that of step {best.step}, {best.words}" if best else ""
+    choice = f" of step {best.step}, {best.words}," if best else ""
     return (
-        f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}, smoothed loss "
-        f"{trained.step_log.smoothed:.4f}. {noun[0].upper()}{noun[1:]} is in {folder.path}{choice}"
+        f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}. The smoothed loss is "
+        f"{trained.step_log.smoothed:.4f}. {noun[0].upper()}{noun[1:]}{choice} is in {folder.path}"
     )
 
 
@@ -128,7 +128,7 @@ def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> st
     if not trained.divergence or not last > first:
         return ""
     return (
-        f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}: the model is better "
+        f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {step}, so the model is better "
         "without this LoRA."
     )
 
@@ -148,7 +148,7 @@ def _closing_entries(best: _Checkpoint | None, job: Job) -> dict[str, Any]:
 def _move_records(run_folder: RunFolder, destination: RunFolder, entry: dict[str, Any], job: Job) -> None:
     """Move the records to a LoRA that was saved elsewhere; in its own folder the run counts as stopped."""
     write_record(lambda: run_folder.copy_records_to(destination), destination.path, job.log)
-    stopped = entry | {"ended": "stopped", "ended_because": f"its end is in {destination.path}"}
+    stopped = entry | {"ended": "stopped", "ended_because": f"the LoRA was saved in {destination.path} instead"}
     with suppress(OSError):  # the own folder may be unwritable, which is why the LoRA is elsewhere
         write_json(run_folder.path / LOG, run_files.log_entry(stopped))
 
@@ -191,7 +191,7 @@ def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:
 def _discard(folder: RunFolder) -> str:
     """Discard the run and restore its folder; returns a sentence about it."""
     folder.discard()
-    return f" What was in {folder.path} before was restored." if folder.path.exists() else ""
+    return f" The previous contents of {folder.path} were restored." if folder.path.exists() else ""
 
 
 def copy_lora(checkpoint: Path, folder: Path) -> None:

@@ -20,12 +20,12 @@ from ...settings.definitions import FULL_FINETUNE
 
 
 def run_with_report(run: Callable[[], JobEnded], folders: Folders, job: Job) -> JobEnded:
-    """Run, and write a report into the run folder, also if the run fails."""
+    """Run, and write a report into the run folder, even if the run fails."""
     try:
         ended = replace(run(), at=time.time())  # sample answers are logged after the run's own end event
     except BaseException as error:
         is_ours = isinstance(error, TrainingProError)
-        text = f"It failed. {error}" if is_ours else f"It failed. {type(error).__name__}: {error}"
+        text = f"The run failed. {error}" if is_ours else f"The run failed. {type(error).__name__}: {error}"
         details = "" if is_ours else traceback.format_exc()
         _write_report(JobEnded(outcome="failed", text=text, details=details), folders, job)
         raise

@@ -1,4 +1,4 @@
-"""Keep the machine awake during a run; released also when the run fails or its process dies."""
+"""Keep the machine awake during a run; released even if the run fails or its process dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     try:
         release = _inhibit_sleep(platform)
     except _CannotError as error:
-        log_note(f"The computer can't be kept awake: {error}. It may go to sleep during the run.")
+        log_note(f"Training PRO can't keep the computer awake: {error}. It may go to sleep during the run.")
     try:
         yield
     finally:
@@ -39,14 +39,21 @@ def _inhibit_sleep(platform: str) -> Callable[[], object]:
     if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
         execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
         if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
-            raise _CannotError("Windows refused")
+            raise _CannotError("Windows refused the request")
         return partial(execution_state, ES_CONTINUOUS)
     if platform == "darwin":  # caffeinate ends with our process, however that ends
         return partial(_end_helper, _start_helper(["caffeinate", "-i", "-w", str(os.getpid())]))
     if platform != "linux":
         raise _CannotError("this system is not supported")
     # systemd-inhibit holds the lock while its `cat` reads from our pipe, which closes with our process.
-    options = ["--what=idle:sleep", "--mode=block", "--who=Training PRO", "--why=A run goes on", "sh", "-c"]
+    options = [
+        "--what=idle:sleep",
+        "--mode=block",
+        "--who=Training PRO",
+        "--why=A training run is in progress",
+        "sh",
+        "-c",
+    ]
     helper = _start_helper(["systemd-inhibit", *options, "echo held; exec cat"])
     try:
         _wait_until_held(helper)
@@ -72,7 +79,7 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
         raise _CannotError("the system does not respond")
     if not helper.stdout.readline():
         reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0]
-        raise _CannotError(reason or "the system refused")
+        raise _CannotError(reason or "the system refused the request")
 
 
 def _end_helper(helper: subprocess.Popen[bytes]) -> None:

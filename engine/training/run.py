@@ -71,7 +71,9 @@ def _warn_about_examples(settings: TrainingSettings, folders: Folders, job: Job)
     with suppress(DataError):  # said when the data are read
         for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
             if dataset.example:
-                text = f"{dataset.name} is not in {folders.datasets}, so the example of that name is used."
+                text = (
+                    f"{dataset.name} is not in {folders.datasets}, so the included example with that name is used."
+                )
                 job.log.append(Advice(text=text))
 
 
@@ -154,7 +156,7 @@ def _already_finished(run_plan: RunPlan, done: int, folders: Folders) -> JobEnde
     planned = run_plan.plan.steps
     steps = f"{done} of {planned} steps are done"
     if done > planned:
-        steps = f"{done} steps are done, and the settings ask for {planned}"
+        steps = f"{done} steps are done, but the settings ask for {planned}"
     text = (
         f"'{run_plan.folder.name}' is finished: {steps}. To train more, increase Epochs, or Max "
         "steps if it is set."
@@ -203,7 +205,8 @@ def _announce(
                 answer_every=plan_checks.sample_interval(settings, plan),
             )
         )
-        schedule = f"{settings.learning.schedule}: {describe_phases(run_plan.phases)}. {dtype}."
+        phases = describe_phases(run_plan.phases)
+        schedule = f"Learning rate schedule {settings.learning.schedule}: {phases}. Computed in {dtype}."
         notes_on_processes = data.report.notes if plan.processes > 1 else ()
         for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)

@@ -40,7 +40,7 @@ def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | 
     segment = RunSegment(_extend(run_plan, epochs), load_run_state(checkpoint), checkpoint, first=False)
     if epochs:
         rates = segment.run_plan.rates(segment.state.steering["live"]["rate_factor"])
-        all_rates, reason = rates.all(trained.step_log.rates_used()), f"{epochs:g} {plural(epochs, 'epoch')} more"
+        all_rates, reason = rates.all(trained.step_log.rates_used()), f"{epochs:g} more {plural(epochs, 'epoch')}"
         job.log.append(PlanChanged(step=segment.state.step, steps=rates.steps, rates=all_rates, why=reason))
     return segment
 

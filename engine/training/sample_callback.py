@@ -76,7 +76,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         with self._logged_errors(f"Samples could not be generated after step {step}"):
             with sampling_mode(model):
                 for prompt in self._generator.prompts:
-                    failure = f"The prompt {prompt.text[:40]!r} failed after step {step}"
+                    failure = f"The sample for {prompt.text[:40]!r} failed after step {step}"
                     with self._logged_errors(failure):
                         if sampled := self._generator.sample(model, prompt, step):
                             self._samples.append(sampled)

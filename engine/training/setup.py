@@ -17,6 +17,7 @@ from ...core.jobs import Advice, Job, Note, Request, Stage
 from ...data.prepare import TrainingData, prepare
 from ...records.folder import RunFolder
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
+from ...train_utils import plural
 from ..checks import (
     dora_problems,
     float16_problems,
@@ -57,7 +58,7 @@ def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> Train
     if folder.start is not None:
         earlier = earlier_settings(folder, load_run_state(folder.start.folder))
         drawn = {key: earlier[key] for key in drawn}
-    how = "drawn at random and saved with the run" if folder.start is None else "that of the checkpoint"
+    how = "picked at random and saved with the run" if folder.start is None else "taken from the checkpoint"
     for key, seed in drawn.items():
         job.log.append(Note(text=f"{SETTINGS[key].label} {seed}: {how}."))
     return replace(settings, what=replace(settings.what, **drawn))
@@ -87,7 +88,9 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
     """Yield the host's model without its LoRAs, which are put back and logged."""
     with without_loras(host) as (base, names):
         if names:
-            job.log.append(Note(text=f"{', '.join(names)} is detached for this run and attached again after it."))
+            are = plural(len(names), "is", "are")
+            text = f"{', '.join(names)} {are} detached for this run and attached again afterward."
+            job.log.append(Note(text=text))
         yield base
 
 
@@ -114,7 +117,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with its trainable weights: a LoRA, or all of the model."""
     settings = run_plan.settings
     if settings.lora.whole_model:
-        job.log.append(Note(text="All weights of the model are trained. The LoRA settings have no effect."))
+        job.log.append(Note(text="This run trains all weights of the model. The LoRA settings have no effect."))
         with full_finetune.unfreeze(base) as model:
             _check_trainable_dtypes(model, settings, job)
             yield model

@@ -117,7 +117,7 @@ def _measure(model: Any, capabilities: ModelCapabilities, examples: Sequence[Exa
 
 
 def _measure_seconds(step: Callable[[], None], device: torch.device) -> float:
-    """Measure a step, also on a GPU, which works asynchronously."""
+    """Measure a step, even on a GPU, which works asynchronously."""
     synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else nullcontext
     synchronize()  # the step before may still run
     started = time.perf_counter()

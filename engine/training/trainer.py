@@ -96,9 +96,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self.remove_callback(callback_class)
         self.model_accepts_loss_kwargs = True  # our loss is divided by the labels of the whole step
         # Several processes would have to split together; the gradients of a whole model do not fit twice.
-        self._split_refusal = "with full fine-tuning" if run_plan.settings.lora.whole_model else ""
+        self._split_refusal = "With full fine-tuning" if run_plan.settings.lora.whole_model else ""
         if self.accelerator.num_processes > 1:
-            self._split_refusal = "with several processes"
+            self._split_refusal = "With several processes"
         self._splitter = BatchSplitter(enabled=not self._split_refusal)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
@@ -151,8 +151,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             size, accumulation = max(1, plan.batch_size // 2), 2 * plan.effective_accumulation
             advice = f"True Batch Size {size} and Gradient Accumulation {accumulation}"
             error = ModelError(
-                f"Out of memory, and {self._split_refusal} a batch can't be split. Start again with "
-                f"{advice}: the effective batch size stays the same.",
+                f"Out of memory. {self._split_refusal}, a batch can't be split. Start again with "
+                f"{advice}. The effective batch size stays the same.",
                 [Remedy(advice, {"batch_size": size, "accumulation": accumulation})],
             )
         else:
@@ -170,7 +170,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         if reason := find_divergence(loss, float(norm), smoothed, vocabulary, scaled=fp16):
             self.refuse_broken_weights()
             raise DivergenceError(
-                f"Step {done + 1} would have damaged the LoRA: {reason}. The weights are from step {done}.",
+                f"Step {done + 1} would have damaged the weights: {reason}. They stay as they were after step "
+                f"{done}.",
                 self._callback.controller.rates.rate(done + 1),
                 fp16=fp16,
             )
@@ -182,7 +183,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             return
         done = self.state.global_step
         raise DivergenceError(
-            f"Training diverged: after step {done} the weights are NaN or infinite.",
+            f"Training diverged: after step {done}, some weights are NaN or infinite.",
             self._callback.controller.rates.rate(max(1, done)),
             fp16=self.args.fp16,
             spoiled=True,

@@ -43,4 +43,4 @@ class Page(gr.Blocks):  # type: ignore[misc]
             return await super().preprocess_data(*args, **options)
         except Exception as error:
             reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
-            raise gr.Error(f"The page received a value of the wrong kind. Reload the page. ({reason})") from error
+            raise gr.Error(f"The page received a value of the wrong type. Reload the page. ({reason})") from error

@@ -99,7 +99,7 @@ def refresh_choices(
     Gradio 4 stores the selection by index, and new choices shift the indices. Therefore the selection is removed
     first and put back afterwards.
     """
-    action = f"Refreshing the menu {menu.label}"
+    action = f"Refreshing the {menu.label} menu"
     nothing: Any = [] if menu.multiselect else None
 
     def refill(selected: Any) -> Any:

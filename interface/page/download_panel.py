@@ -119,7 +119,7 @@ class DownloadPanel:
         on_load(self._fill_name, [self._name], what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
         for event in (page_load(), self._follow_button.click):
-            add_handler(event, self.follow, None, outputs, what="Following the download")
+            add_handler(event, self.follow, None, outputs, what="Showing the download")
 
     def _fill_name(self) -> Any:
         """Fill in the last requested name; if there is none, keep what the user has typed."""
@@ -131,7 +131,7 @@ class DownloadPanel:
         try:
             self._context.check_writable()
             if not name_or_url:
-                raise SettingsError(["Enter OWNER/NAME of a model, or paste the address of its page."])
+                raise SettingsError(["Enter the OWNER/NAME of a model, or paste the address of its page."])
             name, work = self._prepare(name_or_url)
             self._context.session.start_without_model("download", f"Downloading {name}", work)
         except TrainingProError as error:
@@ -181,5 +181,5 @@ class DownloadPanel:
 def suggestion_buttons() -> Markup:
     """A line of buttons that put the name of a model into the text box."""
     buttons = (fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
-    line = Markup('<p class="tp-quiet tp-suggested">To begin with: {}</p>')
+    line = Markup('<p class="tp-quiet tp-suggested">Models to start with: {}</p>')
     return line.format(Markup(" ").join(buttons))

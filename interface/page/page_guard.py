@@ -102,7 +102,7 @@ class PageGuard:
             )
         origin = headers.get("origin")
         if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
-            raise Refusal(403, "This request comes from another page. Open the page itself.")
+            raise Refusal(403, "This request comes from another website. Open the address that the console shows.")
         path = _api_path(scope)
         if _content_length(headers) > _max_body(path):
             raise Refusal(413, _too_large(path))
@@ -178,8 +178,8 @@ def _max_body(path: str) -> int:
 def _too_large(path: str) -> str:
     limit = _max_body(path)
     if limit == MAX_UPLOAD_BYTES:
-        return f"An upload may have at most {limit:,} bytes. Copy larger files into the folder training/datasets."
-    return f"A request may have at most {limit:,} bytes. Send less."
+        return f"An upload can be at most {limit:,} bytes. Copy larger files into the folder training/datasets."
+    return f"A request can be at most {limit:,} bytes. Send less data."
 
 
 def _content_length(headers: Headers) -> int:

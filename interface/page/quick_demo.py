@@ -110,9 +110,9 @@ class QuickDemo:
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         outputs = [self._start_button, self._status, self._without, self._with]
         add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="Quick demo")
-        on_load(self._current_prompt, [self._prompt], what="Filling in the beginning")
+        on_load(self._current_prompt, [self._prompt], what="Filling in the prompt")
         options: dict[str, Any] = {
-            "what": "Following the demo",
+            "what": "Showing the demo",
             "clears": {self._without: "", self._with: ""},
         }
         for event in (page_load(), self._follow_button.click):
@@ -175,7 +175,7 @@ class QuickDemo:
         work = partial(context.engine.answer, question, context.host)
         while demo is self._demo and demo.answer is None:
             try:
-                demo.answer = context.session.start("answer", "Answering", context.host, work)
+                demo.answer = context.session.start("answer", "Generating text", context.host, work)
             except BusyError:
                 if (running := context.session.current) is not None:
                     running.log.wait_closed()

@@ -27,8 +27,8 @@ def run_charts(
     gains = [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
     rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
     charts: dict[str, Mapping[str, Series]] = {
-        "Loss of each dataset": _loss_by_dataset(intervals),
-        "Validation loss of each dataset": _loss_by_dataset([[e] for e in evaluations]),
+        "Loss on each dataset": _loss_by_dataset(intervals),
+        "Validation loss on each dataset": _loss_by_dataset([[e] for e in evaluations]),
         "Validation perplexity": {"perplexity": perplexities},
         "Validation: tokens predicted correctly, %": {"right": accuracies},
         "Context gain": {"context gain": gains},
@@ -36,7 +36,7 @@ def run_charts(
             "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
         },
-        "Loss of passages": {
+        "Loss on passages": {
             "training data": [(r.step, r.learned.loss) for r in recalls],
             "unseen text": [(r.step, r.control.loss) for r in recalls if r.control],
             "general text": [(r.step, r.general_loss) for r in recalls if r.general_loss is not None],

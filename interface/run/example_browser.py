@@ -76,6 +76,6 @@ def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
         return markup.problem("\n".join(report.problems))
     if not request.containing:
         count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
-        return markup.paragraph(f"{count}, none with number {request.first:,}.", quiet=True)
+        return markup.paragraph(f"{count}, but none with number {request.first:,}.", quiet=True)
     searched = f"Of examples 1 to {request.first:,}" if request.backward else f"From example {request.first:,} on"
-    return markup.paragraph(f"{searched} none contains {request.containing!r}.", quiet=True)
+    return markup.paragraph(f"{searched}, none contains {request.containing!r}.", quiet=True)

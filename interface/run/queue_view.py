@@ -60,7 +60,7 @@ class QueueView:
             **options,
         )
         add_handler(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
-        follow_options = {"what": "Following the queue", "says": self._list, **stream_options()}
+        follow_options = {"what": "Showing the queue", "says": self._list, **stream_options()}
         on_load(self._follow, outputs, **follow_options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **follow_options)
 
@@ -125,7 +125,7 @@ def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
     if not queue.waiting and not queue.done:
         return ""
     waiting = len(queue.waiting)
-    title = f"Queue: {waiting} {plural(waiting, 'waits', 'wait')}" if waiting else "Queue: no waiting runs"
+    title = f"Queue: {waiting} {plural(waiting, 'waiting run')}" if waiting else "Queue: no waiting runs"
     parts = [
         f'<ol class="tp-queue">{"".join(f"<li>{_row_html(run)}</li>" for run in queue.waiting)}</ol>'
         if waiting
@@ -164,9 +164,9 @@ def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
     if auto_start.pending and not training:
         return "The next run starts as soon as the model is free."
     if auto_start.enabled and training:
-        return "The next run starts when this one ends, even if it fails. Stop also stops the queue."
+        return "The next run starts when this one ends, even if it fails. Pressing Stop also stops the queue."
     if auto_start.enabled:
-        return f"They start after the next run that you start, or at once with {START_LABEL}."
+        return f"They start after the next run that you start, or right away if you press {START_LABEL}."
     reason = auto_start.off_reason or "The queue does not start by itself after a restart."
     if training:
         return f"{reason} The queue does not continue after the current run unless you press {FOLLOW_LABEL}."
@@ -175,7 +175,7 @@ def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
 
 def _start_label(waiting: int, auto_start: AutoStart, *, training: bool) -> str:
     label = START_LABEL if auto_start.enabled else FOLLOW_LABEL if training else RESUME_LABEL
-    return f"{label} ({waiting} {plural(waiting, 'waits', 'wait')})"
+    return f"{label} ({waiting} waiting)"
 
 
 _ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Remove"))

@@ -25,7 +25,7 @@ from ..base import apply_button, link_settings, markup, outdated, setting_link
 from . import plan_svg
 
 MAX_MAPS = 6
-TEXT_COLUMNS = ("data", "files", "sections", "made of", "blocks", "overlaps", "dropped")
+TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlaps", "dropped")
 ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
@@ -56,7 +56,7 @@ def _figures(report: DatasetReport) -> str:
     pairs = [
         ("examples", f"{report.examples:,}"),
         ("trained tokens", f"{report.trained_tokens:,}"),
-        (f"longest, of {report.cutoff} tokens", str(report.longest)),
+        (f"longest example (cutoff {report.cutoff})", str(report.longest)),
         ("steps per epoch", f"{report.steps_per_epoch:,}"),
         ("steps in total", f"{report.steps:,}"),
     ]
@@ -98,10 +98,10 @@ def _other_findings(report: DatasetReport) -> str:
     """Padding, stop tokens, and the validation split, one line each."""
     lines = []
     if report.padding:
-        shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f} %" for name, n in report.padding.items())
+        shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f}%" for name, n in report.padding.items())
         lines.append(f"Padding per step: {shares}.")
     if report.stops:
-        lines.append(f"Does it learn to stop: {report.stops.words()}.")
+        lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:
         lines.append(f"Validation split: {report.kept_aside.words()}.")
     return markup.bullets(lines, quiet=True)
@@ -111,7 +111,7 @@ def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
-    caption = f"Lengths of the examples, in tokens: up to {lengths.longest}, {lengths.width} per bar."
+    caption = f"Lengths of the examples in tokens. Longest: {lengths.longest}. Each bar covers {lengths.width}."
     chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
@@ -131,10 +131,10 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
         return ""
     title = f"{len(shown)} {plural(len(shown), 'example')}"
     examples = "".join(map(_example_html, shown))
-    return f"<details><summary>{title}. As the model will see them; {_EXPLANATION}</summary>{examples}</details>"
+    return f"<details><summary>{title} as the model will see them ({_EXPLANATION})</summary>{examples}</details>"
 
 
-_EXPLANATION = "trained tokens are underlined, special tokens are framed"
+_EXPLANATION = "trained tokens are underlined, and special tokens are framed"
 
 
 def example_card(shown: ExamplePreview, of: int) -> str:
@@ -145,7 +145,7 @@ def example_card(shown: ExamplePreview, of: int) -> str:
         title,
         notice,
         _example_html(shown),
-        markup.paragraph(f"As the model will see it: {_EXPLANATION}.", quiet=True),
+        markup.paragraph(f"This is what the model will see ({_EXPLANATION}).", quiet=True),
     )
 
 
@@ -168,7 +168,7 @@ def _sources(sources: tuple[SourceReport, ...]) -> str:
     """A table of the texts and a table of the rows, if there are any."""
     texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
     rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
-    mixture_line = f"Mixture, in trained tokens: {describe_mixture(sources)}." if len(sources) > 1 else ""
+    mixture_line = f"Share of the trained tokens: {describe_mixture(sources)}." if len(sources) > 1 else ""
     notes = markup.bullets(dict.fromkeys(note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 

@@ -40,7 +40,7 @@ REFRESH_SECONDS = 0.5
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
-FIRST_HINT = '<p class="tp-quiet tp-first">Choose data, press Check, look, press Start.</p>'
+FIRST_HINT = '<p class="tp-quiet tp-first">Choose a dataset, press Check, read the report, and press Start.</p>'
 
 
 class RunPanel:
@@ -108,7 +108,7 @@ class RunPanel:
         others = [self._start_button, self._copy_button, self._beat, self.model, self.ended]
         outputs = [*panel, *others, *self._buttons.components]
         hidden = {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
-        options = {"what": "Following the run", "says": self._panel, "clears": hidden, **stream_options()}
+        options = {"what": "Showing the run", "says": self._panel, "clears": hidden, **stream_options()}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
 
@@ -141,7 +141,7 @@ class RunPanel:
         if what.if_exists != "ask":
             return ""
         existing = describe_existing_name(self._context, what.name, what.if_exists, settings.lora.method)
-        hint = markup.paragraph("Choose, then press Start again.", quiet=True)
+        hint = markup.paragraph("Choose what to do with it, then press Start again.", quiet=True)
         return markup.card("", existing, hint) if existing else ""
 
     def _on_copy(self) -> dict[Any, Any]:

@@ -54,7 +54,7 @@ CURVE_LEGEND = {
     "#2f74c0": "smoothed loss",
     "#7fa6d6": "loss",
     "#c98a10": "planned learning rate",
-    "#2f9e5b": "checkpoint, change",
+    "#2f9e5b": "checkpoint or change",
 }
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
@@ -181,7 +181,7 @@ class RunView:
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
-            return markup.paragraph("No step is finished yet.", quiet=True) if self._planned else ""
+            return markup.paragraph("The first step is not finished yet.", quiet=True) if self._planned else ""
         return markup.figures(
             [
                 ("step", f"{progress.step} / {progress.steps}"),
@@ -191,7 +191,7 @@ class RunView:
                 *self._validation_figures(),
                 *self._recall_figures(),
                 ("learning rate", f"{progress.learning_rate:.3g}"),
-                ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
+                ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
                 ("last checkpoint", self._last_safe_step()),
             ]
@@ -202,8 +202,8 @@ class RunView:
         left = self._pace.seconds_left
         if self.job.control.pending & {Request.STOP, Request.PAUSE}:
             return []
-        pace = f"left, {duration(self._pace.seconds_per_step)} a step"
-        return [(pace, duration(round(left))), ("ends about", markup.time_after(left))]
+        pace = f"left, {duration(self._pace.seconds_per_step)} per step"
+        return [(pace, duration(round(left))), ("ends at about", markup.time_after(left))]
 
     def _last_safe_step(self) -> str:
         """The step of the last checkpoint: a new one, or the one that the run resumed from."""
@@ -236,7 +236,7 @@ class RunView:
 
     def _hour_ago_note(self, last: Step) -> str:
         step = step_before(self._steps, 3600, last.at)
-        return f", an hour ago {step.smoothed:.3f}" if step else ""
+        return f" (an hour ago: {step.smoothed:.3f})" if step else ""
 
     def short_status(self) -> str:
         """Step and loss for the title of the browser; empty if no run is going on."""
@@ -278,8 +278,8 @@ class RunView:
             [
                 ("steps", f"{last.step} of {last.steps}"),
                 ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
-                ("a step", duration(self._pace.seconds_per_step)),
-                ("tokens a second", f"{self._pace.tokens_per_second:,.0f}"),
+                ("time per step", duration(self._pace.seconds_per_step)),
+                ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
                 *([("peak memory", size(self._machine.peak))] if self._machine else []),
             ]
         )
@@ -337,7 +337,7 @@ def _describe(change: float, last: Step, steps: int) -> str:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
         return "The loss is level" + (
-            ", which is normal at the start." if early else ": the model learns little more."
+            ", which is normal at the start." if early else ": the model is learning little more."
         )
     if early:
         return "The loss is rising, which can happen in the first steps."

@@ -31,7 +31,7 @@ class MergePanel:
     def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
         inputs = {chosen, name, *filter(None, [self._shard_size])}
-        finished = add_handler(self._button.click, on_merge, inputs, status, what="Merging")
+        finished = add_handler(self._button.click, on_merge, inputs, status, what="Merging the LoRA")
         if self._context.models:
             refresh_choices(finished.then, self._context.models, self._context.host.models)
 
@@ -51,7 +51,7 @@ class MergePanel:
 
     def _success(self, text: str) -> str:
         """The result, and where to choose the new model: the standalone page updates its menu at once."""
-        where = "above" if self._context.models else "of the Model tab after you refresh it"
+        where = "above" if self._context.models else "on the Model tab, after you refresh it"
         return markup.card("", markup.paragraph(f"{text}. It is in the model menu {where}."), mood="good")
 
     def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:

@@ -28,7 +28,7 @@ ALONG_TEXT, ALONG_ROWS = (
 )
 ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (
-    "A row with a much higher perplexity than the others may be a bad row: check it in its file. "
+    "A row with a much higher perplexity than the others may be a bad row. Check it in its file. "
     "Short rows are ranked more cautiously than long ones."
 )
 
@@ -46,7 +46,7 @@ def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
 
 
 def _labeled_strip(result: PerplexityMeasured, best: float, worst: float) -> Markup:
-    label = f"{lora_label(result.lora)}: how well it knows {result.dataset}, from start to end"
+    label = f"{lora_label(result.lora)}: perplexity along {result.dataset}, from start to end"
     cells = Markup("").join(_cells(result.stretches, best, worst))
     caption = markup.paragraph(f"{lora_label(result.lora)}{_extremes(result)}")
     return caption + Markup(STRIP).format(width=WIDTH, height=HEIGHT, label=label, cells=cells)
@@ -73,7 +73,7 @@ def _cells(segments: Sequence[Segment], best: float, worst: float) -> Iterator[M
 
 
 def _describe(segment: Segment) -> str:
-    return f"“{segment.begins} …” (perplexity {segment.perplexity:.4g}, {segment.right:.0%} right)"
+    return f"“{segment.begins} …” (perplexity {segment.perplexity:.4g}, {segment.right:.0%} of tokens correct)"
 
 
 def row_tables(measured: Sequence[PerplexityMeasured]) -> Markup:

@@ -49,10 +49,10 @@ class PerplexityTab:
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
             options = {"multiselect": True, "allow_custom_value": True, "elem_id": "tp-perplexity-loras"}
-            self._loras = gr.Dropdown([], label="LoRAs and checkpoints, one at a time", **options)
+            self._loras = gr.Dropdown([], label="LoRAs and checkpoints to measure", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
-            self._include_base = gr.Checkbox(True, label="Without a LoRA, too", min_width=200)
+            self._include_base = gr.Checkbox(True, label="Also without a LoRA", min_width=200)
             help_text = "0: the model's context, at most 2048"
             self._window = gr.Number(0, precision=0, label="Window, tokens", info=help_text)
             options = {"info": "0: half a window; not for rows", "elem_id": "tp-perplexity-stride"}
@@ -169,10 +169,10 @@ def _existing_names(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 EXPLANATION = (
-    "Perplexity measures how well the model predicts a text: lower is better. On a text that was not in the "
+    "Perplexity measures how well the model predicts a text. Lower is better. On a text that was not in the "
     "training data, it shows whether a LoRA, or which checkpoint, improved the model. On the training text, it "
-    "shows how much was memorized, and where. For rows (chats, questions and answers), the replies are measured, "
-    "and the rows with the highest and lowest perplexity are listed."
+    "shows how much was memorized, and where. For rows (chats, questions and answers), it is measured on the "
+    "replies, and the rows with the highest and lowest perplexity are listed."
 )
 
 
@@ -186,6 +186,6 @@ def describe_row_settings(values: Mapping[str, Any]) -> str:
     keys = [key for key in present if key in (*ALWAYS_SHOWN, *changed)]
     text = "; ".join(f"{SETTINGS[key].label}: {presets.format_value(key, present[key])}" for key in keys)
     return (
-        "Rows are read with the settings of the Train tab, and the tokens that would be trained "
-        f"on are measured. {text}."
+        "Rows are read with the settings on the Train tab. Perplexity is measured on the tokens that "
+        f"you would train on. {text}."
     )

@@ -19,7 +19,7 @@ from ...core.host import Folders
 from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ...records.report import write_missing_report
 from ...settings.name_rules import name_problem
-from ...train_utils import plural, size
+from ...train_utils import format_count, plural, size
 from ..base import Form, PageContext, add_handler, markup
 from .compare_runs import comparison_html
 from .merge_panel import MergePanel
@@ -40,6 +40,9 @@ from .use_panel import UsePanel, require_choice
 
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 EMPTY_TRASH = "Empty trash"
+NOTHING_TO_SLIM = (
+    "There is nothing to slim. The newest checkpoint, the best one and those that you saved by hand stay complete."
+)
 CONFIRM_SECONDS = 8
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
@@ -74,7 +77,7 @@ class RunsTab:
         with gr.Row(elem_classes="tp-buttons"):
             self._filter = gr.Textbox(
                 label="Filter",
-                placeholder="Words of the name, model, note, status or date",
+                placeholder="Words from the name, model, note, status or date",
                 max_lines=1,
                 min_width=200,
                 scale=4,
@@ -138,7 +141,7 @@ class RunsTab:
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
         buttons = [self._use_panel.resume_button, self._remote_panel.row]
-        outputs, action = [self._run_card, self._note, *buttons], "Looking at the run"
+        outputs, action = [self._run_card, self._note, *buttons], "Reading the run"
         clears = {self._note: ""}
         chosen, other = self._chosen, self._other
         add_handler(chosen.change, self._show_run, chosen, outputs, what=action, clears=clears)
@@ -238,7 +241,7 @@ class RunsTab:
         name = require_choice(inputs[self._chosen])
         loaded = self._context.host.model_status().loras
         item = trash.move_to_trash(name, folders, loaded=loaded)
-        return f"{item.name} is in the trash ({size(item.size)}). Undo last delete brings it back."
+        return f"{item.name} is in the trash ({size(item.size)}). To restore it, press 'Undo last delete'."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.list_trash(folders)), None)
@@ -253,8 +256,9 @@ class RunsTab:
         checkpoints = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
         freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
         if not checkpoints:
-            return "Nothing to slim: the newest checkpoint, the best one and those saved by hand stay complete."
-        return f"{len(checkpoints)} reduced to the LoRA, {size(freed)} freed. Runs can't resume from them."
+            return NOTHING_TO_SLIM
+        count, them = format_count(len(checkpoints), "checkpoint"), plural(len(checkpoints), "it", "them")
+        return f"{count} reduced to the LoRA, {size(freed)} freed. Runs can't resume from {them}."
 
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""
@@ -280,13 +284,13 @@ class RunsTab:
     def _in_trash(self) -> str:
         """What would be deleted, as a question; empty if the trash is empty or cannot be read."""
         items = self._context.read_disk(trash.list_trash, ())
-        count = f"{len(items)} {plural(len(items), 'thing')}"
-        return f"Really: {count}, {size(sum(item.size for item in items))}" if items else ""
+        count = f"{len(items)} {plural(len(items), 'item')}"
+        return f"Delete {count} permanently ({size(sum(item.size for item in items))})?" if items else ""
 
     def _empty_trash(self, folders: Folders) -> str:
         if not trash.list_trash(folders):
             raise SavingError("There is nothing in the trash.")
-        return f"The trash is empty; {size(trash.empty_trash(folders))} freed."
+        return f"The trash is empty: {size(trash.empty_trash(folders))} freed."
 
     def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         lora, name = require_choice(inputs[self._chosen]), (inputs[self._name] or "").strip()
@@ -298,8 +302,8 @@ class RunsTab:
             GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
         again = " again" if file.name in existing else ""
-        purpose = "Use it in llama.cpp with --lora and a GGUF file of the same model."
-        return f"{file} ({size(file.stat().st_size)}) is written{again}. {purpose}"
+        purpose = "To use it in llama.cpp, load a GGUF file of the same model and add --lora with this file."
+        return f"{file} ({size(file.stat().st_size)}) was written{again}. {purpose}"
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()

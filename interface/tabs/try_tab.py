@@ -40,7 +40,12 @@ class TryTab:
                     options = {"min_width": 90, "scale": 1, "elem_classes": "tp-beside-field"}
                     self._refresh_button = gr.Button("Refresh", size="sm", **options)
                 self._strength = gr.Slider(
-                    0, 150, 100, step=5, label="Strength, %", info="100 is the trained strength."
+                    0,
+                    150,
+                    100,
+                    step=5,
+                    label="Strength, %",
+                    info="100 is the strength that the LoRA was trained with.",
                 )
                 self._as_chat = gr.Checkbox(
                     False,
@@ -72,7 +77,7 @@ class TryTab:
         self._status = gr.HTML(elem_id="tp-try-said")
         self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
         with gr.Row():
-            self._without = _answer_box("Without", "tp-without")
+            self._without = _answer_box("Without the LoRA", "tp-without")
             self._with = _answer_box("With the LoRA", "tp-with")
 
         self._suggestion = gr.State("")
@@ -81,7 +86,9 @@ class TryTab:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
         outputs = [self._status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
-        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, what="Answering", clears=clears)
+        add_handler(
+            self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
+        )
         add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
         chosen, status = {self._lora, self._strength}, self._lora_status
         add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")
@@ -125,7 +132,7 @@ class TryTab:
             return
         context, texts = self._context, {"without": "", "with": ""}
         work = partial(context.engine.answer, question, context.host)
-        async for status, events in self._follow("Answering", work):
+        async for status, events in self._follow("Generating text", work):
             if not events:
                 yield {self._status: status}
                 continue

@@ -32,11 +32,19 @@ class UsePanel:
         self._test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
-        add_handler(self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resume")
         add_handler(
-            self._attach_button.click, partial(self._on_attach, chosen), {chosen}, status, what="Attaching"
+            self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resuming the run"
         )
-        add_handler(self._test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing")
+        add_handler(
+            self._attach_button.click,
+            partial(self._on_attach, chosen),
+            {chosen},
+            status,
+            what="Attaching the LoRA",
+        )
+        add_handler(
+            self._test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing the LoRA"
+        )
         outputs = [status, *self._form.components.values()]
         add_handler(
             self._copy_button.click,
@@ -80,7 +88,7 @@ class UsePanel:
         settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume=folder.name if part else "newest")
         context.session.train(name, context.host, work)
-        return markup.card("", markup.paragraph(f"{name} resumes. The Train tab shows the run."), mood="good")
+        return markup.card("", markup.paragraph(f"Resuming {name}. The Train tab shows the run."), mood="good")
 
     async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Attach the LoRA to the model in memory, at its full strength."""

@@ -75,8 +75,8 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
     for path in paths:
         if path.stat().st_size > MAX_UPLOAD_BYTES:
             raise DataError(
-                f"{path.name} has {size(path.stat().st_size)}; at most {size(MAX_UPLOAD_BYTES)} can "
-                f"be uploaded. Copy it to {folder} instead."
+                f"{path.name} is {size(path.stat().st_size)}, but an upload can be at most "
+                f"{size(MAX_UPLOAD_BYTES)}. Copy it to {folder} instead."
             )
     folder.mkdir(parents=True, exist_ok=True)
     return [_add_file(path, folder) for path in paths]

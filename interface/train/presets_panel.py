@@ -150,7 +150,7 @@ class PresetsPanel:
     def _on_differences(self, inputs: Mapping[Any, Any]) -> str:
         values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}
         changed = presets.describe_changes(_defaults(), values)
-        return markup.bullets(changed) or markup.paragraph("Everything is at its default.", quiet=True)
+        return markup.bullets(changed) or markup.paragraph("All settings have their default values.", quiet=True)
 
     def _on_command(self, inputs: Mapping[Any, Any]) -> str:
         return cli_command_html(self._form.values(inputs), self._context.host)
@@ -164,7 +164,9 @@ class PresetsPanel:
         datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
         PortableRun(settings, paths, host.card().name, host.folders).write(out)
-        return markup.paragraph(f"{out} has the settings and the data. Its README.txt says what to do with it.")
+        return markup.paragraph(
+            f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
+        )
 
     def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         values = self._form.values(inputs)

@@ -60,12 +60,12 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
     """The result of the probe, with a button for settings that fit unless they are already filled in."""
     figures = markup.figures(
         [
-            ("a step", duration(probed.seconds)),
-            (f"the run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
-            *((f"more for {what}", how_long) for what, how_long in probe_extra_times(probed)),
+            ("time per step", duration(probed.seconds)),
+            (f"whole run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
+            *((f"additional time for {what}", how_long) for what, how_long in probe_extra_times(probed)),
             *([("peak memory above the model", size(probed.peak))] if probed.peak else []),
             ("expected by Check", size(probed.expected)),
-            *([("too many at a time", str(probed.too_large))] if probed.too_large else []),
+            *([("examples that do not fit together", str(probed.too_large))] if probed.too_large else []),
             *([("free", size(probed.free))] if probed.free else []),
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]

@@ -55,7 +55,11 @@ class ResumePanel:
 
     def _panel_updates(self) -> tuple[Any, str, Any]:
         runs = self._crashed_runs()
-        card = markup.card("Cut off", markup.bullets(map(describe_crashed_run, runs)), mood="fair") if runs else ""
+        card = (
+            markup.card("Interrupted runs", markup.bullets(map(describe_crashed_run, runs)), mood="fair")
+            if runs
+            else ""
+        )
         names = [run.name for run in runs]
         return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
 
@@ -69,7 +73,7 @@ class ResumePanel:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
-                raise SavingError("This run is not interrupted anymore. Reload the page.")
+                raise SavingError("This run is no longer interrupted. Reload the page.")
             return action(run, folders)
 
         return (self._context.run_disk_action(run_action), *self._panel_updates())
@@ -82,21 +86,20 @@ class ResumePanel:
         settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume="newest")
         context.session.train(run.name, context.host, work)
-        return f"{run.name} resumes."
+        return f"Resuming {run.name}."
 
     def _keep(self, run: CrashedRun, folders: Folders) -> str:
         crashed_runs.keep_run(run, folders)
-        return f"{run.name} is a LoRA as of step {run.safe_step}."
+        return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
 
     def _delete(self, run: CrashedRun, folders: Folders) -> str:
         crashed_runs.discard_run(run, folders)
-        return f"{run.name} is discarded."
+        return f"Discarded {run.name}."
 
 
 def describe_crashed_run(run: CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
     return (
-        f"{run.name} stopped unexpectedly at {when}, at step {run.step}{steps}. You can resume it: "
-        f"{run.lost_work}."
+        f"{run.name} stopped unexpectedly at {when}, at step {run.step}{steps}. If you resume it, {run.lost_work}."
     )

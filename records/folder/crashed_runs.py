@@ -80,8 +80,8 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
     checkpoints = [c for c in loras.resumable_checkpoints(run.folder) if c.step == beat.began_at_step]
     if beat.began_at_step and not checkpoints:
         raise SavingError(
-            f"{run.name!r} can't be restored as it was before the run: the checkpoint from which it was "
-            "resumed no longer exists. You can delete the LoRA instead."
+            f"{run.name!r} can't be restored to its state before the run, because the checkpoint that it was "
+            "resumed from no longer exists. You can delete the LoRA instead."
         )
     start = checkpoints[0] if checkpoints else None
     RunFolder(run.folder, folders.logs, start=start).discard()

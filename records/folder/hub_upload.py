@@ -37,7 +37,7 @@ def plan_upload(
     """The files of the LoRA in `folder`; `also` names other files in it, which stay here otherwise."""
     config: dict[str, Any] = read_json(folder / CONFIG, {})
     if not config:
-        raise SavingError(f"{folder / CONFIG} is missing or damaged, so {name} can't be used by anyone.")
+        raise SavingError(f"{folder / CONFIG} is missing or damaged, so {name} can't be uploaded.")
     if base and not REPOSITORY.fullmatch(base):
         raise SavingError(f"{base!r} is not a model on the Hub. Enter OWNER/NAME of the base model.")
     config["base_model_name_or_path"] = base or _public_name(str(config.get("base_model_name_or_path") or ""))

@@ -40,7 +40,7 @@ def _absolute(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:  # ~NAME, without a user of that name
-        raise SavingError(f"{quote(text)} names a user that does not exist. Enter another path.") from error
+        raise SavingError(f"The user in {quote(text)} does not exist. Enter another path.") from error
 
 
 def _description(folder: Path, folders: Folders) -> str:

@@ -260,8 +260,8 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Choose under "
-        f"{IF_EXISTS.label} ({IF_EXISTS.flag}): continue (resume it), replace (keeps a backup) or "
+        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Choose one of these under "
+        f"{IF_EXISTS.label} ({IF_EXISTS.flag}): continue (resumes it), replace (keeps a backup) or "
         "new_name."
     )
 

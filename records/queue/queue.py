@@ -128,7 +128,8 @@ def name_conflict(name: str, if_exists: str, earlier: Sequence[str]) -> str:
         return ""
     label = SETTINGS["if_exists"].label
     return (
-        f"Name: {name!r} is the name of an earlier run. Choose another name, or choose what to do under {label}."
+        f"Name: {name!r} is the name of an earlier run. Choose another name, or choose what to do with that run "
+        f"under {label}."
     )
 
 
@@ -139,7 +140,7 @@ def lock_queue(path: Path) -> Iterator[None]:
         if not acquired:
             raise SavingError(
                 f"The queue in {path} has been locked by another program for {PATIENCE_SECONDS:g} "
-                "seconds. Check whether it still runs, then try again."
+                "seconds. Check whether that program is still running, then try again."
             )
         yield
 
@@ -168,8 +169,8 @@ def describe_damage(path: Path, damage: Sequence[str]) -> str:
     if not damage:
         return ""
     return readable(
-        f"The queue in {path} is damaged, and this is left out: {damage[0]} The next change of the queue keeps "
-        f"a copy in {DAMAGED_COPY}."
+        f"The queue in {path} is damaged, and this part was ignored: {damage[0]} Before the next change, the "
+        f"file is copied to {DAMAGED_COPY}."
     )
 
 

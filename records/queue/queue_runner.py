@@ -110,7 +110,9 @@ class QueueRunner:
                 self._start(run)
                 return True
             if self.queue.waiting:
-                self._auto_start.disable("None of the waiting runs can start now. Each shows the reason.")
+                self._auto_start.disable(
+                    "None of the waiting runs can start now. The queue shows the reason for each."
+                )
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
@@ -144,10 +146,12 @@ class QueueRunner:
         """Start a run that was taken from the queue; it goes back there if another job was faster."""
         remaining = len(self.queue.waiting)
         more = (
-            f"{remaining} more {plural(remaining, 'waits', 'wait')} there" if remaining else "it was the last one"
+            f"{remaining} more {plural(remaining, 'run is', 'runs are')} waiting"
+            if remaining
+            else "no more runs are waiting"
         )
         added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
-        message = f"Started from the queue, added at {added_at}; {more}."
+        message = f"Started from the queue (added at {added_at}); {more}."
 
         def work(job: Job) -> JobEnded:
             job.log.append(StartedFromQueue(text=message))
@@ -172,7 +176,7 @@ class QueueRunner:
             return str(error)
         if is_in_progress(run.name, self._host.folders):
             return f"{run.name!r} is being trained by another page or command."
-        return "" if model == run.model else f"It was added for {run.model}, and {model} is loaded."
+        return "" if model == run.model else f"It was added for {run.model}, but {model} is loaded."
 
     def _record_end(self, job: Job) -> None:
         """Record how a run ended, if it was one of the queue."""

@@ -29,18 +29,19 @@ A training run for another machine
 This folder was made by Training PRO {version} with Python {python}. It is a working folder: it holds the settings
 ({settings_file}) and the data ({data_folder}) of the run {name!r}. The base model is not in it.
 
-1. Copy this folder to the other machine, and get Training PRO {version} there.
-2. Optional: install the versions that were used here, after the torch that fits your GPU:
+1. Copy this folder to the other machine, and install Training PRO {version} there.
+2. Optional: install the torch build for your GPU, and then the package versions that were used here:
        pip install -r {requirements}
-   Without this, Training PRO makes an environment of its own at the first start.
+   Without this, Training PRO creates its own environment the first time you run it.
 3. Copy the folder of the model {model!r} into models/ of this folder, or download the model:
        python3 script.py get OWNER/NAME --user-data FOLDER
-4. Train, in the folder of script.py. FOLDER is this folder; on Windows, write py instead of python3:
+4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,
+   write py instead of python3.
        python3 script.py check FOLDER/{settings_file} --user-data FOLDER --model {argument}
        python3 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
    With two GPUs:
        torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
-   After Ctrl+C or a crash, add --resume to the same command.
+   To resume after Ctrl+C or a crash, add --resume to the same command.
 5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab shows it with its
    curve, its checkpoints and its report.
 """

@@ -49,7 +49,7 @@ def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> Non
     while not ended.wait(LOOK_SECONDS):
         for request in take_requests(name, folders):
             REQUESTS[request].act(job.control)
-            job.log.append(Note(text=f"Another program asked: {request}."))
+            job.log.append(Note(text=f"Request from another program: {request}."))
         progress = reader.read()
         if time.monotonic() >= due and replace(progress, at=written.at) != written:
             with suppress(OSError, SavingError):  # a full disk must not end a run

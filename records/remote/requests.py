@@ -30,7 +30,7 @@ def _ask(request: Request, words: str) -> RemoteRequest:
 REQUESTS: Mapping[str, RemoteRequest] = {
     "stop": _ask(Request.STOP, "stops after this step and saves the LoRA"),
     "pause": _ask(Request.PAUSE, "pauses after this step"),
-    "resume": RemoteRequest(lambda control: control.resume(), "goes on"),
+    "resume": RemoteRequest(lambda control: control.resume(), "resumes"),
     "save": _ask(Request.CHECKPOINT, "saves a checkpoint after this step"),
     "sample": _ask(Request.SAMPLE, "generates samples after this step"),
     "evaluate": _ask(Request.EVALUATE, "evaluates after this step"),
@@ -43,7 +43,7 @@ def send_request(name: str, request: str, folders: Folders) -> None:
     if request not in REQUESTS:
         raise SettingsError([f"There is no request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
     if not is_in_progress(name, folders):
-        raise BusyError(f"{name!r} is not being trained now, so it can't be told anything.")
+        raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
     path = _path(name, request, folders)
     try:
         with_retries(path.touch)

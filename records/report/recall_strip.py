@@ -30,7 +30,7 @@ def draw_recall_strip(shares: Sequence[float]) -> str:
         )
         for number, share in enumerate(cells)
     ]
-    label = f"Recall along the data, from the beginning to the end: {', '.join(f'{share:.0%}' for share in cells)}"
+    label = f"Recall by position in the data, from start to end: {', '.join(f'{share:.0%}' for share in cells)}"
     return svg.picture(WIDTH, HEIGHT, "tp-recall", label, parts, preserveAspectRatio="none")
 
 

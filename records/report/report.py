@@ -62,7 +62,7 @@ EVALUATION_COLUMNS = (
     "Perplexity",
     "Tokens predicted correctly",
     "Context gain",
-    "Loss of each dataset",
+    "Loss on each dataset",
 )
 TEMPLATE = Path(__file__).with_name("report.html")
 Row = tuple[str, ...]
@@ -148,8 +148,8 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
         ("training time", duration(seconds)),
-        ("a step", duration(seconds / len(steps))),
-        ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "-"),
+        ("time per step", duration(seconds / len(steps))),
+        ("tokens per second", f"{tokens / seconds:,.0f}" if seconds else "-"),
         ("peak memory", size(peak) if peak else ""),
         ("on disk", size(data.lora.size) if data.lora else ""),
     ]
@@ -245,12 +245,12 @@ def _run_rows(data: ReportData) -> list[Row]:
     pairs = [
         ("Data", ", ".join(map(str, _as_list(data.plan.settings.get("data"))))),
         ("Examples", counts.get("examples")),
-        ("Tokens, of these trained", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
+        ("Tokens", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
         ("Cutoff", counts.get("cutoff")),
         ("Model", f"{data.plan.model} {log.get('base_model_class', '')}".strip()),
         ("Loaded as", log.get("loaded_as")),
         ("Compute type", log.get("computed_in")),
-        ("LoRA on layers", log.get("projections")),
+        ("Layers with a LoRA", log.get("projections")),
         ("Schedule", log.get("schedule")),
         ("Device", log.get("device")),
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""),
@@ -272,10 +272,10 @@ def _setting_rows(values: Mapping[str, object]) -> list[Row]:
 def _disk_rows(lora: LoraEntry) -> list[Row]:
     kinds = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
     parts = [
-        (part.name, kinds.get(part.kind, "backup of what was here before"), size(part.size)) for part in lora.parts
+        (part.name, kinds.get(part.kind, "backup of previous contents"), size(part.size)) for part in lora.parts
     ]
     rest = lora.size - sum(part.size for part in lora.parts)
-    return [*parts, ("the LoRA and its files", "", size(rest))]
+    return [*parts, ("the LoRA and its records", "", size(rest))]
 
 
 def _format_time(at: float, data: ReportData | None = None) -> str:
@@ -287,11 +287,11 @@ def _format_time(at: float, data: ReportData | None = None) -> str:
 
 
 def _loss_text(loss: float) -> str:
-    return f"{loss:.4f}" if math.isfinite(loss) else "no number"
+    return f"{loss:.4f}" if math.isfinite(loss) else "not finite"
 
 
 def _format_counts(a: object, b: object) -> str:
-    return f"{a:,}, {b:,}" if isinstance(a, int) and isinstance(b, int) else ""
+    return f"{a:,} ({b:,} trained)" if isinstance(a, int) and isinstance(b, int) else ""
 
 
 def _as_list(value: object) -> Sequence[object]:

@@ -20,8 +20,8 @@ def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path
     for name, log in _similar_runs(card, method, runs_folder):
         if speed := _tokens_per_second(runs_folder / name):
             yield (
-                f"Time: about {duration(tokens / speed)}, if it is as fast as {name} with this model "
-                f"({log.get('device')}, {speed:,.0f} tokens per second). Use 'Test one step' to "
+                f"Time: about {duration(tokens / speed)}, if this run is as fast as {name} was with this "
+                f"model ({log.get('device')}, {speed:,.0f} tokens per second). Use 'Test one step' to "
                 "measure it."
             )
             return

@@ -111,14 +111,14 @@ class _Judge:
         if self._best is self._last and drop > MIN_CHANGE * self._previous.loss:
             return self._make(
                 "could learn more",
-                f"The validation loss was still falling at the end: {self._loss_at(self._previous)}, "
+                f"The validation loss was still falling at the end: {self._loss_at(self._previous)}, then "
                 f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
                 self._last,
             )
         if self._first.step == 0 and self._first.loss - self._best.loss <= MIN_CHANGE * self._first.loss:
             return self._make(
                 "did not learn",
-                f"The validation loss is the same as before the start: {self._loss_at(self._first)}, "
+                f"The validation loss is about the same as before the start: {self._loss_at(self._first)}, then "
                 f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
                 self._last,
             )
@@ -189,10 +189,10 @@ class _Judge:
 def _title(kind: VerdictKind, step: int) -> str:
     since = f"at step {step}" if step else "from the first step"
     words: dict[VerdictKind, str] = {
-        "began to memorize": f"It began to memorize {since} (overfit)",
-        "became worse": "It became worse",
-        "could learn more": "It could learn more (underfit)",
-        "did not learn": "It did not learn (underfit)",
+        "began to memorize": f"The model began to memorize {since} (overfit)",
+        "became worse": "The model became worse",
+        "could learn more": "The model could learn more (underfit)",
+        "did not learn": "The model did not learn (underfit)",
     }
     return words.get(kind, "About right (well fit)")
 
@@ -206,14 +206,14 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         "passages_loss_first": before.loss,
         "passages_loss_last": after.loss,
     }
-    losses = f"The loss of passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
+    losses = f"The loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
     if before.loss - after.loss <= MIN_CHANGE * before.loss:
-        text = f"It did not learn (underfit). {losses}. More epochs or a higher learning rate may help."
+        text = f"The model did not learn (underfit). {losses}. More epochs or a higher learning rate may help."
         return Verdict("did not learn", text, last.step, "", evidence)
     by_heart = last.gain - first.gain >= BY_HEART
-    title = "It knows the training data by heart" if by_heart else "It learned"
-    recall = f"it continues {after.recall:.0%} of a passage word for word ({before.recall:.0%} before)"
-    text = f"{title}. {losses}, and {recall}. A validation split would also show how it does on other texts."
+    title = "The model knows the training data by heart" if by_heart else "The model learned"
+    recall = f"it continues {after.recall:.0%} of the average passage word for word ({before.recall:.0%} before)"
+    text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
 
 
@@ -222,7 +222,7 @@ def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict
     if len(recalls) < 2:
         return verdict
     first, last = recalls[0], recalls[-1]
-    unseen = f", and {last.control.recall:.0%} of one that it has not seen" if last.control else ""
+    unseen = f", and {last.control.recall:.0%} of a passage that it has not seen" if last.control else ""
     text = (
         f" It continues {last.learned.recall:.0%} of a passage of the training data word for word "
         f"({first.learned.recall:.0%} before){unseen}."
@@ -236,14 +236,14 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     losses = [event.general_loss for event in recalls if event.general_loss is not None]
     if len(losses) < 2:
         return verdict
-    text = f" The loss of general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
+    text = f" The loss on general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
     rise = losses[-1] - losses[0]
     if rise <= FORGOT_LITTLE:
-        text = f"{text}, so the model forgot next to nothing."
+        text = f"{text}, so the model forgot almost nothing."
     elif rise <= FORGOT_MUCH:
         text = f"{text}, so the model forgot a little."
     else:
-        text = f"{text}, so the model forgot a lot. Fewer epochs or a lower learning rate keep more."
+        text = f"{text}, so the model forgot a lot. Fewer epochs or a lower learning rate help it to forget less."
     evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
     return replace(verdict, text=verdict.text + text, evidence=evidence)
 
@@ -276,7 +276,7 @@ def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
         return Verdict("too early to tell", text, 0, "", evidence)
     falling = earlier - last > MIN_CHANGE * earlier
     fall = "was still falling" if last < first else "fell again"
-    trend = f"and {fall if falling else 'did not fall any more'} in the last quarter of the run"
+    trend = f"and {fall if falling else 'stopped falling'} in the last quarter of the run"
     return Verdict(
         "training loss only",
         f"{reason}, so only the training loss can be judged: {change} {trend}.",

@@ -94,18 +94,20 @@ def test_arms_differ_only_by_more_than_their_range(first, second, expected):
 def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
     made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
     text = report.page(made)
-    assert "The best is **a**, recall 81.0% ± 2.0%. No difference seen between it and b." in text
+    assert (
+        "The best arm is **a** (recall: 81.0% ± 2.0%). No difference was seen between this arm and **b**." in text
+    )
 
 
 def test_the_report_calls_a_lower_loss_better():
     summaries = {name: report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
-    assert "The best is **low**" in report.answer("validation_loss", summaries)
+    assert "The best arm is **low**" in report.answer("validation_loss", summaries)
 
 
 def test_the_report_claims_nothing_from_two_runs():
     text = report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
     assert "The best" not in text
-    assert "Not measured yet" in text
+    assert "There is no answer yet" in text
 
 
 def test_runs_of_other_texts_or_budgets_are_not_compared():
@@ -191,7 +193,7 @@ def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
         *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
         *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
     ]
-    assert "The best is **both**, questions answered 40.0% ± 0.0%." in report.page(made)
+    assert "The best arm is **both** (questions answered: 40.0% ± 0.0%)." in report.page(made)
     assert len(report.grouped(made)) == 1
 
 

@@ -60,7 +60,7 @@ def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub,
     process.send_signal(signal.SIGINT)
     code, out, err = told(process)
     assert (code, out) == (1, "")
-    assert "Stopped. " in err and "Download it again to continue." in err
+    assert "Stopped. " in err and "Start the download again to continue." in err
     served_hub.seconds_a_piece = 0.0
     served_hub.asked.clear()
     assert told(get("toys/tiny"))[0] == 0

@@ -36,7 +36,7 @@ def test_all_of_them_in_a_table(runs):
     code, out, err = runs()
     assert (code, err) == (0, "")
     head, night, story, total = out.splitlines()
-    assert head.split() == ["name", "standing", "when", "model", "steps", "loss", "checkpoints", "size"]
+    assert head.split() == ["name", "status", "when", "model", "steps", "loss", "checkpoints", "size"]
     assert night.split()[:3] == ["night", "cut", "off"]
     assert night.split()[5:8] == ["toy-7B", "5", "2.2500"]
     assert "8 of 8" in story
@@ -46,8 +46,8 @@ def test_all_of_them_in_a_table(runs):
 def test_one_with_its_parts_and_note(runs):
     out = runs("story")[1]
     assert "8 of 8 steps, loss 1.7500" in out
-    assert "  checkpoint-4-epoch-1  whole  " in out
-    assert "  Backup-2026-11-20  backup of what was here before  " in out
+    assert "  checkpoint-4-epoch-1  full checkpoint  " in out
+    assert "  Backup-2026-11-20  backup of previous contents  " in out
     assert runs("story/checkpoint-6-user", "--note", "the better one")[0] == 0
     assert runs("story")[1].endswith("Note: the better one\n")
 
@@ -90,7 +90,7 @@ def test_slimmed_is_what_a_run_can_do_without(runs, loras):
     assert (loras / "story/checkpoint-6-user/optimizer.pt").exists()
     assert "checkpoint-6-user: " in runs("story/checkpoint-6-user", "--slim")[2]
     assert "  checkpoint-6-user  the LoRA only  " in runs("story")[1]
-    assert "Nothing to slim" in runs("story", "--slim")[2]
+    assert "There is nothing to slim." in runs("story", "--slim")[2]
 
 
 def test_a_checkpoint_made_a_lora(runs, loras):

@@ -40,8 +40,8 @@ def test_one_that_fails_stops_nobody_and_each_has_a_line(place, capsys, file):
     out, err = capsys.readouterr()
     assert out == ""
     first, second, third = summary(err)
-    assert first.startswith("finished   a  'a' finished at step 4 of 4, smoothed loss ")
-    assert second.startswith("failed     a  LoRA Rank: the LoRA 'a' has 4, but the settings have 8.")
+    assert first.startswith("finished   a  'a' finished at step 4 of 4. The smoothed loss is ")
+    assert second.startswith("failed     a  LoRA Rank is 4 in the LoRA 'a', but 8 in the settings.")
     assert third.startswith("finished   c  'c' finished at step 2 of 2")
     assert "Run 3 of 3: c.json" in err
     log = json.loads((place.lora("c") / "training_log.json").read_text())

@@ -55,7 +55,7 @@ def test_data_is_named_as_everywhere_and_presets_that_collide_are_told(place, ca
     assert main(words(place, "check", "--preset", "style", "--preset", "by-heart", data="datasets/story.txt")) == 0
     out, err = capsys.readouterr()
     assert "story.txt: raw text" in out
-    assert err.count("Several presets set the same setting, and the last one wins: ") == 1
+    assert err.count("Some presets change the same settings, and the last preset applies: ") == 1
     assert " (by-heart)" in err
     assert main(words(place, "check", "--rank", "0", data="no.txt")) == 1
     out, err = capsys.readouterr()
@@ -166,16 +166,16 @@ BAD = {
         {"name": "my.lora"},
         "Name: 'my.lora' contains a dot, and a LoRA with a dot in its name can't be attached. Use - or _ instead.",
     ),
-    "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter a plain name; the LoRA is saved under"),
-    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under"),
+    "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter only a name. The LoRA is always saved in"),
+    "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter only a name. The LoRA is always saved in"),
     "too long": ({"name": "x" * 300}, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
     "no data": ({"data": None}, "Dataset: choose at least one file, for example story.txt."),
     "missing": ({"data": "missing.txt"}, "There is no dataset 'missing.txt' in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Add text to it, or remove it from the dataset."),
-    "no text": ({"data": "picture.txt"}, "picture.txt is a picture, not plain text."),
+    "no text": ({"data": "picture.txt"}, "picture.txt is an image, not plain text."),
     "a comma": (
         {"learning-rate": "1,5e-4"},
-        "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point.",
+        "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4 with a decimal point.",
     ),
     "no number": ({"learning-rate": "abc"}, "Learning Rate: 'abc' is not a number. Allowed: "),
     "cutoff 0": ({"cutoff": "0"}, "Maximum context length (Cutoff): 0 is out of range. Allowed: auto or 16 to "),
@@ -232,7 +232,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place,
     process.send_signal(signal.SIGINT)
     out, rest = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, ""), said + rest
-    assert "Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop at once." in rest
+    assert "Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop immediately." in rest
     assert loras.run_status(place.lora()) == "stopped"
     (checkpoint,) = loras.checkpoints(place.lora())
     assert checkpoint.step < 120

@@ -13,4 +13,4 @@ from training_pro.hosts.webui import WebuiHost
 def test_also_where_the_webui_is_not_known(monkeypatch, system, words):
     monkeypatch.setattr(launcher, "os", SimpleNamespace(name=system))
     assert launcher.launch_command() == words
-    assert WebuiHost().model_status().problem.endswith(f"run Training PRO alone:  {words} page")
+    assert WebuiHost().model_status().problem.endswith(f"run Training PRO on its own:  {words} page")

@@ -50,7 +50,7 @@ def test_a_cutoff_that_truncates_rows(tmp_path):
     )
     untruncated = prepare_rows(tmp_path / "b", CHATML, {"rows.json": [pair(90)]}).report
     assert data.report.suggestions[0] == Suggestion(
-        "cutoff", untruncated.cutoff, f"The longest row has {untruncated.longest} tokens, the cutoff is 64."
+        "cutoff", untruncated.cutoff, f"The longest row has {untruncated.longest} tokens, and the cutoff is 64."
     )
 
 
@@ -92,7 +92,7 @@ def test_rows_stop_where_spaces_follow_the_stop_token(tmp_path, template, values
     rows = [chat("Hi", f"No {n}.", "You", "Yes.") for n in range(14)]
     report = prepare_rows(tmp_path, family(template), {"rows.jsonl": rows}, **values).report
     assert (report.stops.stopping, report.stops.of) == (14, 14)
-    assert report.stops.words() == "a stop token is trained at 14 of 14 ends"
+    assert report.stops.words() == "14 of 14 rows or sections end with a stop token that is trained on"
     assert not any("stop token" in sentence for sentence in report.advice)
 
 
@@ -135,7 +135,9 @@ def test_dementor_that_cannot_repeat_so_often_says_what_is_possible(tmp_path):
     text, values = "\n\n\n".join([SHORT_SECTION] * 5), {"chunking": "dementor", "dementor_repeats": 200}
     report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=4096, **values).report
     (sentence,) = [each for each in report.advice if "DEMENTOR" in each]
-    assert sentence.endswith("which is the most for these sections; 200 times need longer sections.")
+    assert sentence.endswith(
+        "the most that these sections allow. To repeat each sentence 200 times, use longer sections."
+    )
     assert [each.key for each in report.suggestions if each.key == "cutoff"] == ["cutoff"]
 
 
@@ -165,7 +167,7 @@ def test_advice_where_the_only_end_token_is_in_the_validation_data(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, cutoff=64, eval_share=0.1).report
     assert (report.stops.stopping, report.stops.of) == (0, 0)
     assert any(
-        sentence.startswith("a.txt: no hard cut was found, and its end is in the validation split")
+        sentence.startswith("a.txt: no hard cut was found, and the end of the text is in the validation split")
         for sentence in report.advice
     )
 
@@ -203,7 +205,7 @@ def test_headings_that_stand_alone_get_a_wider_hard_cut(tmp_path):
     report = prepare_rows(tmp_path, CHATML, text).report
     suggestion = next(s for s in report.suggestions if s.key == "hard_cut")
     assert suggestion.value == r"\n\n\n\n"
-    assert suggestion.why.startswith("a.txt: 4 sections are only a heading, after which the model would learn to")
+    assert suggestion.why.startswith("a.txt: 4 sections have only a heading, so the model would learn to")
     wider = prepare_rows(tmp_path / "b", CHATML, text, hard_cut=suggestion.value).report
     assert not [s for s in wider.suggestions if s.key == "hard_cut"]
     assert wider.stops.of == 4
@@ -315,7 +317,7 @@ def test_memory_is_estimated_from_the_settings(tmp_path):
     assert total("f", card, optimizer="adamw_8bit").optimizer == half.optimizer // 4
     assert total("g", card, targets="q-v").lora < half.lora
     assert total("h", card, train_head=True).lora > half.lora
-    assert half.words().startswith("2.1 GB: activations")
+    assert half.words().startswith("2.1 GB (activations")
 
 
 @pytest.mark.parametrize(
@@ -340,9 +342,9 @@ def test_the_report_contains_all_of_it(tmp_path):
     text = data.report.text()
     for line in (
         "Suggestion: epochs = 10.",
-        "Does it learn to stop: a stop token is trained at 2 of 2",
+        "Stop tokens: 2 of 2 rows or sections end with a stop token",
         "EOS <|im_end|>",
-        "Padding: 0 % shuffled",
+        "Padding: 0% shuffled",
         "Expected memory",
     ):
         assert line in text

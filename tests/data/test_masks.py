@@ -182,7 +182,7 @@ def test_a_system_message_where_the_template_takes_none(tmp_path):
     data = prepare_rows(tmp_path, family("Mistral"), {"rows.jsonl": [chat("Hi", "No.", system="Be brief.")]})
     assert "[INST] Be brief.\n\nHi [/INST] No.</s>" in data.examples[0].text
     (source,) = data.report.sources
-    assert "in 1 row the system message is put before the first user message" in source.notes[1]
+    assert "in 1 row the system message is added to the start of the first user message" in source.notes[1]
 
 
 def test_a_system_message_is_added_where_there_is_none(tmp_path):

@@ -107,7 +107,7 @@ def test_each_file_of_a_folder_begins_its_own_examples(folders):
 def test_a_dataset_of_the_projects_examples_is_marked(folders):
     (folders.examples / "other.txt").write_text("Words and words.")
     (source,) = prepare_story(folders, data=["other.txt"]).report.sources
-    assert source.what == "raw text (an example that comes with Training PRO)"
+    assert source.what == "raw text (an example dataset that comes with Training PRO)"
 
 
 def test_progress_is_reported_by_dataset(folders):
@@ -119,8 +119,8 @@ def test_progress_is_reported_by_dataset(folders):
     assert [words for words, _ in progress] == [
         "Reading story.txt",
         "Reading other.txt",
-        "Cutting story.txt",
-        "Cutting other.txt",
+        "Slicing story.txt",
+        "Slicing other.txt",
     ]
     assert [share for _, share in progress] == [0.0, 0.5, 0.5, 0.5]
 

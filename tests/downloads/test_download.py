@@ -73,7 +73,7 @@ def test_before_it_comes_it_is_said_what_it_is_and_while_it_comes_how_far_it_is(
     _, told = get(models)
     announced = next(event.text for event in told if isinstance(event, Note))
     assert announced.startswith("toys/tiny at ")
-    assert ": llama, license apache-2.0, " in announced and f"for {models / 'toys_tiny'}; " in announced
+    assert ": llama, license apache-2.0, " in announced and f"to {models / 'toys_tiny'}, where " in announced
     fetched = [event for event in told if isinstance(event, DownloadProgress)]
     assert [event.done for event in fetched] == sorted(event.done for event in fetched)
     assert fetched[-1].done == fetched[-1].total == sum(f.stat().st_size for f in (models / "toys_tiny").iterdir())
@@ -84,7 +84,7 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     offered.breaks_at[1:] = [0] * 8
     said = refusal(models)
     assert said.startswith(f"{offered.url} can't be reached (")
-    assert "Download it again to continue. To cancel, delete " in said
+    assert "Start the download again to continue. To cancel, delete " in said
     assert not (models / "toys_tiny").exists() and StandaloneHost(standalone_folders(models.parent)).models() == []
     offered.breaks_at.clear()
     offered.repositories[NAME].files["main"]["README.md"] = b"Now with a card."
@@ -116,7 +116,7 @@ def test_a_stop_is_heard_in_the_midst_and_keeps_what_came(offered, models):
         models, stopping=lambda told: any(isinstance(e, DownloadProgress) and e.done > 100_000 for e in told)
     )
     assert (end.outcome, end.folder) == ("stopped", None)
-    assert end.text.startswith("Stopped. ") and "Download it again to continue" in end.text
+    assert end.text.startswith("Stopped. ") and "Start the download again to continue" in end.text
     assert get(models)[0].outcome == "finished"
 
 
@@ -164,10 +164,11 @@ def test_two_programs_do_not_bring_the_same(offered, models):
 
 def test_what_stands_there_is_left_alone(offered, models):
     get(models)
-    assert refusal(models).startswith(f"toys_tiny already exists in {models}. Choose it, or delete")
+    assert refusal(models).startswith(f"toys_tiny already exists in {models}. Use it, or delete")
     (models / "toys_tiny" / "config.json").unlink()
     assert (
-        refusal(models) == f"{models / 'toys_tiny'} exists but has no model. Delete or rename it, then try again."
+        refusal(models)
+        == f"{models / 'toys_tiny'} exists but contains no model. Delete or rename it, then try again."
     )
 
 
@@ -216,7 +217,7 @@ def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models
     ("changed", "words"),
     [
         ({"is_encoder_decoder": True}, "toys/odd is an encoder-decoder model; only causal"),
-        ({"architectures": ["BertModel"]}, "toys/odd (BertModel) can't generate text. Choose another one."),
+        ({"architectures": ["BertModel"]}, "toys/odd (BertModel) can't generate text. Choose another model."),
         (
             {"quantization_config": {"quant_method": "gptq"}},
             "toys/odd is already quantized (GPTQ), and its weights can't be trained. Download its "
@@ -265,7 +266,11 @@ def test_a_model_that_is_not_there_or_not_for_everybody(offered, models, monkeyp
 def test_no_hub_one_that_refuses_and_one_that_may_not_be_asked(offered, models, monkeypatch):
     from huggingface_hub import constants
 
-    answers = {503: "answers 503 (", 403: "denies access with your token (", 401: "does not accept your token"}
+    answers = {
+        503: "returned status 503 (",
+        403: "denies access with your token (",
+        401: "does not accept your token",
+    }
     for status, words in answers.items():
         offered.status = status
         assert refusal(models).startswith(f"{offered.url} {words}")
@@ -292,7 +297,7 @@ def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, m
         while_held.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.001,))
         while_held.setattr(Path, "replace", held)
         said = get(models)[0].text if ends is KeyboardInterrupt else refusal(models)
-    size = re.search(r"(\S+ \S+) of (\S+ \S+) downloaded so far. Download it again to continue", said)
+    size = re.search(r"(\S+ \S+) of (\S+ \S+) downloaded so far. Start the download again to continue", said)
     assert size[1] == size[2]
     offered.asked.clear()
     assert get(models)[0].outcome == "finished"

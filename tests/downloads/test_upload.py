@@ -127,17 +127,17 @@ def test_no_token(plan, stub, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "error", "sentence"),
     [
-        ("create_repo", http_error(errors.HfHubHTTPError, 403), "Your token may not write to me."),
+        ("create_repo", http_error(errors.HfHubHTTPError, 403), "Your token does not have write access to me."),
         ("create_repo", http_error(errors.HfHubHTTPError, 409), "The name me/story is taken."),
         ("create_repo", http_error(errors.HfHubHTTPError, 401), "does not accept your token"),
         ("create_repo", errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"),
-        ("create_repo", errors.HFValidationError("two dots"), "is not a name for a repository: two dots"),
+        ("create_repo", errors.HFValidationError("two dots"), "is not a valid repository name: two dots"),
         ("model_info", lost_connection("no route"), "can't be reached (no route)"),
-        ("create_commit", lost_connection("gone"), "The upload was interrupted, and none of its files are in"),
+        ("create_commit", lost_connection("gone"), "The upload was interrupted, and none of the files are in"),
         (
             "create_commit",
             KeyboardInterrupt(),
-            "Stopped. The upload was interrupted, and none of its files are in",
+            "Stopped. The upload was interrupted, and none of the files are in",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_repository_that_is_not_as_visible_as_asked_is_refused(plan, stub, pri
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
-    [(0, "is taken: the repository has other files"), (403, "Your token may not write to me.")],
+    [(0, "is taken: the repository has other files"), (403, "Your token does not have write access to me.")],
 )
 def test_answers_of_the_real_library_are_sentences_too(plan, hub, monkeypatch, status, sentence):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -199,7 +199,7 @@ def command(with_lora, stub, monkeypatch):
 def test_the_command_shows_what_it_uploads_and_asks_for_the_name(command, stub, capsys):
     assert command("yes") == 1 and stub.commits == []
     said = capsys.readouterr().err
-    assert f"a to {REPOSITORY} (private: only its owner can see it), 3 files, " in said
+    assert f"Upload of a to {REPOSITORY} (private: only its owner can see it), 3 files, " in said
     assert re.search(r"adapter_model.safetensors  [\d.]+ [kM]B", said) and TOKEN not in said
     assert command(REPOSITORY) == 0
     out, err = capsys.readouterr()

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, d
     messages = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
     assert len(messages) == 2
     assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
-    assert messages[0].endswith("The run continues. There is none yet.")
+    assert messages[0].endswith("The run continues. There is no checkpoint yet.")
     assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
 
@@ -109,7 +109,7 @@ def test_a_lora_that_does_not_fit_is_saved_elsewhere(place, disk):
     assert (rescued / "adapter_model.safetensors").read_bytes() == whole
     (message,) = [text for text in advice(job) if "instead" in text]
     assert message.startswith(f"{place.lora()} could not be written: the disk is full (")
-    assert message.endswith(f"The LoRA is in {rescued} instead.")
+    assert message.endswith(f"The LoRA was saved in {rescued} instead.")
     assert {p.name for p in rescued.iterdir()} >= {"training_log.json", "training_parameters.json"}
     assert not loras.has_lora(place.lora())
 
@@ -153,7 +153,7 @@ def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(
     messages = [text for text in advice(job) if "read-only" in text]
     assert messages[0] == (
         "The checkpoint of step 6 could not be saved: the folder is read-only. The run continues. "
-        "The last one is checkpoint-4."
+        "The last checkpoint is checkpoint-4."
     )
 
 
@@ -182,7 +182,7 @@ def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkey
         assert (place.lora("a-2") / name).is_file(), name
     assert (loras.run_status(place.lora()), find_crashed_runs(place.folders)) == ("stopped", [])
     because = json.loads((place.lora() / "training_log.json").read_text())["ended_because"]
-    assert because == f"its end is in {place.lora('a-2')}"
+    assert because == f"the LoRA was saved in {place.lora('a-2')} instead"
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,11 @@ def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
     monkeypatch.setattr(curve_png, "draw_graph", fails)
     job = watched_job(lambda job, event: None)
     assert place.train(job=job, **TWO).outcome == "finished"
-    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A file next to")]
+    assert [
+        e.text
+        for e in job.log.since(0)
+        if isinstance(e, Note) and e.text.startswith("A file in the LoRA's folder")
+    ]
     assert loras.run_status(place.lora()) == "finished"
 
 
@@ -301,7 +305,11 @@ def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
     place.folders.logs.write_text("a file where the folder should be")
     job = watched_job(lambda job, event: None)
     assert place.train(job=job, if_exists="replace", **TWO).outcome == "finished"
-    assert [e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("A file next to")]
+    assert [
+        e.text
+        for e in job.log.since(0)
+        if isinstance(e, Note) and e.text.startswith("A file in the LoRA's folder")
+    ]
     (backup,) = place.lora().glob("Backup-*")
     assert (backup / "adapter_model.safetensors").read_bytes() == before
     assert (place.lora() / "train_dataset_sample.json").is_file()
@@ -335,7 +343,7 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
-    assert any("The run continues as planned before." in text for text in advice(job))
+    assert any("The run continues with its earlier plan." in text for text in advice(job))
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):

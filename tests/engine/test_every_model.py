@@ -137,7 +137,7 @@ def test_on_more_quantized_weights(place, last_logits, name, loading):
 def test_dora_on_8_bit_weights_is_refused_with_the_reason(place):
     pytest.importorskip("bitsandbytes")
     host = StandaloneHost(place.folders, model=str(place.tiny), loading="8bit")
-    with pytest.raises(Exception, match=r"DoRA: it can't be trained on 8-bit weights. Load the model in 4 or 16"):
+    with pytest.raises(Exception, match=r"DoRA can't be trained on 8-bit weights. Load the model in 4 or 16"):
         place.train(host, dora=True)
     assert not place.lora().exists()
 
@@ -204,7 +204,7 @@ def test_a_vision_model_gets_its_lora_on_the_text_part(selection):
     targets = resolve_targets(selection, base)
     assert len(targets.names) == (14 if selection == "all-linear" else 4)
     assert all("language_model" in name for name in targets.names)
-    assert ("all linear layers of the text part" in targets.words()) is (selection == "all-linear")
+    assert ("all linear layers of the language model" in targets.words()) is (selection == "all-linear")
     lora = training_settings({"name": "a", "data": ["x"], "targets": selection}).lora
     model = get_peft_model(base, lora_config(lora, base, targets))
     adapted = [name for name, _ in model.named_modules() if name.endswith("lora_A")]
@@ -281,11 +281,14 @@ def test_a_custom_list_of_short_or_full_names():
         "model.layers.1.self_attn.q_proj",
         "model.layers.1.mlp.up_proj",
     )
-    assert targets.words() == "your own list: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+    assert (
+        targets.words()
+        == "the layers in your list: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
+    )
 
 
 def test_a_missing_layer_is_named_with_the_existing_ones():
-    with pytest.raises(Exception, match=r"this model has no layer called wq. It has down_proj, gate_proj, k_proj"):
+    with pytest.raises(Exception, match=r"this model has no layer called wq. Its layers are down_proj, gate_proj"):
         resolve_targets(("wq",), make_model("llama"))
 
 

@@ -216,7 +216,7 @@ def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, lo
     place.train(host, job=watched_job(watch), name="b")
     after = (tensors(host.loaded_model().model), flags(host.loaded_model().model), host.loaded_model().loras)
     assert during == [((), False)] * 4
-    assert "a is detached for this run and attached again after it." in notes
+    assert "a is detached for this run and attached again afterward." in notes
     assert after[2] == ("a",)
     assert differences(before[0], after[0]) == []
     assert differences(before[1], after[1]) == []

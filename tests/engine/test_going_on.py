@@ -77,7 +77,7 @@ def test_a_stop_after_a_step_saves_a_checkpoint_and_the_lora(place):
     job = stopping_at(2)
     end = place.train(job=job, **LONG)
     assert (end.outcome, end.folder) == ("stopped", place.lora())
-    assert end.text.startswith("'a' stopped at step 2 of 8, smoothed loss ")
+    assert end.text.startswith("'a' stopped at step 2 of 8. The smoothed loss is ")
     assert saved(job) == [(2, "", "checkpoint-2")]
     assert (loras.run_status(place.lora()), loras.has_lora(place.lora())) == ("stopped", True)
     assert read(place.lora() / "training_log.json")["current_steps"] == 2
@@ -238,17 +238,17 @@ def test_changed_texts_are_named(place):
 @pytest.mark.parametrize(
     ("named", "more"),
     [
-        ("rank (4 then, 8 now)", {"rank": 8}),
-        ("alpha (8.0 then, 64.0 now)", {"alpha": 64}),
-        ("rslora (False then, True now)", {"rslora": True}),
-        ("lora_plus (1.0 then, 16.0 now)", {"lora_plus": 16}),
-        ("head_rate (1.0 then, 0.1 now)", {"head_rate": 0.1}),
-        ("targets (all-linear then, q-v now)", {"targets": "q-v"}),
-        ("batch_size (4 then, 2 now)", {"batch_size": 2}),
-        ("seed (42 then, 43 now)", {"seed": 43}),
-        ("accumulation (1 then, 2 now)", {"accumulation": 2}),
-        ("data and slicing (Maximum context length (Cutoff) 32 then, 48 now)", {"cutoff": 48}),
-        ("data and slicing (Dataset ['story.txt'] then, ['other.txt'] now)", {"data": ["other.txt"]}),
+        ("rank (was 4, is now 8)", {"rank": 8}),
+        ("alpha (was 8.0, is now 64.0)", {"alpha": 64}),
+        ("rslora (was False, is now True)", {"rslora": True}),
+        ("lora_plus (was 1.0, is now 16.0)", {"lora_plus": 16}),
+        ("head_rate (was 1.0, is now 0.1)", {"head_rate": 0.1}),
+        ("targets (was all-linear, is now q-v)", {"targets": "q-v"}),
+        ("batch_size (was 4, is now 2)", {"batch_size": 2}),
+        ("seed (was 42, is now 43)", {"seed": 43}),
+        ("accumulation (was 1, is now 2)", {"accumulation": 2}),
+        ("data and slicing (Maximum context length (Cutoff) was 32, is now 48)", {"cutoff": 48}),
+        ("data and slicing (Dataset was ['story.txt'], is now ['other.txt'])", {"data": ["other.txt"]}),
     ],
 )
 def test_a_run_resumes_only_with_the_same_settings(place, named, more):
@@ -257,7 +257,7 @@ def test_a_run_resumes_only_with_the_same_settings(place, named, more):
     before = read_tree(place.folders.user_data)
     with pytest.raises(SavingError) as refusal:
         place.train(resume="newest", **{**LONG, **more})
-    assert str(refusal.value).startswith("The run can't resume from checkpoint-1: these have changed: ")
+    assert str(refusal.value).startswith("The run can't resume from checkpoint-1, because something has changed: ")
     assert named in str(refusal.value)
     assert read_tree(place.folders.user_data) == before
 
@@ -274,8 +274,8 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, w
         del group["share"]
     torch.save(optimizer, state.with_name("optimizer.pt"))
     for more, message in (
-        ({"alpha": 64}, "alpha (8.0 then, 64.0 now)"),
-        ({"lora_plus": 4}, "lora_plus (1.0 then"),
+        ({"alpha": 64}, "alpha (was 8.0, is now 64.0)"),
+        ({"lora_plus": 4}, "lora_plus (was 1.0"),
     ):
         with pytest.raises(SavingError, match=re.escape(message)):
             place.train(name="whole", resume="newest", **{**LONG, **more})
@@ -286,7 +286,7 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, w
 def test_another_model_is_refused_by_name(place, tmp_path):
     place.train(job=stopping_at(1), **LONG)
     place.tiny = shutil.copytree(place.tiny, tmp_path / "another")
-    with pytest.raises(SavingError, match=r"these have changed: model \(tiny then, another now\)"):
+    with pytest.raises(SavingError, match=r"something has changed: model \(was tiny, is now another\)"):
         place.train(resume="newest", **LONG)
 
 
@@ -305,8 +305,8 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Choose under If the name exists (--if-exists): "
-        "continue (resume it), replace (keeps a backup) or new_name."
+        "Name: 'a' already exists: a finished LoRA. Choose one of these under If the name exists "
+        "(--if-exists): continue (resumes it), replace (keeps a backup) or new_name."
     )
     assert read_tree(with_lora.folders.user_data) == before
 
@@ -503,7 +503,7 @@ def test_a_run_ends_at_a_given_loss_or_epoch(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, **LONG)
     assert end.outcome == "finished"
-    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done, smoothed loss ")
+    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done. The smoothed loss is ")
     assert saved(job)[-1][0] == 4
     end = place.train(name="b", stop_at_loss=50, **LONG)
     assert end.text.startswith("'b' finished at step 1 of 8 because the smoothed loss 6.")

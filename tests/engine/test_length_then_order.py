@@ -89,9 +89,11 @@ def test_a_switch_by_loss_starts_with_the_first_unfetched_batch(loss_bands, step
     curve = read_graph(loss_bands, "a")
     bound = read_graph(loss_bands, "measured")[4]["smoothed_loss"]
     step = next(e["current_steps"] for e in curve if e["smoothed_loss"] <= bound)
-    notes = [e.text for e in job.log.since(0) if isinstance(e, Note) and "the order switches" in e.text]
+    notes = [
+        e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("Batch order after step ")
+    ]
     assert len(notes) == 1
-    assert notes[0].startswith(f"After step {step} the order switches: sequential, because")
+    assert notes[0].startswith(f"Batch order after step {step}: sequential, because")
     ahead = step + 1  # one batch is prefetched during a step
     before = [n for batch in steps[:ahead] for n in batch]
     assert each_once(steps[:EPOCH])
@@ -102,9 +104,11 @@ def test_a_switch_by_loss_starts_with_the_first_unfetched_batch(loss_bands, step
 def test_a_loss_under_the_band_switches_at_once_with_a_note(place, steps):
     job = Job("training", "a test")
     place.train(job=job, **ORDER, switch_after="loss", switch_loss_low=50, switch_loss_high=60)
-    (note,) = [e.text for e in job.log.since(0) if isinstance(e, Note) and "the order switches" in e.text]
-    assert note.startswith("After step 1 the order switches")
-    assert note.endswith("It is below 50 already, so the previous phase was short.")
+    (note,) = [
+        e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("Batch order after step ")
+    ]
+    assert note.startswith("Batch order after step 1: ")
+    assert note.endswith("It is already below 50, so the previous phase was short.")
 
 
 PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_switch_at": 6}
@@ -273,15 +277,18 @@ def test_a_pair_is_one_row_in_which_positions_run_on(in_one_row):
     [
         (
             {"switch_pairs": True, "batch_size": 3},
-            "so the batch size must be even. It is 3; use 4, or turn the pair phase off.",
+            "so the batch size must be even. It is 3. Use 4, or turn the pair phase off.",
         ),
-        ({"switch_pairs": True, "switch_at": 3}, "it comes before the first one (3). Use 4 or more."),
-        ({"switch_pairs": True, "switch_at": 2}, "it comes together with the first one (2). Use 3 or more."),
+        ({"switch_pairs": True, "switch_at": 3}, "this is before the first switch (3). Use 4 or more."),
+        (
+            {"switch_pairs": True, "switch_at": 2},
+            "this is at the same time as the first switch (2). Use 3 or more.",
+        ),
         (
             {"switch_pairs": True, "switch_after": "loss", "second_switch_loss_high": 2.6},
-            "its upper bound 2.6 is not below that of the first switch, 2.5",
+            "the upper bound 2.6 is not below that of the first switch (2.5)",
         ),
-        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper bound, 2.5."),
+        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper bound 2.5."),
     ],
 )
 def test_inconsistent_switches_are_refused(place, more, sentence):

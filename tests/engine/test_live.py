@@ -71,7 +71,7 @@ def test_a_learning_rate_factor_takes_effect_at_the_next_step(place):
         (6, {"rate_factor": (0.5, 2.0)}),
     ]
     first, second = events_of(job, PlanChanged)
-    assert (first.step, first.steps, first.why) == (3, 16, "learning rate times 0.5")
+    assert (first.step, first.steps, first.why) == (3, 16, "learning rate multiplied by 0.5")
     assert first.rates == pytest.approx([RATE] * 3 + [RATE / 2] * 13)
     assert second.rates == pytest.approx(rates(job))
 
@@ -138,7 +138,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
     assert events_of(job, Step)[-1].step == 6
-    assert "because the learning rate has wound down to 0 (since epoch 1 is done)" in end.text
+    assert "because the learning rate has wound down to 0 (epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 
@@ -174,7 +174,7 @@ def test_a_change_reports_all_problems_at_once():
     assert [problem.partition(":")[0] for problem in refusal.value.problems] == [
         "'rank' can't be changed during a run.",
         "Stop at loss",
-        "Factor on the learning rate",
+        "Learning rate factor",
         "Keep the best",
     ]
 
@@ -187,7 +187,7 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     assert [e.step for e in events_of(job, Step)] == list(range(1, 17))
     assert len(events_of(job, RunPlanned)) == 1
     (planned,) = events_of(job, PlanChanged)
-    assert (planned.step, planned.steps, planned.why) == (3, 16, "2 epochs more")
+    assert (planned.step, planned.steps, planned.why) == (3, 16, "2 more epochs")
     assert planned.rates == pytest.approx(rates(job))
     assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 4
@@ -272,7 +272,7 @@ def test_if_the_model_stays_unloaded_the_lora_is_reported_off(with_lora):
     assert with_lora.train(host, job=job, name="b", **FOUR).outcome == "stopped"
     waiting.join()
     assert host.model_status().problem
-    assert "The model stays unloaded, so a is detached: attach it again when the model is loaded." in [
+    assert "The model stays unloaded, so a is detached. Attach it again after the model is loaded." in [
         note.text for note in events_of(job, Note)
     ]
 
@@ -344,7 +344,7 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
     assert names[-1] == "checkpoint-16"
     kept = place.lora() / f"checkpoint-{best.step}-best"
     assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
-    assert f": that of step {best.step}, the best by smoothed loss ({best.smoothed:.4f})\n" in end.text
+    assert f"The LoRA of step {best.step}, the best by smoothed loss ({best.smoothed:.4f}), is in " in end.text
     assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [
         kept.name
     ]  # earlier best ones lost the mark
@@ -357,7 +357,7 @@ def test_more_epochs_are_limited_to_the_maximum_of_the_setting(place):
     """Otherwise the run could not be resumed: its own settings would be refused."""
     job = at({2: lambda control: control.extend(1000), 3: lambda control: control.ask(Request.STOP)})
     place.train(job=job, **FOUR)
-    assert [planned.why for planned in events_of(job, PlanChanged)] == ["996 epochs more"]
+    assert [planned.why for planned in events_of(job, PlanChanged)] == ["996 more epochs"]
     asked = files.load_settings(place.lora() / "training_parameters.json", place.folders.datasets).values
     assert (
         place.train(resume="newest", job=at({5: lambda control: control.ask(Request.STOP)}), **asked).outcome

@@ -59,7 +59,7 @@ def test_a_report_at_the_end(place):
     text = report_of(place)
     assert 'class="finished"' in text
     assert "The &lt;keeper&gt;" in text
-    assert "With it, after step" in text
+    assert "With the LoRA, after step" in text
     assert "<h2>Validation</h2>" in text
     assert ">LoRA Rank</td><td>2</td>" in text
     assert "training_pro 1" in text

@@ -84,10 +84,10 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
     with pytest.raises(SettingsError) as error:
         place.train(host, dropout=0.05, dora=True)
     assert str(error.value).splitlines() == [
-        "Dropout: 0.05 can't be used on this model's experts, which are stored in one tensor. Set it "
-        "to 0, or choose Target modules without them (q-k-v-o).",
-        "DoRA: it can't be used on this model's experts, which are stored in one tensor. Turn it "
-        "off, or choose Target modules without them (q-k-v-o).",
+        "Dropout 0.05 can't be used on this model's experts, which are stored in one tensor. Set Dropout "
+        "to 0, or choose target modules that leave out the experts (q-k-v-o).",
+        "DoRA can't be used on this model's experts, which are stored in one tensor. Turn DoRA "
+        "off, or choose target modules that leave out the experts (q-k-v-o).",
     ]
     assert {name: type(module) for name, module in host.loaded_model().model.named_modules()} == before
     assert not place.lora().exists()
@@ -98,13 +98,13 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
     ("values", "starts"),
     [
         ({}, []),
-        ({"dropout": 0.05}, ["Dropout: 0.05 can't be used on this model's experts"]),
-        ({"dora": True, "targets": "k-v-down"}, ["DoRA: it can't be used on this model's experts"]),
-        ({"dropout": 0.1, "dora": True}, ["Dropout: 0.1 can't", "DoRA: it can't"]),
+        ({"dropout": 0.05}, ["Dropout 0.05 can't be used on this model's experts"]),
+        ({"dora": True, "targets": "k-v-down"}, ["DoRA can't be used on this model's experts"]),
+        ({"dropout": 0.1, "dora": True}, ["Dropout 0.1 can't", "DoRA can't"]),
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
             {"targets": ["q_proj", "down_proj"]},
-            ["Target modules: PEFT applies model.layers.0-0.mlp.down"],
+            ["Target modules: PEFT would apply model.layers.0-0.mlp.down"],
         ),
         (
             {"targets": ["gate_proj"]},
@@ -139,7 +139,7 @@ def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
     with (
         inject_lora(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
-            SettingsError, match=r"applies model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
+            SettingsError, match=r"apply model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
         ),
     ):
         refuse_misplaced_targets(targets, model)
@@ -162,7 +162,7 @@ def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, 
         SettingsError,
         match=(
             r"a LoRA can't be added to "
-            rf"\S+\.layers\.0-1\.\S+\.{unfit}; this"
+            rf"\S+\.layers\.0-1\.\S+\.{unfit}, because this"
         ),
     ):
         place.train(host, name="b", targets=[unfit])

@@ -133,7 +133,7 @@ def test_patience_ends_after_so_many_evaluations_without_improvement():
         patience.look(Evaluation(loss, 0.5), "no")
         reasons.append(stop_reason(stopping, state, patience))
     assert reasons[:5] == [""] * 5
-    assert reasons[5] == "2 evaluations did not improve the validation loss beyond 1.8000"
+    assert reasons[5] == "the validation loss did not improve on 1.8000 in 2 evaluations"
 
 
 def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():

@@ -35,7 +35,7 @@ def test_a_file_that_is_gone_is_not_replaced_by_the_example_of_its_name_in_silen
     with pytest.raises(SavingError, match="can't resume"):
         place.train(job=job, resume="newest")
     said = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
-    assert f"story.txt is not in {place.folders.datasets}, so the example of that name is used." in said
+    assert f"story.txt is not in {place.folders.datasets}, so the included example with that name is used." in said
 
 
 def test_a_second_start_of_a_running_name_is_told_that_it_runs(place):

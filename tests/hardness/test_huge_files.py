@@ -49,7 +49,7 @@ def folders(tmp_path):
 )
 def test_a_huge_file_is_refused_with_a_sentence(folders, read):
     began = time.monotonic()
-    with pytest.raises(TrainingProError, match=r"larger than 4 MB|not a file of presets"):
+    with pytest.raises(TrainingProError, match=r"larger than 4 MB|not a preset file"):
         read(folders)
     assert time.monotonic() - began < MAX_SECONDS
 

@@ -79,8 +79,8 @@ def test_a_model_with_code_is_refused_without_a_question(tmp_path, monkeypatch, 
         try:
             host.load("own", "auto")
         except ModelError as error:
-            assert "runs no code from a model" in str(error)
+            assert "does not run code from models" in str(error)
     else:
-        with pytest.raises(ModelError, match="runs no code from a model"):
+        with pytest.raises(ModelError, match="does not run code from models"):
             host.load("own", "auto")
     assert not mark.exists()

@@ -89,13 +89,13 @@ def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):
 
 def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
     (tmp_path / MODEL_NAME).mkdir()
-    with pytest.raises(ModelError, match=r"exists but has no model\. Delete or rename"):
+    with pytest.raises(ModelError, match=r"exists but contains no model\. Delete or rename"):
         make_demo_model(tmp_path, said.append)
 
 
 def test_libraries_that_are_missing_are_named_with_the_command(tmp_path, monkeypatch, said):
     monkeypatch.setattr(demo_model, "find_spec", lambda name: None if name == "gguf" else object())
-    with pytest.raises(ModelError, match=r"can't be created without gguf: .* -m pip install gguf"):
+    with pytest.raises(ModelError, match=r"can't be created without gguf\. .* -m pip install gguf"):
         make_demo_model(tmp_path, said.append)
 
 
@@ -118,9 +118,9 @@ class TestMade:
     def test_it_tells_its_steps_and_leaves_only_itself(self, made):
         folder, steps = made
         assert [path.name for path in folder.parent.iterdir()] == [MODEL_NAME]
-        assert [word for word in ("Downloading", "Writing", "is ready") if word in " ".join(steps)] == [
+        assert [word for word in ("Downloading", "Converting", "is ready") if word in " ".join(steps)] == [
             "Downloading",
-            "Writing",
+            "Converting",
             "is ready",
         ]
         assert not list(folder.glob("*.gguf"))

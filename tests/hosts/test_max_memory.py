@@ -54,9 +54,9 @@ def test_limits_are_read_in_gb_or_mb(words, limits):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["20"], "--max-memory 20: this is not a limit. Write 20GB or"),
-        (["-5GB"], "--max-memory -5GB: this is not a limit."),
-        (["gpu=5GB"], "--max-memory gpu=5GB: this is not a limit."),
+        (["20"], "--max-memory 20: this is not a memory limit. Write 20GB or"),
+        (["-5GB"], "--max-memory -5GB: this is not a memory limit."),
+        (["gpu=5GB"], "--max-memory gpu=5GB: this is not a memory limit."),
         (["0GB"], "--max-memory 0GB: a limit must be above 0."),
         (["0=5GB", "0=6GB"], "--max-memory 0=6GB: there are two limits for GPU 0. Keep one."),
         (["cpu=5GB", "cpu=6GB"], "--max-memory cpu=6GB: there are two limits for the CPU. Keep one."),
@@ -83,11 +83,23 @@ def test_only_devices_that_are_named_are_used(devices, words, limits):
 @pytest.mark.parametrize(
     ("memory", "words", "reason"),
     [
-        (NO_GPU, ["20GB"], "--max-memory limits GPUs, but there is no GPU here. Limit the CPU instead: cpu=30GB."),
+        (
+            NO_GPU,
+            ["20GB"],
+            "--max-memory limits GPUs, but this machine has none. Limit the CPU instead, for example cpu=30GB.",
+        ),
         (NO_GPU, ["0=20GB"], "--max-memory: there is no GPU 0. This machine has 0 GPUs."),
         (TWO_GPUS, ["2=20GB"], "--max-memory: there is no GPU 2. This machine has 2 GPUs, counted from 0."),
-        (TWO_GPUS, ["48GB"], "--max-memory: GPU 0 has 24 GB, so 48 GB is no limit. Choose less, or omit it."),
-        (NO_GPU, ["cpu=65GB"], "--max-memory: the CPU has 64 GB, so 65 GB is no limit. Choose less, or omit it."),
+        (
+            TWO_GPUS,
+            ["48GB"],
+            "--max-memory: GPU 0 has 24 GB, so a limit of 48 GB has no effect. Use a lower limit, or omit it.",
+        ),
+        (
+            NO_GPU,
+            ["cpu=65GB"],
+            "--max-memory: the CPU has 64 GB, so a limit of 65 GB has no effect. Use a lower limit, or omit it.",
+        ),
     ],
 )
 def test_a_limit_that_this_machine_cannot_have_is_refused(devices, memory, words, reason):
@@ -98,7 +110,7 @@ def test_a_limit_that_this_machine_cannot_have_is_refused(devices, memory, words
 def test_processes_that_train_together_have_a_gpu_each(devices, monkeypatch):
     devices(TWO_GPUS)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refusal(device_limits, parse_limits(["20GB"])).endswith("Omit it, or start one process.")
+    assert refusal(device_limits, parse_limits(["20GB"])).endswith("Omit --max-memory, or start only one process.")
 
 
 def test_accelerate_places_the_layers_within_the_limits(devices, tiny):
@@ -139,8 +151,8 @@ def test_a_run_within_the_limits_gives_the_same_lora_and_its_log_names_them(plac
 
 def test_a_model_that_does_not_fit_is_refused_with_the_way_out(place):
     said = refusal(limited_host(place, "cpu=0.1MB").loaded_model)
-    assert said.startswith("tiny needs more than --max-memory allows: there is no room for ")
-    assert said.endswith("Raise a limit, name more devices, load the model in 4 bits, or choose a smaller model.")
+    assert said.startswith("tiny needs more memory than --max-memory allows: there is no room for ")
+    assert said.endswith("add a limit for another device, load the model in 4 bits, or choose a smaller model.")
 
 
 def test_a_library_that_finds_no_room_is_explained(place, tmp_path):

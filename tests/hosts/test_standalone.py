@@ -44,7 +44,9 @@ def test_no_models_yet(tmp_path):
     assert host(tmp_path).models() == []
     said = refusal(host(tmp_path, model=""))
     models = tmp_path / "user_data" / "models"
-    assert said == f"No model is chosen. Copy one to {models}, or download one with get, and choose it."
+    assert (
+        said == f"No model is chosen. Copy one to {models}, or download one with the get command, and choose it."
+    )
 
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):

@@ -107,15 +107,15 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
     written(file, {REPOSITORY: "https://huggingface.co/Owner/Model"})
     assert problem() == (
         f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from "
-        "Owner/Model: in the Model tab, under 'Download model or LoRA', enter that name and press "
-        "Download. Then choose it, set Model loader to Transformers, select load-in-4bit and "
-        "use_double_quant if memory is short, and press Load."
+        "Owner/Model. In the Model tab, under 'Download model or LoRA', enter that name and press "
+        "Download. Then choose it and set Model loader to Transformers. If you are short of VRAM, "
+        "select load-in-4bit and use_double_quant. Then press Load."
     )
 
 
 def test_a_gguf_file_that_does_not_say_what_it_was_made_from(shared):
     loaded(shared, "LlamaServer")
-    assert "Download its base model (named on its page)" in problem()
+    assert "download its base model (its model page says which one it is)" in problem()
 
 
 def test_the_portable_build(shared, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_version_without_the_names(shared):
     del shared.generation_lock, shared.lora_names
     assert problem() == (
         "This version of text-generation-webui has no shared.lora_names, shared.generation_lock. "
-        "Update Training PRO, or run it alone:  python3 script.py page"
+        "Update Training PRO, or run it on its own:  python3 script.py page"
     )
 
 
@@ -142,7 +142,10 @@ def test_no_webui_at_all(monkeypatch):
 def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
     webui.shared.args.idle_timeout = 5
     webui.models.unload_model(keep_model_name=True)
-    assert problem() == "tiny was unloaded after inactivity. Start loads it again. Before Check, press Load."
+    assert problem() == (
+        "The webui unloaded tiny because it was idle. Start loads it again. Before you use Check, press Load in "
+        "the Model tab."
+    )
     webui.place.train(webui.host)
     assert (webui.shared.model_name, webui.shared.model is None) == ("tiny", False)
     assert webui.place.weights()

@@ -61,7 +61,9 @@ def test_of_two_files_the_one_that_is_named_is_loaded(place, model):
 def test_a_part_and_a_file_without_its_config_are_refused(place, model, name):
     (model / "lone").mkdir()
     save_file({"a": torch.ones(1)}, model / name)
-    with pytest.raises(ModelError, match=r"can't be loaded alone\. Weights in one file are called model\."):
+    with pytest.raises(
+        ModelError, match=r"can't be loaded on its own\. A single weights file must be called model\."
+    ):
         host(place, model / name).card()
 
 
@@ -109,7 +111,9 @@ def test_one_that_is_missing_broken_or_too_large_is_refused(place, model, other_
             host(place, model, tokenizer=name).card()
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
-    with pytest.raises(ModelError, match=r"The tokenizer 'words' has \d+ tokens, and mine knows 100\. Use"):
+    with pytest.raises(
+        ModelError, match=r"The tokenizer 'words' has \d+ tokens, but mine has a vocabulary of only 100\. Use"
+    ):
         host(place, model, tokenizer="words").card()
 
 
@@ -124,7 +128,7 @@ def test_one_that_is_missing_broken_or_too_large_is_refused(place, model, other_
         ),
         (
             "compute_type",
-            "Choose how the model is loaded on the page, in the webui's Model tab",
+            "Choose how to load the model: on the page, in the webui's Model tab",
         ),
     ],
 )

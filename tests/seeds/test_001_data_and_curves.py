@@ -70,7 +70,7 @@ def test_a_column_of_a_csv_file_is_specified_by_its_name(place):
 
 def test_a_file_of_sql_statements_is_refused_with_what_to_do(place):
     (problem,) = checked(place, "dump.sql", "select * from foo; select * from bar;").problems
-    assert "dump.sql" in problem and "import it into a database and save that as .sqlite" in problem
+    assert "dump.sql" in problem and "import it into a database and save the database as .sqlite" in problem
 
 
 def test_unsupervised_training_has_each_sequence_in_a_text_key(place):

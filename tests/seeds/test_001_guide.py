@@ -89,7 +89,7 @@ def test_you_can_set_the_rank_to_the_models_hidden_size(place):
     host, engine = place.host(), PeftEngine()
     assert engine.check(place.settings(rank=hidden), host).problems == ()
     (problem,) = engine.check(place.settings(rank=hidden + 1), host).problems
-    assert f"hidden size, {hidden}" in problem
+    assert f"hidden size ({hidden})" in problem
     assert settings(rank=8192).lora.rank == 8192
 
 

@@ -61,7 +61,7 @@ def test_bias_none_all_or_lora_only(place, bias, expected):
 
 def test_bias_is_not_applicable_to_llama_models(place):
     advice = PeftEngine().check(place.settings(bias="all"), place.host()).advice
-    assert "Bias all: this model has no biases, so this trains nothing. Set it to none." in advice
+    assert "Bias all: this model has no biases, so this trains nothing. Set Bias to none." in advice
 
 
 def test_modules_to_save_are_trainable_and_saved(place):
@@ -86,7 +86,10 @@ def test_common_layer_patterns_are_found_without_layers_pattern(place, model):
 @pytest.mark.parametrize(
     ("key", "answer"),
     [
-        ("layers_pattern", "Layers to transform finds the numbered layers of any model by itself."),
+        (
+            "layers_pattern",
+            "This is not needed, because Layers to transform finds the numbered layers of any model.",
+        ),
         ("lora_target_modules", "It is called 'targets' here."),
         ("lora_rank", "It is called 'rank' here."),
         ("lora_alpha", "It is called 'alpha' here."),

@@ -117,8 +117,8 @@ def test_loss_threshold_for_transition(chats):
     bound = read_graph(chats, "b")[6]["smoothed_loss"]
     events = run_events(chats, switch_after="loss", switch_loss_low=0.1, switch_loss_high=bound)
     first = next(event.step for event in events if isinstance(event, Step) and event.smoothed <= bound)
-    (note,) = [event.text for event in events if isinstance(event, Note) and "the order switches" in event.text]
-    assert note.startswith(f"After step {first} the order switches: sequential")
+    (note,) = [event.text for event in events if isinstance(event, Note) and "Batch order after" in event.text]
+    assert note.startswith(f"Batch order after step {first}: sequential")
     found = phases(chats)
     assert found[first - 1] == "by length"
     assert found[first + 1] == "sequential"  # one batch was fetched before

@@ -79,9 +79,9 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     [
         ("", "is not a settings file"),
         ("{", "is not a settings file"),
-        ("[1]", "holds a JSON list"),
-        ("5", "holds a JSON int"),
-        ('{"settings_version": 2}', "was saved by a newer Training PRO (settings version 2)"),
+        ("[1]", "contains a JSON list"),
+        ("5", "contains a JSON int"),
+        ('{"settings_version": 2}', "a newer version of Training PRO saved these settings (settings version 2)"),
     ],
 )
 def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):

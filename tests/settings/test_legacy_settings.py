@@ -142,7 +142,7 @@ def test_a_whole_file_of_the_original():
         "stop_at_epoch": 3,
         "report_to": "none",
     }
-    assert result.notes == ("Unknown keys, ignored: my_own_key.",)
+    assert result.notes == ("These keys are unknown and were ignored: my_own_key.",)
 
 
 def test_a_whole_file_of_the_webuis_tab():
@@ -175,8 +175,8 @@ def test_a_whole_file_of_the_webuis_tab():
         "report_to": "none",
     }
     assert result.notes == (
-        "An overlap of 256 tokens became overlap blocks, which begin and end with sentences.",
-        "Optimizer: 'adamw_hf' no longer exists; adamw_torch does the same.",
+        "The overlap of 256 tokens was replaced by overlap blocks, which consist of whole sentences.",
+        "Optimizer: 'adamw_hf' no longer exists and was replaced by adamw_torch, which does the same.",
     )
 
 
@@ -494,4 +494,4 @@ def test_what_cannot_be_converted_is_left_for_the_checks_to_refuse():
 
 def test_unknown_keys_are_named_once():
     notes = convert_settings({"micro_batch_size": 1, "raw_text_file": "t", "zeta": 1, "beta": 2}).notes
-    assert notes == ("Unknown keys, ignored: beta, zeta.",)
+    assert notes == ("These keys are unknown and were ignored: beta, zeta.",)

@@ -55,10 +55,10 @@ def test_no_values_at_all_ask_for_a_name_and_data():
             "Name: 'v1.5' contains a dot, and a LoRA with a dot in its name can't be attached. Use - "
             "or _ instead.",
         ),
-        ("../x", "Name: '../x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder."),
+        ("../x", "Name: '../x' is a path. Enter only a name. The LoRA is always saved in the LoRA folder."),
         (
             "C:\\x",
-            "Name: 'C:\\\\x' is a path. Enter a plain name; the LoRA is saved under it in the LoRA folder.",
+            "Name: 'C:\\\\x' is a path. Enter only a name. The LoRA is always saved in the LoRA folder.",
         ),
         ("a" * 300, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
         (None, "Name: None is not text."),
@@ -71,7 +71,7 @@ def test_a_bad_name(name, sentence):
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4, with a point."),
+        ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4 with a decimal point."),
         ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. Allowed: 1e-09 to 1."),
         ("learning_rate", 2, "Learning Rate: 2 is out of range. Allowed: 1e-09 to 1."),
         ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. Allowed: auto or 16 to 131072."),

@@ -39,8 +39,8 @@ def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not a file of presets"),
-        ({"mine": 3}, "'mine': its values are missing"),
+        ("{", "is not a preset file"),
+        ({"mine": 3}, "'mine': the values are missing"),
         ({"mine": {"values": {"lerning_rate": 1}}}, "'mine': there is no setting 'lerning_rate'."),
         ({"mine": {"values": {"learning_rate": "fast"}}}, "'mine': Learning Rate: 'fast' is not a number."),
     ],
@@ -57,7 +57,7 @@ def test_a_broken_table_does_not_affect_other_presets(tmp_path):
     (tmp_path / "optimizers.json").write_text("{")
     assert presets.find_preset("style", tmp_path).name == "style"
     assert presets.find_preset("lora-4bit-m", tmp_path).name == "lora-4bit-m"
-    with pytest.raises(SettingsError, match="is not a file of presets"):
+    with pytest.raises(SettingsError, match="is not a preset file"):
         presets.find_preset("adafactor-m", tmp_path)
 
 

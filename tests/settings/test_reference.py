@@ -41,7 +41,7 @@ def test_rows_hold_as_many_cells_as_the_head(monkeypatch):
     )
     monkeypatch.setattr(reference, "SETTINGS", {"k": setting})
     (row,) = rows(reference.render_markdown())
-    assert row == "| `k` | A \\| B | `a\\|b` | a text | One two. Can be changed during a run. |"
+    assert row == "| `k` | A \\| B | `a\\|b` | text | One two. You can change this during a run. |"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_data_must_be_chosen():
 def test_dementor_overlaps_by_itself():
     assert notes(settings(chunking="dementor")) == []
     assert notes(settings(chunking="dementor", overlap=True)) == [
-        "Overlap blocks: DEMENTOR windows overlap already, so this is ignored."
+        "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored."
     ]
     assert advice_on(chunking="dementor", overlap=True) == []
 
@@ -70,16 +70,19 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
     ("values", "said"),
     [
         ({"learning_rate": 5e-3}, ""),
-        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above the usual range here (0.0002)"),
+        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above the usual value (0.0002)"),
         ({"learning_rate": 5e-3, "rank": 8, "alpha": 32}, "Learning Rate 0.005 is far above"),
         (
             {"learning_rate": 5e-3, "method": "full"},
-            "Learning Rate 0.005 is far above the usual range here (1e-05)",
+            "Learning Rate 0.005 is far above the usual value (1e-05)",
         ),
         ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
-        ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16: half of the LoRA trains at 0.032, far above"),
+        (
+            {"learning_rate": 2e-3, "lora_plus": 16},
+            "LoRA+ 16: half of the LoRA trains at a rate of 0.032, far above",
+        ),
         ({"stop_at_loss": 1.5}, ""),
-        ({"stop_at_loss": 5}, "Stop at Loss 5: most models start below that"),
+        ({"stop_at_loss": 5}, "Stop at loss 5: most models start below this loss"),
     ],
 )
 def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):
@@ -103,7 +106,7 @@ def test_the_advice_against_a_high_strength_helps():
     + [(name, False) for name in ("adamw_8bit", "adamw_torch_4bit", "adafactor", "sgd", "lion_8bit")],
 )
 def test_train_head_advises_another_optimizer_only_where_it_keeps_two_numbers(optimizer, said):
-    assert any("two more values" in one for one in advice_on(train_head=True, optimizer=optimizer)) is said
+    assert any("two additional values" in one for one in advice_on(train_head=True, optimizer=optimizer)) is said
 
 
 def test_an_end_token_after_every_block_gives_advice():

@@ -61,13 +61,13 @@ class Budget:
         spent = {
             "seconds": f"takes more than {self.seconds:,.0f} seconds of CPU time to read",
             "memory": f"takes more than {self.memory // MB:,} MB of memory to read",
-            "characters": f"swells to more than {self.characters // MB:,} MB when it is read",
+            "characters": f"expands to more than {self.characters // MB:,} MB when it is read",
             "rows": f"has more than {self.rows:,} rows",
         }[limit]
         return DataError(
-            f"{self.name} {spent}, too much for a file of {_size_words(self.size)}. It is damaged, or made to "
-            "overload programs. Save its text or rows in another format (.txt, .jsonl), or remove it from the "
-            "dataset."
+            f"{self.name} {spent}, which is too {'many' if limit == 'rows' else 'much'} for a file of "
+            f"{_size_words(self.size)}. It may be damaged, or built to overload programs. Save its text or rows "
+            "in another format (.txt, .jsonl), or remove it from the dataset."
         )
 
     def check_rows(self, count: int) -> None:
@@ -131,12 +131,12 @@ def shorten(text: str, length: int) -> str:
 def unforeseen(name: str, error: Exception) -> DataError:
     """The sentence for an error that no reader expects."""
     if isinstance(error, MemoryError):
-        return DataError(f"{name} needs more memory than there is. Split it into smaller files.")
+        return DataError(f"{name} needs more memory than is available. Split it into smaller files.")
     if isinstance(error, RecursionError):
         return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
     reason = " ".join(str(error).split())[:120].rstrip(".")
     kind = type(error).__name__
     return DataError(
-        f"{name} can't be read ({f'{kind}: {reason}' if reason else kind}). It may be damaged: save it again, or "
+        f"{name} can't be read ({f'{kind}: {reason}' if reason else kind}). It may be damaged. Save it again, or "
         "save its text or rows in another format (.txt, .jsonl). The console has the details."
     )

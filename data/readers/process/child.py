@@ -63,7 +63,7 @@ def serve() -> None:
 
 
 def _receive(stream: BinaryIO, requests: SimpleQueue[Sequence[Any]]) -> None:
-    """Pass requests on; end at once with the program that sends them, whatever is being read."""
+    """Pass requests on; end as soon as the program that sends them ends, whatever is being read."""
     while (frame := read_frame(stream)) is not None:
         requests.put(unpack(frame))
     os._exit(0)

@@ -139,7 +139,7 @@ class _Running:
         self._replies[number] = (kind, data, total_seconds, stream_seconds)
 
     def end(self) -> None:
-        """End the process at once, whatever it does."""
+        """End the process immediately, whatever it is doing."""
         self._ended.set()
         self._process.kill()
         self._process.wait()
@@ -179,15 +179,17 @@ class _Running:
             return budget.exceeded("seconds")
         last_line = printed.rpartition("\n")[2][:200]
         reason = f"code {code}: {last_line}" if last_line else f"code {code}"
-        logging.getLogger("training_pro").warning("Reading %s ended with code %s: %s", budget.name, code, printed)
+        logging.getLogger("training_pro").warning(
+            "The process that read %s ended with code %s: %s", budget.name, code, printed
+        )
         return DataError(
-            f"{budget.name}: the process that reads it ended ({reason}). "
-            "The file may be damaged: save it again, or save its text or rows in another format (.txt, .jsonl)."
+            f"{budget.name} can't be read: the process that reads it ended unexpectedly ({reason}). The file may "
+            "be damaged. Save it again, or save its text or rows in another format (.txt, .jsonl)."
         )
 
 
 def stopped_error(budget: Budget) -> StoppedError:
-    return StoppedError(f"Stopped while {budget.name} was read.")
+    return StoppedError(f"Stopped while reading {budget.name}.")
 
 
 def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
@@ -204,8 +206,8 @@ def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
-            f"{name} can't be read: the process for it does not start ({sys.executable}: {reason}). Allow this "
-            "program to start, or save the text or rows of the file in another format (.txt, .jsonl)."
+            f"{name} can't be read: the process that reads it does not start ({sys.executable}: {reason}). Allow "
+            "this program to start, or save the text or rows of the file in another format (.txt, .jsonl)."
         ) from error
 
 

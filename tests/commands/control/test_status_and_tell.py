@@ -66,12 +66,12 @@ def test_a_run_that_does_not_answer_is_told_about(call, folders, monkeypatch):
     monkeypatch.setattr(tell, "WAIT_SECONDS", 0.3)
     with hold_run_lock("night", folders):
         code, out, err = call("tell", "night", "stop")
-    assert (code, out) == (0, "") and err.startswith("night has not taken the request yet.")
+    assert (code, out) == (0, "") and err.startswith("night has not received the request yet.")
 
 
 def test_a_run_that_is_not_in_progress_can_not_be_told_anything(call):
     code, _, err = call("tell", "story", "stop")
-    assert code == 1 and err == "'story' is not being trained now, so it can't be told anything."
+    assert code == 1 and err == "'story' is not being trained now, so it can't receive requests."
 
 
 def test_an_unknown_request_is_a_wrong_command_line(call):

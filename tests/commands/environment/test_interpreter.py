@@ -106,7 +106,7 @@ def test_the_wish_of_the_user_is_taken_without_asking(monkeypatch, spec, expecte
 
 @pytest.mark.parametrize("spec", ["gpu", "torchvision-is-nice", "cuda", " "])
 def test_a_wish_that_is_no_torch_is_refused(spec):
-    with pytest.raises(TrainingProError, match=r"--torch .*give a version"):
+    with pytest.raises(TrainingProError, match=r"--torch .* is not valid\. Use a version"):
         torch_build.torch_arguments(Path("python"), PIN, spec)
 
 
@@ -149,8 +149,8 @@ def executable(path, text):
     [
         (DownloadSize(389_000_000, 0, 63), "63 packages, 389 MB"),
         (DownloadSize(2_340_000_000, 0, 80), "80 packages, 2.3 GB"),
-        (DownloadSize(389_000_000, 2, 63), "63 packages, 389 MB and 2 of unknown size"),
-        (DownloadSize(0, 63, 63), "63 packages; their size is not known"),
+        (DownloadSize(389_000_000, 2, 63), "63 packages, 389 MB plus 2 of unknown size"),
+        (DownloadSize(0, 63, 63), "63 packages of unknown size"),
     ],
 )
 def test_a_size_is_never_invented(size, said):
@@ -569,7 +569,7 @@ def test_on_windows_the_command_goes_on_as_a_child(bare, monkeypatch):
 
 def test_an_older_python_gets_a_sentence_before_anything_else(bare, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    with pytest.raises(TrainingProError, match=r"needs Python 3\.11 or newer; this is"):
+    with pytest.raises(TrainingProError, match=r"needs Python 3\.11 or newer\. This is"):
         interpreter.ensure_environment({"train"})
     assert not (bare / ".venv").exists()
 

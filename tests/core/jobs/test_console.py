@@ -72,9 +72,9 @@ LINES = [
         "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct, a.txt 2.0000, "
         "b.txt 3.0000, context gain 0.2500",
     ),
-    (Stage(text="Cutting story.txt", share=0.5), "Cutting story.txt 50% ..."),
+    (Stage(text="Slicing story.txt", share=0.5), "Slicing story.txt 50% ..."),
     (Stage(text="Starting"), "Starting ..."),
-    (PLANNED, "Training 'a' on tiny: 8 steps, 4 an epoch."),
+    (PLANNED, "Training 'a' on tiny: 8 steps, 4 per epoch."),
     (Note(text="n"), "n"),
     (Advice(text="a"), "a"),
     (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
@@ -109,7 +109,7 @@ def test_what_a_library_repeats_is_told_once_in_a_job():
 def test_a_step_in_words_with_rate_and_time_left():
     assert EventFormatter().line(progress(10)) == (
         "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  256 tokens/s "
-        f" 3 min 00 s left, ends about {time.strftime('%H:%M', time.localtime(180))}"
+        f" 3 min 00 s left, ends at about {time.strftime('%H:%M', time.localtime(180))}"
     )
     assert EventFormatter().line(progress(99)).endswith("  2 s left")
 

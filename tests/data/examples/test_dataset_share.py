@@ -76,11 +76,11 @@ def test_a_mixture(tmp_path):
     data = prepare_rows(tmp_path, CHATML, files, data=["rows.jsonl:50", "story.txt:200"])
     rows, story = data.report.sources
     assert (rows.examples, rows.rows.rows) == (20, 40)
-    assert rows.notes[-1] == "50% of it is used: 20 examples."
+    assert rows.notes[-1] == "50% of this dataset is used: 20 examples."
     assert story.examples == 2 * (story.text.blocks + story.text.overlaps)
     assert data.report.examples == len(data.examples) == rows.examples + story.examples
     assert data.report.trained_tokens == rows.trained_tokens + story.trained_tokens
-    assert data.report.text().count("Mixture, in trained tokens: rows.jsonl ") == 1
+    assert data.report.text().count("Share of the trained tokens: rows.jsonl ") == 1
     assert data.examples.source_numbers() == [0] * rows.examples + [1] * story.examples
 
 
@@ -94,5 +94,7 @@ def test_the_same_seed_takes_the_same(tmp_path):
 
 
 def test_a_comma_in_a_share_is_refused_with_the_correction():
-    with pytest.raises(ValueError, match=r"'notes\.md:12,5' asks for 12,5 percent\. Write 12\.5, with a point\."):
+    with pytest.raises(
+        ValueError, match=r"'notes\.md:12,5' asks for 12,5 percent\. Write 12\.5 with a decimal point\."
+    ):
         parse_share("notes.md:12,5")

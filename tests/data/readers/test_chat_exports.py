@@ -130,13 +130,13 @@ def test_other_rows_are_left_as_they_are(tmp_path):
         (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
         (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
         (chatgpt(a=node("e", "user", "A")), "'e' is its own parent: the chain of parents is circular."),
-        (chatgpt(d="A knot"), "'d' in 'mapping' is a text. It must be an object with a message."),
+        (chatgpt(d="A knot"), "'d' in 'mapping' is a string. It must be an object with a message."),
         (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
         (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
-        (chatgpt(d=node("a", "assistant", content="A")), "The content of 'd' is a text."),
-        (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "in 'd', \"parts\" is a text."),
+        (chatgpt(d=node("a", "assistant", content="A")), "the content of 'd' is a string."),
+        (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "'parts' in 'd' is a string."),
         ({k: v for k, v in chatgpt().items() if k != "current_node"}, "'current_node' is missing, and 2 messages"),
-        ({"title": "Knots"}, "'mapping' is missing, so it is not a conversation like the others."),
+        ({"title": "Knots"}, "'mapping' is missing, so this is not a conversation like the others."),
     ],
 )  # fmt: skip
 def test_broken_conversations_are_named(tmp_path, broken, problem):
@@ -147,9 +147,9 @@ def test_broken_conversations_are_named(tmp_path, broken, problem):
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ("hello", "message 2 is a text. It must be an object with a sender and a text."),
-        ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. It must be human or assistant."),
-        ({"sender": "human"}, "message 2 has null for its text."),
+        ("hello", "message 2 is a string. It must be an object with a sender and text."),
+        ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. Use human or assistant."),
+        ({"sender": "human"}, "message 2 has no text: its 'text' is null."),
     ],
 )
 def test_broken_messages_of_claude_are_named(tmp_path, message, problem):
@@ -171,11 +171,11 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
         {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
     )
     [source] = data.report.sources
-    assert source.what == "rows (a data export from ChatGPT): chats, because the rows have 'messages'"
+    assert source.what == "rows (a data export from ChatGPT): chats, because the rows have the column 'messages'"
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
     note = (
-        "Dropped from conversations: citation marks 1, parts that are not text 3, system messages 6, "
-        "thoughts 1, tool messages 2."
+        "Dropped from conversations: citation marks (1), parts that are not text (3), system messages (6), "
+        "thoughts (1), tool messages (2)."
     )
     assert note in source.notes
     assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"

@@ -31,8 +31,8 @@ def test_separators_are_detected(tmp_path, separator, ending):
     table, rows = read_csv(tmp_path, content)
     assert [dict(row.columns) for row in rows] == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
     assert (
-        table.what
-        == f'{csv_rows.SEPARATOR_WORDS[separator]} between columns, texts in ", column names in the first line'
+        table.what == f'columns separated by {csv_rows.SEPARATOR_WORDS[separator]}, " as the quote character, '
+        "column names in the first line"
     )
 
 
@@ -58,7 +58,7 @@ def test_tables_as_excel_writes_them(tmp_path):
 def test_single_quotes_and_a_table_of_one_column(tmp_path):
     table, rows = read_csv(tmp_path, "'text','n'\n'It''s, well','1'\n'b','2'\n")
     assert dict(rows[0].columns) == {"text": "It's, well", "n": "1"}
-    assert "texts in '" in table.what
+    assert "' as the quote character" in table.what
     _, rows = read_csv(tmp_path, "text\nOne line\nAnother line\n")
     assert [row.columns for row in rows] == [{"text": "One line"}, {"text": "Another line"}]
 
@@ -66,18 +66,18 @@ def test_single_quotes_and_a_table_of_one_column(tmp_path):
 def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
     table, rows = read_csv(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
     assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
-    assert table.what == "a tab between columns, texts without quotes, column names in the first line"
+    assert table.what == "columns separated by a tab, no quote character, column names in the first line"
     _, rows = read_csv(tmp_path, ",question,answer\n0,a b,c d\n")
     assert rows[0].columns == {"1": "0", "question": "a b", "answer": "c d"}
     table, rows = read_csv(tmp_path, 'text\nFirst, with a comma\n"Second, quoted"\n')
     assert [row.columns["text"] for row in rows] == ["First, with a comma", "Second, quoted"]
-    assert table.what == 'one column, texts in ", column names in the first line'
+    assert table.what == 'one column, " as the quote character, column names in the first line'
 
 
 def test_without_names_columns_have_numbers(tmp_path):
     table, rows = read_csv(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
-    assert "no column names in the first line, so columns are numbered" in table.what
+    assert "no column names in the first line, so the columns are numbered" in table.what
 
 
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
@@ -91,11 +91,12 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
     )
     assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
     assert data.report.sources[0].what == (
-        'rows (a semicolon between columns, texts in ", column names in the first line): questions and answers, '
-        "because the rows have 'instruction' and 'output'"
+        'rows (columns separated by a semicolon, " as the quote character, column names in the first line): '
+        "questions and answers, "
+        "because the rows have the columns 'instruction' and 'output'"
     )
     with pytest.raises(
-        DataError, match=r"a\.csv has no column Antwort \(Column names\). It has: Die Antwort, Frage, Jahr"
+        DataError, match=r"a\.csv has no column Antwort, which you entered .+ columns: Die Antwort, Frage, Jahr"
     ):
         prepare_rows(tmp_path / "c", family("ChatML"), content, columns="instruction=Frage output=Antwort")
 
@@ -112,7 +113,7 @@ def test_chats_in_a_table(tmp_path):
     data = prepare_rows(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
     first, second = (example.text for example in data.examples)
     assert first == second == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
-    assert "lists of messages as text in 'messages'" in data.report.sources[0].what
+    assert "lists of messages as text in the column 'messages'" in data.report.sources[0].what
 
 
 def test_a_template_for_a_table(tmp_path):
@@ -152,7 +153,7 @@ def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path
     assert read_database(path, "WITH t AS (SELECT 'q' AS text) SELECT upper(text) AS text FROM t") == [
         {"text": "Q"}
     ]
-    with pytest.raises(DataError, match=r"has no table 'x'\. It has: people, the talks"):
+    with pytest.raises(DataError, match=r"has no table 'x'\. Its tables: people, the talks"):
         read_database(path, "table=x")
 
 
@@ -162,7 +163,7 @@ def test_several_tables_are_named(tmp_path):
     )
     with pytest.raises(
         DataError,
-        match=(r"has several tables: a \(text\); b \(text\). Enter one under Column names: table=a"),
+        match=(r"has several tables: a \(text\); b \(text\). Choose one under Column names, for example table=a"),
     ):
         read_database(path)
 

@@ -130,7 +130,7 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     assert read_text(path) == f"First\n\na{CUT}second"
     (document,) = load.read_texts(path, "")
     assert document.notes == (
-        "a.epub was read as an e-book. Hard cut is empty, so no hard cuts separate its chapters.",
+        "a.epub was read as an e-book. Its chapters are not separated, because Hard cut is empty.",
     )
 
 
@@ -225,7 +225,7 @@ def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, 
     write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
     with pytest.raises(DataError) as error:
         next(documents.extract_text(str(path), path.name, CUT))  # as the reader process calls it
-    assert f"the package {package} (pip install {package})" in str(error.value)
+    assert f"the {package} package (pip install {package})" in str(error.value)
 
 
 def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_placeholders(tmp_path):

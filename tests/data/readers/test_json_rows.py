@@ -79,7 +79,7 @@ def test_utf_16(tmp_path):
     [
         (
             '[{"a": "b"}, {"a"',
-            "a.json, line 1: ends too early. The file must be one complete JSON array of rows.",
+            "a.json, line 1: the file ends too early. The file must be one complete JSON array of rows.",
         ),
         (
             '[{"a": "b"},\n {"a": \'b\'}]',
@@ -92,9 +92,9 @@ def test_utf_16(tmp_path):
         ('[{"a": "b"},]', "a.json, line 1: at column"),
         (
             '[{"a": "b\nc"}]',
-            "a string contains a line break or control character that is not escaped; write a line break as \\n",
+            "a string contains a line break or control character that is not escaped. Write a line break as \\n",
         ),
-        ('[{"a": "C:\\dir"}]', "a single backslash; write it twice"),
+        ('[{"a": "C:\\dir"}]', "there is a single backslash. Write it twice"),
         ("", "a.json is empty. Add rows to it, or remove it from the dataset."),
         (" \n ", "a.json is empty."),
         ("[]", "a.json has no rows. Add rows to it, or remove it from the dataset."),
@@ -103,11 +103,11 @@ def test_utf_16(tmp_path):
         ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
         (
             "[" * 100_000,
-            "a.json is nested too deeply for rows. Each row must be an object whose keys are column names.",
+            "a.json is nested too deeply. Each row must be an object whose keys are column names.",
         ),
         (b"\x00" * 5000, "a.json is not text"),
         (b"%PDF-1.7", "a.json is a PDF document"),
-        (b"\x89PNG\r\n", "a.json is a picture"),
+        (b"\x89PNG\r\n", "a.json is an image"),
         ('[{"a": "b"}] [{"a": "c"}]', "there is extra text after the end"),
         ("hello", "a.json, line 1: at column 1 ('hello'): expecting value."),
     ],
@@ -125,14 +125,17 @@ def test_files_that_cannot_be_read(tmp_path, content, message):
         ('{"a": "b"', "ends too early. Each row must be a complete JSON object on one line."),
         (
             "{",
-            "starts an object that does not end there. Put each row on one line, or save all rows "
+            "starts an object that does not end on the same line. Put each row on one line, or save all rows "
             "as an array in a .json file.",
         ),
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put names and texts in straight double quotes (\")."),
         ("{“a”: “b”}", "put names and texts in straight double quotes"),
-        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is extra text after the end.'),
+        (
+            '{"a": "b"} {"a": "c"}',
+            'at column 12 (\'{"a": "c"}\'): there is extra text after the end of the JSON value.',
+        ),
         ('{"a": "b\x00c"}', "a string contains a line break or control character"),
-        ('{"a": "\\x"}', "a single backslash; write it twice"),
+        ('{"a": "\\x"}', "there is a single backslash. Write it twice"),
         ("5", "is a number (5). Each row must be an object whose keys are column names."),
         ("null", "is null. Each row must be an object whose keys are column names."),
         ("[1, 2]", "is a list. Each row must be an object whose keys are column names."),

@@ -82,7 +82,7 @@ def test_stop_ends_the_reading_of_a_view_without_an_end(tmp_path):
     path, stopped = database(tmp_path / "a.db", f"create view a as {ENDLESS}"), threading.Event()
     threading.Timer(0.7, stopped.set).start()
     started = time.process_time()
-    with reader_process(stopped.is_set), pytest.raises(StoppedError, match=r"Stopped while a\.db was read"):
+    with reader_process(stopped.is_set), pytest.raises(StoppedError, match=r"Stopped while reading a\.db"):
         rows_of(path)
     assert time.process_time() - started < 2
 
@@ -125,7 +125,7 @@ list(row_files.read_table(Path({str(path)!r}), "a.db", Columns()).rows())
 def test_a_python_that_does_not_start_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     path = database(tmp_path / "a.db", "create table a (text text); insert into a values ('b c')")
-    with pytest.raises(DataError, match=r"a\.db can't be read: the process for it does not start"):
+    with pytest.raises(DataError, match=r"a\.db can't be read: the process that reads it does not start"):
         rows_of(path)
 
 
@@ -133,7 +133,7 @@ def test_a_few_kilobytes_do_not_swell_to_gigabytes(tmp_path):
     path = tmp_path / "a.odt"
     path.write_bytes(open_document('<text:p>a<text:s text:c="1000"/></text:p>' * 100_000))
     assert path.stat().st_size < 50_000
-    with pytest.raises(DataError, match=r"a\.odt (swells|takes)"):
+    with pytest.raises(DataError, match=r"a\.odt (expands|takes)"):
         load.read_texts(path)
 
 
@@ -144,7 +144,7 @@ def test_a_small_parquet_does_not_swell_to_gigabytes(tmp_path, value):
     with parquet.ParquetWriter(tmp_path / "a.parquet", arrow.schema([("text", column.type)])) as writer:
         for _ in range(5 if value else 400):
             writer.write_table(arrow.table({"text": column}))
-    with pytest.raises(DataError, match=r"a\.parquet (swells|takes|has more)"):
+    with pytest.raises(DataError, match=r"a\.parquet (expands|takes|has more)"):
         rows_of(tmp_path / "a.parquet")
 
 

@@ -92,7 +92,7 @@ def test_a_folder_in_natural_order_and_only_its_texts(tmp_path: Path):
     [
         (b"%PDF-1.7 ...", "a PDF document"),
         (b"PK\x03\x04rest", "a ZIP archive"),
-        (b"\x89PNG\r\n", "a picture"),
+        (b"\x89PNG\r\n", "an image"),
         (bytes(range(256)) * 40, "control characters"),
         (b"\x10\x00\x07\x00\x1f\x02" * 100, "control characters"),
     ],
@@ -111,7 +111,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, data: bytes):
 
 
 def test_a_folder_without_texts_is_refused(tmp_path: Path):
-    assert "the folder has no text files (.txt, .md, .html" in refusal(tmp_path)
+    assert "this folder has no text files (.txt, .md, .html" in refusal(tmp_path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):

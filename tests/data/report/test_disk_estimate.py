@@ -43,7 +43,7 @@ def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):
     assert (disk.checkpoints, disk.free > 0) == (6, True)
     # Three full checkpoints, the one being written, two backups, three slim ones and the LoRA.
     assert disk.most == pytest.approx(6 * disk.checkpoint + 4 * disk.made, rel=0.001)
-    assert disk.words().startswith("LoRA 336 MB, 6 checkpoints of 1.01 GB; 6.38 GB are written ")
+    assert disk.words().startswith("LoRA 336 MB, 6 checkpoints of 1.01 GB; the run writes 6.38 GB ")
 
 
 def test_the_estimate_is_what_is_written(place):
@@ -67,7 +67,7 @@ def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, b
     assert disk.words().startswith("model ")
     assert texts(replace(disk, free=round(disk.made * 1.1)).findings(), "problem") == ()
     (problem,) = texts(replace(disk, free=disk.made).findings(), "problem")
-    assert problem.startswith("Disk: the model takes ") and "train a LoRA" in problem
+    assert problem.startswith("Disk: the model needs ") and "train a LoRA" in problem
 
 
 @pytest.mark.parametrize("more", [{"method": "full", "learning_rate": 1e-3}, {"train_head": True}])
@@ -96,7 +96,7 @@ def test_check_refuses_a_full_disk_and_advises_where_space_is_short(place, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
     report = PeftEngine().check(place.settings(), place.host())
     assert report.verdict == "not ready"
-    assert report.problems[-1].startswith("Disk: the LoRA takes 2.")
+    assert report.problems[-1].startswith("Disk: the LoRA needs 2.")
     tight = report.disk.made + 2_100_000
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=tight))
     report = PeftEngine().check(place.settings(save_every=1), place.host())

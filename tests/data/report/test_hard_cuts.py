@@ -39,7 +39,7 @@ def suggested(tmp_path, text, **settings):
 def test_the_empty_line_between_conversations_is_suggested(tmp_path, talk):
     ((value, why),) = suggested(tmp_path / "a", f"{talk}\n\n" * 20)
     assert value == r"\n\n"
-    assert why == "a.txt: an empty line divides 20 conversations, and no block should cross one."
+    assert why == "a.txt: empty lines separate 20 conversations, and no block should cross them."
     assert suggested(tmp_path / "b", f"{talk}\n\n" * 20, hard_cut=value) == []
 
 
@@ -68,8 +68,8 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": verses(5, 30)}, cutoff=64).report
     (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
     assert sentence.endswith(
-        "the model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut is a fixed text and "
-        "can't stand for a chapter number that changes. Add the hard cut to your text before the first verse of "
+        "The model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut is a fixed text, so "
+        "it can't match a chapter number that changes. Add the hard cut to your text before the first verse of "
         "each chapter: 2:1, 3:1, 4:1 and so on."
     )
 

@@ -51,12 +51,12 @@ def sentences(level, plan, examples=None, validation=None, context=64, **values)
 @pytest.mark.parametrize(
     ("points", "epochs", "crossed"),
     [
-        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 and after 0.5:1, which is at step 10 of 20"]),
+        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 but comes after 0.5:1, which is at step 10 of 20"]),
         ("0.5:1 1e:0", 2, []),  # both at step 5: a fall at once
         ("0.5:1 1e:0", 1, []),
-        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 and after 2e:1, which is at step 10 of 30"]),
+        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 but comes after 2e:1, which is at step 10 of 30"]),
         ("0:0 2e:1 0.9:0.5 1:0", 6, []),
-        ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 and", "0.1:0 is at step 2 and"]),
+        ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 but", "0.1:0 is at step 2 but"]),
         ("cosine", 4, []),
     ],
 )
@@ -70,7 +70,10 @@ def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed)
 
 def test_points_out_of_order_still_have_defined_rates():
     phases = get_schedule("0.5:1 3e:0").phases(ScheduleSteps(40, 5))
-    assert describe_phases(phases) == "hold at 0 to step 15, rise linearly to 1 to step 20, hold at 1 to step 40"
+    assert (
+        describe_phases(phases)
+        == "constant at 0 until step 15, linear rise to 1 until step 20, constant at 1 until step 40"
+    )
     rates = lr_multipliers(phases, 40)
     assert rates[:15] == [0] * 15
     assert rates[19:] == [1] * 21
@@ -93,13 +96,17 @@ SOONER = "Switch after steps instead, for example at "
 @pytest.mark.parametrize(
     ("epochs", "values", "expected"),
     [
-        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or train more epochs.")),
+        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or train for more epochs.")),
         (2, ORDER, None),
         (3, {**ORDER, "switch_at": 9}, ("Switch at 9: the run has 3 epochs, so", "Use 2 or less.")),
         (1.2, ORDER, None),
         (3, {**ORDER, **STEPS, "switch_at": 15}, ("at 15: the run has 15 steps, so", "Use 14 or less.")),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
-        (0.2, {**ORDER, **STEPS}, ("the run has 1 step, so", "Use the order by_length, or train more epochs.")),
+        (
+            0.2,
+            {**ORDER, **STEPS},
+            ("the run has 1 step, so", "Use the batch order by_length, or train for more epochs."),
+        ),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),
         (3, PAIRS, None),
@@ -108,7 +115,7 @@ SOONER = "Switch after steps instead, for example at "
             PAIRS,
             (
                 "Second switch at 2: the run has 2 epochs, so the pair phase",
-                f"{SOONER}3 and 6, or train more epochs.",
+                f"{SOONER}3 and 6, or train for more epochs.",
             ),
         ),
         (4, {**PAIRS, "second_switch_at": 9}, ("Second switch at 9: the run has 4 epochs", "Use 3 or less.")),
@@ -131,7 +138,7 @@ def test_pairs_without_adjacent_examples():
     (sentence,) = advice(3, separate_files(20), **PAIRS)
     assert sentence.startswith("Pair phase: none of the 20 examples starts where another one ends")
     (sentence,) = advice(3, rows(20, tokens=5), 9, **PAIRS)
-    assert "more than the 9 tokens of the model's context" in sentence
+    assert "no two adjacent examples fit together into the model's context of 9 tokens" in sentence
     assert sentence.endswith("use a cutoff of 4.")
     assert advice(3, rows(20, tokens=5), 10, **PAIRS) == []
     assert advice(3, rows(20, tokens=5), 0, **PAIRS) == []
@@ -152,7 +159,7 @@ VALIDATION = {"eval_share": 0.2}
         (3, {"early_stopping": 3}, ("15 steps has only 2 evaluations", "Set Evaluate every to 4 or less.")),
         (3, {"early_stopping": 2}, None),
         (3, {"eval_every": 4, "early_stopping": 3}, None),
-        (1, {"early_stopping": 5}, ("has only 0 evaluations before its end", "Turn it off (0).")),
+        (1, {"early_stopping": 5}, ("has only 0 evaluations before its end", "Set it to 0 (off).")),
         (1, {"early_stopping": 0}, None),
     ],
 )
@@ -165,7 +172,7 @@ def test_early_stopping_without_enough_evaluations(epochs, values, expected):
 
 
 def test_a_stop_epoch_after_the_end():
-    assert advice(3, stop_at_epoch=9) == ["Stop at epoch 9: the run ends before that, after 3. Turn it off (0)."]
+    assert advice(3, stop_at_epoch=9) == ["Stop at epoch 9: the run ends earlier, at epoch 3. Set it to 0 (off)."]
     assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
 
 
@@ -186,7 +193,7 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
     assert len(sentences) == (until is not None)
     if until:
         assert sentences[0].startswith(
-            f"Warmup {warmup}: the run has 10 steps, and the learning rate rises until step {until}."
+            f"Warmup {warmup}: the run has only 10 steps, and the learning rate rises until step {until}."
         )
 
 
@@ -199,16 +206,16 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
         (
             {"sample_every": "never", "eval_every": 100},
             2,
-            ["the 8 tokens of the validation split are evaluated 2 times."],
+            ["the validation split (8 tokens) is evaluated 2 times."],
         ),
         (
             {},
             2,
-            ["samples are generated 3 times, the 8 tokens of the validation split are evaluated 3 times."],
+            ["samples are generated 3 times, and the validation split (8 tokens) is evaluated 3 times."],
         ),
     ],
 )
 def test_notes_say_how_often_a_run_samples_and_evaluates(values, validation_rows, expected):
     validation = rows(validation_rows) if validation_rows else None
     notes = sentences("note", StepPlan(20, 4, 1, 2), validation=validation, **values)
-    assert notes == [f"In addition to its steps: {activities}" for activities in expected]
+    assert notes == [f"During the run, {activities}" for activities in expected]

@@ -47,12 +47,12 @@ def test_the_report_in_lines():
         "Verdict: ready with advice",
         "Advice: Mind this.",
         "Note: By the way.",
-        "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 too "
+        "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 dropped as too "
         "small; characters lost: 0",
         "  blocks end at sentences; each sentence is seen 1 to 2 times per epoch, 1.5 on average; "
         "an epoch trains on 1.50 times the tokens of the text",
         "  read as cp1252",
-        "7 examples, 150 tokens (143 trained on), longest 30 of 32; 2 steps per epoch, 4 in total",
+        "7 examples, 150 tokens (143 trained on); the longest has 30 of 32 tokens; 2 steps per epoch, 4 in total",
     ]
 
 
@@ -60,8 +60,8 @@ def test_rows_in_lines_and_the_mixture():
     report = DatasetReport(16, 240, 220, 30, 4, 8, sources=(STORY, CHATS), resolved=RESOLVED)
     assert report.text().splitlines()[4:6] == [
         "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (dropped); 90 "
-        "tokens, 77 trained on; longest 16, then 15",
-        "Mixture, in trained tokens: story.txt 65 %, chats.jsonl 35 %",
+        "tokens, 77 trained on; the two longest have 16 and 15 tokens",
+        "Share of the trained tokens: story.txt 65%, chats.jsonl 35%",
     ]
 
 

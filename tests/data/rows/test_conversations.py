@@ -123,8 +123,8 @@ def test_every_reader_gives_the_same_conversations(tmp_path, name):
     assert pairs_of(data) == [(reply("x", 1), reply("x", 2)), (reply("y", 1), reply("y", 2))]
     (source,) = data.report.sources
     assert (
-        "2 conversations (by 'conversation_id', 'turn'). Pairs and context never cross from one to another."
-        in source.notes
+        "2 conversations, found by the columns 'conversation_id', 'turn'. "
+        "Pairs and context stay within one conversation." in source.notes
     )
     assert not any("not used" in note for note in source.notes)
     assert not any("Pair phase" in sentence for sentence in data.report.advice)
@@ -346,7 +346,7 @@ def test_check_names_the_setting_where_chats_make_no_pairs(tmp_path):
     sentences = prepare_rows(tmp_path / "a", CHATML, {"a.jsonl": rows}, epochs=3, **PAIRS).report.advice
     (sentence,) = [sentence for sentence in sentences if sentence.startswith("Pair phase")]
     assert sentence.endswith(
-        "Turn the pair phase off, or set Split chats into exchanges for chats of several turns."
+        "Turn off the pair phase, or turn on Split chats into exchanges if your chats have several turns."
     )
     report = prepare_rows(
         tmp_path / "b", CHATML, {"a.jsonl": rows}, split_exchanges=True, epochs=3, **PAIRS

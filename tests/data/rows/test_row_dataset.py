@@ -24,8 +24,8 @@ def words(count):
 def test_the_report_of_rows(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": [chat("Hi", "No."), chat("Hi", "No, never.")]})
     (source,) = data.report.sources
-    assert source.what == "rows: chats, because the rows have 'messages'"
-    assert source.notes == ("Chats are formatted by the model's own chat template.",)
+    assert source.what == "rows: chats, because the rows have the column 'messages'"
+    assert source.notes == ("Chats are formatted with the model's own chat template.",)
     assert (source.rows.rows, source.examples, data.report.examples) == (2, 2, 2)
     lengths = [len(example.ids) for example in data.examples]
     assert (source.tokens, source.lengths.longest, source.lengths.second) == (
@@ -101,7 +101,7 @@ def test_too_many_too_long_stop_a_run(tmp_path):
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, cutoff=64)
     (problem,) = data.report.problems
     assert problem.startswith(
-        "rows.json: 1 of 4 rows (25 %) are longer than the cutoff of 64 tokens; the longest has"
+        "rows.json: 1 of 4 rows (25%) are longer than the cutoff of 64 tokens; the longest has"
     )
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows}, cutoff=64, too_long="drop_any")
     assert (data.report.problems, len(data.examples)) == ((), 3)
@@ -118,7 +118,7 @@ def test_broken_rows_stop_a_run_and_are_listed(tmp_path):
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": lines})
     assert data.report.verdict == "not ready"
     assert data.report.problems == (
-        "rows.jsonl, line 2: the row starts an object that does not end there. Put each row on one "
+        "rows.jsonl, line 2: the row starts an object that does not end on the same line. Put each row on one "
         "line, or save all rows as an array in a .json file.",
         "rows.jsonl, line 3: the row has no 'output'; its columns are: instruction.",
         "rows.jsonl, line 4: the row has no 'instruction'; its columns are: output.",
@@ -135,10 +135,11 @@ def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
     rows = [*[pair()] * 18, {"instruction": "a"}, {"instruction": "a"}]
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, bad_rows="skip")
     assert (data.report.problems, len(data.examples)) == ((), 18)
-    assert "2 rows can't be read: skipped." in data.report.sources[0].notes
+    assert "2 rows can't be read and were skipped." in data.report.sources[0].notes
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows[1:]}, bad_rows="skip")
     assert data.report.problems[-1] == (
-        "rows.json: 2 of 19 rows can't be read, more than a tenth. Fix them, or choose another format."
+        "rows.json: 2 of 19 rows can't be read, which is more than a tenth. Fix these "
+        "rows, or choose another Data format."
     )
 
 
@@ -190,7 +191,7 @@ def test_the_setting_that_skips_rows_is_named_where_skipping_is_possible(tmp_pat
         tmp_path / "a", CHATML, {"rows.json": [*[pair()] * 18, bad_row, bad_row]}
     ).report.problems
     assert [p.partition(":")[0] for p in problems] == ["rows.json, row 19", "rows.json, row 20"]
-    assert last == f"{label}: 2 of 20. Fix them, or choose to skip them under Invalid rows."
+    assert last == f"{label}: 2 of 20 rows can't be read. Fix them, or choose to skip them."
     few = prepare_rows(tmp_path / "b", CHATML, {"rows.json": [*[pair()] * 2, bad_row]}).report.problems
     assert len(few) == 1 and label not in few[0]
 
@@ -205,7 +206,7 @@ def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
 def test_half_a_surrogate_pair_and_a_huge_row_are_problems(tmp_path):
     lines = '{"text": "a \\ud800 b"}\n{"text": "' + "x" * 6_000_000 + '"}\n{"text": "good"}'
     data = prepare_rows(tmp_path, CHATML, {"rows.jsonl": lines})
-    assert "line 1: the row contains half of a character" in data.report.problems[0]
+    assert "line 1: the row contains an incomplete character" in data.report.problems[0]
     assert "line 2: the row has 6,000,000 characters" in data.report.problems[1]
 
 
@@ -234,7 +235,7 @@ def test_columns_that_no_template_of_a_format_has(tmp_path):
     data_rows = [pair(), {"instruction": "a", "other": "b"}]
     data = prepare_rows(tmp_path, CHATML, {"rows.json": data_rows}, format="alpaca-format")
     assert data.report.problems == (
-        "rows.json, row 2: the row has these columns with text: instruction, other. alpaca-format needs: "
+        "rows.json, row 2: the row has text in these columns: instruction, other. alpaca-format needs: "
         "instruction, output; or input, instruction, output.",
     )
 

@@ -97,7 +97,10 @@ def test_rows_with_several_replies_or_none_are_noted_and_stay(tmp_path):
     messages = [{"role": role, "content": WORDS} for role in ("user", "assistant") * 2]
     plain = prepared(tmp_path / "plain", [{"messages": messages}])
     data = prepared(tmp_path / "chats", [{"messages": messages}], source_max_len=4, target_max_len=3)
-    note = "1 row has no reply or several, so Maximum prompt length and Maximum reply length do not apply."
+    note = (
+        "1 row has no reply or several replies, so Maximum prompt length and Maximum reply length do not "
+        "apply there."
+    )
     assert texts(data) == texts(plain) and note in data.report.sources[0].notes
     data = prepared(
         tmp_path / "split", [{"messages": messages}], source_max_len=9, target_max_len=3, split_exchanges=True
@@ -108,7 +111,7 @@ def test_rows_with_several_replies_or_none_are_noted_and_stay(tmp_path):
 def test_raw_text_has_no_prompt_and_says_so(tmp_path):
     data = prepare_rows(tmp_path, family("ChatML"), {"a.txt": f"{WORDS}. " * 9}, data=["a.txt"], source_max_len=4)
     notes = [finding.text for finding in data.report.findings if finding.key == "source_max_len"]
-    assert notes == ["Maximum prompt length: it applies to rows only; a raw text has no prompt or reply."]
+    assert notes == ["Maximum prompt length applies only to rows. A raw text has no prompt or reply."]
 
 
 def test_a_run_trains_on_the_truncated_rows(place):

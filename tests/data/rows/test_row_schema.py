@@ -33,20 +33,20 @@ def turns(row, **more):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"messages": [USER, REPLY]}, "chats, because the rows have 'messages'"),
+        ({"messages": [USER, REPLY]}, "chats, because the rows have the column 'messages'"),
         ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "'conversations'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, REPLY]}, "'messages'"),
         (
             {"instruction": "q", "output": "a"},
-            "questions and answers, because the rows have 'instruction' and 'output'",
+            "questions and answers, because the rows have the columns 'instruction' and 'output'",
         ),
         ({"instruction": "q", "input": " ", "output": "a"}, "'instruction', 'input' and 'output'"),
         ({"input": "q", "output": "a"}, "'input' and 'output'"),
         ({"Question": "q", "Answer": "a", "id": 5}, "'Question' and 'Answer'"),
         ({"prompt": "q", "response": "a"}, "'prompt' and 'response'"),
         ({"prompt": [USER], "completion": [REPLY]}, "chats in 'prompt' and 'completion'"),
-        ({"messages": json.dumps([USER, REPLY])}, "lists of messages as text in 'messages'"),
-        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages as text in 'conversations'"),
+        ({"messages": json.dumps([USER, REPLY])}, "lists of messages as text in the column 'messages'"),
+        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages as text in the column 'conversations'"),
     ],
 )
 def test_rows_that_are_read_as_chats(row, reason):
@@ -68,7 +68,7 @@ def test_a_text_that_is_not_a_list_stays_a_text():
 
 def test_a_broken_serialized_list_is_a_bad_row():
     good, bad = {"messages": json.dumps([USER, REPLY])}, {"messages": json.dumps([USER, REPLY])[:-2]}
-    with pytest.raises(BadRowError, match="'messages' is a text"):
+    with pytest.raises(BadRowError, match="'messages' is a string"):
         shape(good, bad).of(bad)
 
 
@@ -126,9 +126,9 @@ def test_the_chosen_format_must_fit_the_rows():
     [
         ({"output": "a"}, "has no 'instruction'; its columns are: output."),
         ({"instruction": None, "output": "a"}, "'instruction' is null."),
-        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be a text in quotes."),
-        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be a text in quotes."),
-        ({"instruction": "q", "output": True}, "'output' is true. It must be a text in quotes."),
+        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be text in quotes."),
+        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be text in quotes."),
+        ({"instruction": "q", "output": True}, "'output' is true. It must be text in quotes."),
         ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it in, or remove the row."),
     ],
 )
@@ -143,12 +143,12 @@ def test_bad_question_and_answer_rows(row, expected):
     [
         (None, "has no 'messages'."),
         ([], "'messages' is empty. It must be a list of messages."),
-        ("hi", "'messages' is a text. It must be a list of messages."),
+        ("hi", "'messages' is a string. It must be a list of messages."),
         ([USER], "has no message from the assistant (role 'assistant', or 'gpt' under 'from')."),
-        (["hi"], "message 1 is a text. A message has a role and a content."),
+        (["hi"], "message 1 is a string. Each message needs a role and content."),
         (
             [{"content": "q"}],
-            "message 1 has no role. Its role must be system, user, assistant or tool (or human, gpt).",
+            "message 1 has no role. Its role must be system, user, assistant or tool (or human or gpt).",
         ),
         ([{"role": "wizard", "content": "q"}], "message 1 has the role 'wizard'. Its role must be"),
         ([USER, {"role": "assistant", "content": None}], "the content of message 2 is null. It must be text."),
@@ -156,13 +156,13 @@ def test_bad_question_and_answer_rows(row, expected):
             [USER, {"role": "assistant", "content": 7}],
             "the content of message 2 is a number (7). It must be text.",
         ),
-        ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Write it, or remove it."),
+        ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Fill it in, or remove it."),
         ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 contains more than text."),
         (
             [USER, {**REPLY, "weight": 0.5}],
-            "message 2 has train = None, weight = 0.5. Allowed: true or false, 1 or 0.",
+            "message 2 has weight = 0.5. Use true or false for train, and 1 or 0 for weight.",
         ),
-        ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no', weight = None."),
+        ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no'."),
     ],
 )
 def test_bad_chats(messages, expected):

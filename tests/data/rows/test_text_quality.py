@@ -41,9 +41,9 @@ def test_clean_texts_have_no_issues():
         ("a&nbsp;b", "contains leftover HTML"),
         (
             "one <|im_end|> two",
-            "contains words of prompt templates, which the template adds by itself",
+            "contains markers of a prompt template, which the template adds by itself",
         ),
-        ("### Response: a", "contains words of prompt templates"),
+        ("### Response: a", "contains markers of a prompt template"),
     ],
 )
 def test_issues_of_a_text(text, expected):
@@ -64,7 +64,7 @@ def test_near_duplicates():
     similar = [*words[:40], "other", *words[41:]]
     different = [f"word{rng.randrange(5000)}" for _ in range(80)]
     assert inspect_texts(" ".join(words), " ".join(different), " ".join(similar)) == [
-        "a.jsonl: 1 row is nearly the same as earlier ones; row 3 is like row 1."
+        "a.jsonl: 1 row is nearly the same as earlier ones; row 3 is similar to row 1."
     ]
 
 

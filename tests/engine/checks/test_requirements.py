@@ -38,16 +38,20 @@ def reported(entry, settings, host):
     [
         ("float16", {"train_head": True}, "Train Head: the model is in float16"),
         ("float16", {"method": "full"}, "Method full: the model is in float16"),
-        ("8bit", {"dora": True}, "DoRA: it can't be trained on 8-bit weights."),
+        ("8bit", {"dora": True}, "DoRA can't be trained on 8-bit weights."),
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 needs an NVIDIA GPU."),
         ("auto", {"liger": True}, "Liger kernels: "),
-        ("8bit", {"targets": ["foo"]}, "Target modules: this model has no layer called foo. It has down_proj,"),
+        (
+            "8bit",
+            {"targets": ["foo"]},
+            "Target modules: this model has no layer called foo. Its layers are down_proj,",
+        ),
         (
             "auto",
             {"rank": 65},
-            "LoRA Rank 65 is larger than the model's hidden size, 64. A larger rank adds nothing.",
+            "LoRA Rank 65 is larger than the model's hidden size (64). A rank above that adds nothing.",
         ),
-        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no optimizer 'nonsense'."),
+        ("auto", {"optimizer": "nonsense"}, "Optimizer: transformers has no optimizer called 'nonsense'."),
         ("auto", {"optimizer": "paged_adamw_8bit"}, "Optimizer: paged_adamw_8bit "),
     ],
 )
@@ -146,7 +150,7 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
     place.train(host, job=watched_job(watch), **training)
     existing = ", ".join(before)
     message = (
-        f"Target modules: this model has no layer called default. It has {existing}. "
+        f"Target modules: this model has no layer called default. Its layers are {existing}. "
         "Choose all linear layers, or enter some of "
     )
     assert during == [before, (), (), (message + "these.",)]
@@ -186,12 +190,12 @@ def test_a_model_that_did_not_fit_on_the_gpu_is_refused_by_all_entry_points(with
     problems = {entry: reported(entry, with_lora.settings(name="b"), offloaded) for entry in ENTRY_POINTS}
     assert problems["check"] == problems["probe"] == problems["run"]
     (only,) = problems["run"]
-    assert only.startswith("Model: it did not fit on the GPU")
+    assert only.startswith("The model did not fit on the GPU")
 
 
 def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeypatch):
     monkeypatch.setattr(requirements.DeviceInfo, "of", lambda host: DeviceInfo("cuda", "", "float16", True))
-    assert reported("run", with_lora.settings(name="b"), offloaded)[0].startswith("Model: it did not fit")
+    assert reported("run", with_lora.settings(name="b"), offloaded)[0].startswith("The model did not fit")
 
 
 def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
@@ -203,7 +207,7 @@ def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
 def test_flash_attention_needs_half_precision(monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
     (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
-    assert problem.text.startswith("Attention: flash_attention_2 needs bfloat16 or float16")
+    assert problem.text.startswith("Attention: flash_attention_2 needs a model in bfloat16 or float16")
     for half in ("bfloat16", "float16", "4bit", ""):
         assert not list(requirements.attention_problems("flash_attention_2", "cuda", half))
 
@@ -227,7 +231,7 @@ def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeyp
     problems = list(requirements.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
-        assert "GPU 1 only" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
+        assert "only on GPU 1" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
         monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
         assert not list(requirements.gpu_index_problems(card))
 
@@ -237,7 +241,7 @@ def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
     host = with_lora.host()
     host.loaded_model()
     for entry in ENTRY_POINTS:
-        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("Model: it is on GPU 1 only")
+        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("The model is only on GPU 1")
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
@@ -247,5 +251,5 @@ def test_a_launcher_that_divides_the_model_is_refused(place, monkeypatch, entry)
         with monkeypatch.context() as environment:
             environment.setenv(variable, "true")
             told = reported(entry, place.settings(max_steps=1), place.host())
-            assert any(f"The launcher asks for {name}" in problem for problem in told)
+            assert any(f"The launcher is set up for {name}" in problem for problem in told)
     assert requirements.dist_env.sharding() == ""

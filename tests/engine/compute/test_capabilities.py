@@ -73,7 +73,7 @@ def test_a_model_without_positions_is_not_packed():
 
 
 def test_packing_on_is_refused_with_the_reason():
-    with pytest.raises(SettingsError, match=r"can't be on because in this model, .* Choose auto or off"):
+    with pytest.raises(SettingsError, match=r"can't be on, because in this model, .* Choose auto or off"):
         probe(make_model("opt"), "on")
 
 
@@ -120,7 +120,7 @@ def test_a_run_logs_its_capabilities(place):
     place.train(job=job)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert (
-        "Packing: the examples of a batch are put in one row without padding. The model keeps them separate."
+        "Packing: the examples of a batch share one row without padding, and the model keeps them separate."
         in notes
     )
     assert (read_log(place)["packing"], read_log(place)["loss_from"]) == ("on", "supervised rows only")

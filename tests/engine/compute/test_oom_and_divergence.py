@@ -86,7 +86,9 @@ def test_a_batch_that_does_not_fit_is_repeated_in_halves(place, packing, where):
     assert [e.step for e in events_of(job, Step)] == [1, 2, 3, 4]
     assert difference(place, "halved", "whole") < 1e-6
     (advice,) = [e.text for e in events_of(job, Advice) if "memory" in e.text]
-    assert advice.startswith("Step 2: 4 examples at a time do not fit in memory. They are repeated 2 at a time")
+    assert advice.startswith(
+        "Step 2: a batch of 4 examples does not fit in memory. This step and all later ones train on 2"
+    )
     losses = [
         [e["loss"] for e in json.loads((place.lora(n) / "training_graph.json").read_text()) if "loss" in e]
         for n in ("halved", "whole")
@@ -179,8 +181,10 @@ def test_a_nan_loss_ends_the_run_before_the_weights_change(place, value):
     break_output(host, 3, value)
     end = place.train(host, **{**three, "schedule": "constant"})
     assert end.outcome == "failed"
-    assert end.text.startswith("Step 3 would have damaged the LoRA: the loss is nan. The weights are from step 2.")
-    assert "a lower learning rate (it was 0.001; try a tenth of it)" in end.text
+    assert end.text.startswith(
+        "Step 3 would have damaged the weights: the loss is nan. They stay as they were after"
+    )
+    assert "a lower learning rate (it was 0.001; try a tenth of that)" in end.text
     assert place.weights() == place.weights("good")  # the LoRA of the last good step
     assert loras.run_status(place.lora()) == "failed"
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
@@ -208,13 +212,13 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, left):
     break_weights(host, 3)
     end = place.train(host, job=job, **{**TWO, "save_every": save_every})
     assert end.outcome == "failed"
-    assert end.text.startswith("Training diverged: after step 3 the weights are NaN or infinite")
+    assert end.text.startswith("Training diverged: after step 3, some weights are NaN or infinite")
     assert [c.step for c in loras.checkpoints(place.lora())] == left
     if not left:
         assert "nothing from this run is kept" in end.text
         assert not place.lora().exists()
         return
-    assert "that of step 2, the last checkpoint with valid weights" in end.text
+    assert "The LoRA of step 2, the last checkpoint with valid weights, is in " in end.text
     assert (
         place.weights() == (loras.checkpoints(place.lora())[0].folder / "adapter_model.safetensors").read_bytes()
     )
@@ -238,7 +242,7 @@ def test_a_last_step_that_breaks_the_weights_is_detected_with_its_checkpoint(pla
     job = Job("training", "a test")
     end = place.train(job=job, **{**TWO, "save_every": 2})
     assert end.outcome == "failed"
-    assert "after step 4 the weights are NaN" in end.text and "that of step 2" in end.text
+    assert "after step 4, some weights are NaN" in end.text and "The LoRA of step 2, " in end.text
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
     spoiled_note = "checkpoint-4 contains weights that are NaN or infinite"
     assert any(e.text.startswith(spoiled_note) for e in events_of(job, Note))
@@ -247,7 +251,7 @@ def test_a_last_step_that_breaks_the_weights_is_detected_with_its_checkpoint(pla
 def test_a_first_step_that_breaks_leaves_nothing(place):
     host = place.host()
     break_output(host, 1, math.nan)
-    with pytest.raises(Exception, match="Step 1 would have damaged the LoRA: the loss is nan"):
+    with pytest.raises(Exception, match="Step 1 would have damaged the weights: the loss is nan"):
         place.train(host, **TWO)
     assert not place.lora().exists()
 
@@ -258,9 +262,9 @@ def test_a_first_step_that_breaks_leaves_nothing(place):
         (2.0, 1.0, False, ""),
         (12.0, 1.0, False, ""),  # an odd example, but not far worse than guessing
         (math.nan, 1.0, True, "the loss is nan"),
-        (2.0, math.inf, False, "the gradients are inf, at a loss of 2.0000"),
+        (2.0, math.inf, False, "the gradient norm is inf at a loss of 2.0000"),
         (2.0, math.inf, True, ""),  # float16: the gradient scaler skips the step
-        (25.0, 1.0, False, "the loss jumped to 25 after a smoothed loss of 2"),
+        (25.0, 1.0, False, "the loss jumped to 25 from a smoothed loss of 2"),
     ],
 )
 def test_steps_that_must_not_change_the_weights(loss, norm, scaled, why):
@@ -281,7 +285,7 @@ def test_several_processes_use_the_mean_loss_and_stop_together(place, monkeypatc
     monkeypatch.setattr(Accelerator, "reduce", reduced)
     end = place.train(**{**TWO, "epochs": 2})
     assert end.outcome == "failed"
-    assert "Step 3 would have damaged the LoRA: the loss jumped to 100" in end.text
+    assert "Step 3 would have damaged the weights: the loss jumped to 100" in end.text
     assert {reduction for _, reduction in losses} == {"mean"}
     assert max(loss for loss, _ in losses) < 10
 
@@ -293,7 +297,7 @@ def test_a_saved_lora_that_is_worse_than_none_is_reported(place):
     end = place.train(host, **{**TWO, "epochs": 2, "learning_rate": 1.0, "schedule": "constant"})
     assert end.outcome == "failed"
     (warning,) = [line for line in end.text.splitlines() if line.startswith("The loss was ")]
-    assert warning.endswith(": the model is better without this LoRA.")
+    assert warning.endswith(", so the model is better without this LoRA.")
 
 
 def test_nan_is_null_in_json():
@@ -340,7 +344,7 @@ def test_a_whole_model_that_does_not_fit_is_an_error_with_a_batch_size_that_woul
     with pytest.raises(ModelError) as refusal:
         place.train(host, method="full", **TWO)
     assert str(refusal.value) == (
-        "Out of memory, and with full fine-tuning a batch can't be split. Start again with True "
-        "Batch Size 2 and Gradient Accumulation 4: the effective batch size stays the same. There is "
+        "Out of memory. With full fine-tuning, a batch can't be split. Start again with True "
+        "Batch Size 2 and Gradient Accumulation 4. The effective batch size stays the same. There is "
         "no checkpoint yet."
     )

@@ -175,7 +175,7 @@ def test_silence_of_another_process_is_told_with_its_rank(monkeypatch):
     with peer_watch.watch_peers(lambda message: (messages.append(message), told.set())):
         store.add("training-pro-beats-1", 1)  # the other process, whose beats end after the first
         assert told.wait(30)
-    assert messages[0].startswith("Another process of this run (rank 1) can't be reached for 1 seconds.")
+    assert messages[0].startswith("Another process of this run (rank 1) could not be reached for 1 seconds, ")
 
 
 def test_without_a_launcher_nobody_is_watched(monkeypatch):

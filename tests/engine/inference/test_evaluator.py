@@ -204,7 +204,7 @@ def test_early_stopping_stops_and_logs_why(place):
     best = best_evaluation(results)
     last = results[-1]
     assert last.step == best.step + 2
-    reason = f"2 evaluations did not improve the validation loss beyond {best.loss:.4f}"
+    reason = f"the validation loss did not improve on {best.loss:.4f} in 2 evaluations"
     assert f"Stopping after step {last.step}: {reason}." in [e.text for e in events if isinstance(e, Note)]
     assert events[-1].outcome == "finished"
     assert reason in events[-1].text
@@ -312,7 +312,7 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch
     monkeypatch.setattr(evaluator.Evaluator, "evaluate", fail)
     events = run_events(place, max_steps=2)
     advice = [e.text for e in events if isinstance(e, Advice)]
-    assert "The evaluation after step 0 failed. The run continues: out of everything" in advice
+    assert "The evaluation after step 0 failed: out of everything. The run continues." in advice
     assert events[-1].outcome == "finished"
     assert evaluations(events) == []
 

@@ -112,7 +112,7 @@ def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_
     end, event = measure(place, "q")
     assert event.answers.of == len(QUESTIONS)
     assert event.answers.lora == len(QUESTIONS) > event.answers.base
-    assert f"answers {len(QUESTIONS)} of {len(QUESTIONS)} questions of the data" in end.text
+    assert f"answers {len(QUESTIONS)} of {len(QUESTIONS)} questions about the data" in end.text
 
 
 def test_a_stop_ends_it_and_writes_nothing(with_lora, short_texts):
@@ -181,17 +181,17 @@ def test_the_words():
     assert rows[1] == ("Loss on general prose (20,000 tokens)", "3.0000", "3.2500")
     assert ("Short instructions followed", "8 of 10", "3 of 10") in rows
     assert ("Reply to 'What is your name?'", "I am Sam.", "I am Maren.") in rows
-    assert ("Runs of 8 words copied from the training data", "0.0%", "12.5%") in rows
-    assert rows[-1] == ("Questions of the training data answered right", "0 of 8", "7 of 8")
+    assert ("8-word sequences copied from the training data", "0.0%", "12.5%") in rows
+    assert rows[-1] == ("Questions about the training data answered correctly", "0 of 8", "7 of 8")
     figures = RecallFigures(passages=16, recall=0.83, verbatim=9, longest=32, loss=0.4)
     recall = RecallMeasured(step=9, epoch=1.0, why="asked", learned=figures, control=replace(figures, recall=0.03))
     assert evidence_verdict(event, recall) == (
-        "The LoRA recalls 83% of its training data word for word (3% of unseen text), answers 7 of 8 questions of "
-        "the data, forgot a lot (loss of general text +0.25), copies 12% of what it writes and ends 9 of 11 "
+        "The LoRA recalls 83% of its training data word for word (3% of unseen text), answers 7 of 8 questions "
+        "about the data, forgot a lot (loss on general text +0.25), copies 12% of what it writes and ends 9 of 11 "
         "replies by itself (11 before)."
     )
     kept = EvidenceMeasured(general=(TextLoss("prose", 1, 3.0, 3.01),))
-    assert evidence_verdict(kept, None) == "The LoRA forgot next to nothing (loss of general text +0.01)."
+    assert evidence_verdict(kept, None) == "The LoRA forgot almost nothing (loss on general text +0.01)."
 
 
 def test_the_records_are_read_back(with_lora, short_texts):

@@ -137,14 +137,14 @@ def test_the_defaults_are_what_the_model_takes(place):
     [
         ("nothing.txt", {}, "There is no dataset 'nothing.txt' in"),
         ("rows.jsonl", {}, "rows.jsonl: no row has any columns."),
-        ("both/", {}, "both/ contains texts and rows, which are measured differently. Choose one of its files."),
+        ("both/", {}, "both/ contains both texts and rows, which are measured differently. Choose one of"),
         ("empty.txt", {}, "empty.txt"),
         ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
         ("story.txt", {"max_length": 10**9}, "Window length: 1000000000 is more than tiny supports"),
         (
             "story.txt",
             {"max_length": 16, "stride": 16},
-            "would skip tokens or count some twice. Use 1 to 15.",
+            "would skip tokens or count some twice. Use a value from 1 to 15.",
         ),
         ("story.txt", {"max_length": 1}, "Window length: 1 is too short."),
     ],
@@ -176,7 +176,11 @@ def test_a_table_that_cannot_be_written_loses_no_result(place):
     (place.folders.logs / "evaluations.csv").write_text("a\n1,2\n", encoding="utf-8")
     job = Job("perplexity", "a test")
     assert len(measure(place, job=job)[1]) == 1
-    assert any("Not saved in the evaluations table" in e.text for e in job.log.since(0) if isinstance(e, Advice))
+    assert any(
+        "The result could not be saved in the evaluations table" in e.text
+        for e in job.log.since(0)
+        if isinstance(e, Advice)
+    )
 
 
 def test_the_command_prints_it_and_adds_to_the_table(with_lora, tmp_path, capsys):

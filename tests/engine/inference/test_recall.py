@@ -126,7 +126,7 @@ def test_a_failing_measurement_does_not_end_the_run(place, monkeypatch):
     monkeypatch.setattr(recall.RecallMeter, "measure", fail)
     job = Job("training", "a test")
     assert train(place, job) == []
-    assert any("recall after step 0 failed. The run continues: out of order" in e.text for e in advice(job))
+    assert any("recall after step 0 failed: out of order. The run continues." in e.text for e in advice(job))
 
 
 def advice(job):
@@ -180,8 +180,8 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
     ("epoch_tokens", "has_validation", "words"),
     [
         (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of the time")),
-        (4_000, True, ("after every 7 epochs", "4,096 tokens", "about 34% of the time")),
-        (500, False, ("after every 41 epochs", "3,072 tokens", "as long as 2.0 epochs")),
+        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% of the time")),
+        (500, False, ("step, every 41 epochs and", "3,072 tokens", "as long as 2.0 epochs")),
     ],
 )
 def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, words):

@@ -164,7 +164,7 @@ def test_a_long_row_is_cut_and_that_is_noted(place):
     long_rows = sum(length > 48 for length in lengths.values())
     assert long_rows > 1
     notes = notes_of(job)
-    assert f"{long_rows} rows are longer than 48 tokens: their ends are cut." in notes
+    assert f"{long_rows} rows are longer than 48 tokens, so they are truncated at the end." in notes
     assert any(note.startswith("talks.jsonl: 4 rows, read as chats") for note in notes)
     assert all(row.tokens < 48 for row in result.rows)
 
@@ -176,16 +176,16 @@ def test_rows_with_nothing_left_are_counted(place):
     assert [row.place for row in result.rows] == ["line 2"]
     assert (result.least_known, result.best_known) == ((), ())
     notes = notes_of(job)
-    assert "1 row is longer than 60 tokens: its end is cut." in notes
-    assert "1 row has no tokens to measure: dropped." in notes
+    assert "1 row is longer than 60 tokens, so it is truncated at the end." in notes
+    assert "1 row has no tokens to measure and was dropped." in notes
 
 
 @pytest.mark.parametrize(
     ("read", "more", "error", "sentence"),
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
-        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' with text after it ('Train only"),
-        ({}, {"max_length": 2}, DataError, "Choose another part of them ('Train on'), or a longer window."),
+        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' followed by text ('Train only"),
+        ({}, {"max_length": 2}, DataError, "Choose other parts of the rows under 'Train on', or a longer window."),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
 )
@@ -204,7 +204,7 @@ def test_unreadable_rows_are_an_error_or_skipped(place):
     job = Job("perplexity", "a test")
     _, (result,) = measure(place, "broken.jsonl", job=job, read={"bad_rows": "skip"})
     assert len(result.rows) == len(PAIRS)
-    assert "1 row can't be read: skipped." in notes_of(job)
+    assert "1 row can't be read and was skipped." in notes_of(job)
 
 
 def ranking(losses, tokens):

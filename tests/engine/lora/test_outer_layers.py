@@ -79,7 +79,7 @@ def test_all_linear_layers_leave_both_alone(place):
 
 
 def test_train_head_and_a_lora_on_the_same_layers_are_refused_by_check_and_run(place):
-    refusal = "Target modules: Train Head trains model.embed_tokens in full, and it also gets a LoRA."
+    refusal = "Target modules: Train Head trains model.embed_tokens in full, but it also gets a LoRA."
     (problem,) = PeftEngine().check(place.settings(train_head=True, **OUTER), place.host()).problems
     assert problem.startswith(refusal)
     with pytest.raises(SettingsError, match="Train Head trains"):

@@ -89,7 +89,7 @@ def test_it_is_trained_further_from_its_own_values(place, name, more):
     before = saved_weights(place)
     place.train(host, if_exists="continue", max_steps=1, **{**more, "learning_rate": 1e-9})
     assert all(torch.allclose(weight, before[key], atol=1e-6) for key, weight in saved_weights(place).items())
-    with pytest.raises(SettingsError, match=r"(Bias|Train Head): the LoRA 'a' has"):
+    with pytest.raises(SettingsError, match=r"(Bias|Train Head) is \w+ in the LoRA 'a'"):
         place.train(host, if_exists="continue", targets=more.get("targets", "all-linear"))
 
 
@@ -140,12 +140,12 @@ def test_biases_that_another_program_has_overwritten_are_refused(place):
         lambda host: place.attach_lora(host, "a"),
         lambda host: place.train(host, name="b"),
     ):
-        with pytest.raises(ModelError, match="outside of Training PRO"):
+        with pytest.raises(ModelError, match="outside Training PRO"):
             action(host)
 
 
 def test_a_model_without_biases_is_told_so_by_check_and_run(place):
-    expected = "Bias all: this model has no biases, so this trains nothing. Set it to none."
+    expected = "Bias all: this model has no biases, so this trains nothing. Set Bias to none."
     assert expected in PeftEngine().check(place.settings(bias="all"), place.host()).advice
     job = Job("training", "a test")
     place.train(bias="all", max_steps=1, job=job)
@@ -157,19 +157,19 @@ def test_a_model_without_biases_is_told_so_by_check_and_run(place):
     [
         (
             {"modules_to_save": ["nonsense"]},
-            "Modules to save: this model has no module called nonsense. It has embed",
+            "Modules to save: this model has no module called nonsense. Its modules are embed",
         ),
         (
             {"modules_to_save": ["mlp"]},
-            "Modules to save: this trains model.layers.0.mlp in full, and model.layers.0.m",
+            "Modules to save: this setting trains model.layers.0.mlp in full, but model.layers.0.m",
         ),
         (
             {"modules_to_save": ["act_fn"]},
-            "Modules to save: this trains model.layers.0.mlp.act_fn, which has no wei",
+            "Modules to save: this setting trains model.layers.0.mlp.act_fn, which has no wei",
         ),
         (
             {"modules_to_save": ["mlp", "up_proj"], "targets": "q-v"},
-            "Modules to save: this trains model.layers.0.mlp in full, with all that is in it. Remove",
+            "Modules to save: this setting trains model.layers.0.mlp in full, including the modules inside it.",
         ),
         (
             {"layers_to_transform": "0-2"},
@@ -193,7 +193,7 @@ def test_lists_of_layers_are_checked(place, text):
 
 def test_quantized_modules_can_not_be_trained_in_full(place):
     with pytest.raises(
-        SettingsError, match=r"o_proj in full, and it is quantized\. Load the model in 16 or 32 bits"
+        SettingsError, match=r"o_proj in full, but it is quantized\. Load the model in 16 or 32 bits"
     ):
         place.train(place.host("4bit"), targets="q-v", modules_to_save=["o_proj"])
 
@@ -203,7 +203,7 @@ def test_quantized_modules_can_not_be_trained_in_full(place):
 )
 def test_full_fine_tuning_refuses_them_and_float16_those_that_train_the_model(place, key, value):
     report = PeftEngine().check(place.settings(method="full", learning_rate=1e-4, **{key: value}), place.host())
-    assert any("only apply to a LoRA. Turn them off." in problem for problem in report.problems)
+    assert any("only apply to a LoRA. Turn them all off." in problem for problem in report.problems)
     report = PeftEngine().check(place.settings(**{key: value}), place.host("float16"))
     assert any("the model is in float16" in problem for problem in report.problems) is (
         key != "layers_to_transform"
@@ -217,7 +217,7 @@ def test_in_bfloat16_small_steps_are_said_to_be_lost(place):
 
 @pytest.mark.parametrize(
     ("name", "more", "reason"),
-    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains more")],
+    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights besides")],
 )
 def test_gguf_refuses_what_llama_cpp_can_not_hold(place, name, more, reason):
     place.train(host_of(place, name), **more)
@@ -238,6 +238,6 @@ def test_only_the_chosen_layers_have_a_lora_and_memory_knows(place):
 def test_experts_can_not_be_chosen_by_layer(place):
     host = host_of(place, "mixtral")
     (problem,) = PeftEngine().check(place.settings(layers_to_transform="0"), host).problems
-    assert problem.startswith("Layers to transform: PEFT can't choose between the layers of experts.")
+    assert problem.startswith("Layers to transform: PEFT can't limit the experts to some layers.")
     place.train(host, layers_to_transform="0", targets="q-k-v-o", max_steps=1)
     assert not any("layers.1" in key for key in saved_weights(place))

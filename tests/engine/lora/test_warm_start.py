@@ -96,9 +96,11 @@ def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train(host, if_exists="continue", rank=8, alpha=16, dora=True, **NO_SAMPLES)
     assert refusal.value.problems == (
-        "LoRA Rank: the LoRA 'a' has 4, but the settings have 8. To continue training it, use 4.",
-        "LoRA Alpha: the LoRA 'a' has 8, but the settings have 16. To continue training it, use 8.",
-        "DoRA: the LoRA 'a' has off, but the settings have on. To continue training it, use off.",
+        "LoRA Rank is 4 in the LoRA 'a', but 8 in the settings. "
+        "To continue training this LoRA, set LoRA Rank to 4.",
+        "LoRA Alpha is 8 in the LoRA 'a', but 16 in the settings. "
+        "To continue training this LoRA, set LoRA Alpha to 8.",
+        "DoRA is off in the LoRA 'a', but on in the settings. To continue training this LoRA, set DoRA to off.",
     )
     assert read_tree(with_lora.folders.user_data) == before
 

@@ -100,14 +100,14 @@ def test_it_is_refused_inside_the_webui(place):
 
 @pytest.mark.parametrize("loading", ["8bit", "4bit"])
 def test_quantized_weights_cannot_be_trained(place, loading):
-    with pytest.raises(SettingsError, match=f"a model in {loading} can't be fully fine-tuned"):
+    with pytest.raises(SettingsError, match=f"a model loaded in {loading[0]}-bit can't be fully fine-tuned"):
         place.train(place.host(loading), **FULL)
 
 
 def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
-    with pytest.raises(SettingsError, match="Turn them off"):
+    with pytest.raises(SettingsError, match="Turn them all off"):
         place.train(**FULL, dora=True)
-    with pytest.raises(SettingsError, match="is the model that is trained"):
+    with pytest.raises(SettingsError, match="is the model that you train"):
         place.train(name="tiny", **FULL)
 
 
@@ -155,4 +155,4 @@ def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_l
     with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
     assert host.model_status().loras == ()
     (note,) = [event.text for event in job.log.since(0) if "so it was unloaded" in getattr(event, "text", "")]
-    assert note.endswith(" So a is detached: attach it again when the model is loaded.")
+    assert note.endswith(" a is detached. Attach it again after the model is loaded.")

@@ -214,7 +214,7 @@ def test_a_layer_whose_lora_llama_cpp_ignores_is_refused(place):
     }
     save_random_lora(place, random_model("Gemma4TextConfig", **sizes))
     message = refusal(SavingError, place)
-    assert "llama.cpp's gemma4 has no separate tensor for model.per_layer_model_projection. " in message
+    assert "in llama.cpp, gemma4 has no separate tensor for model.per_layer_model_projection. " in message
 
 
 def test_metadata_of_the_file(place):
@@ -287,9 +287,9 @@ def test_a_lora_on_a_tied_head_is_refused(place):
     save_head_lora(place, tied=True)
     message = refusal(SavingError, place, model="llama")
     assert message.startswith(
-        "The LoRA 'a' can't be exported as GGUF: llama.cpp's llama has no separate tensor for lm_head. "
+        "The LoRA 'a' can't be exported as GGUF: in llama.cpp, llama has no separate tensor for lm_head. "
     )
-    assert message.endswith("the merged model with llama.cpp. Or train one on q-k-v-o only.")
+    assert message.endswith("the merged model with llama.cpp. Or train a LoRA on q-k-v-o only.")
     save_head_lora(place, tied=False)
     assert read_deltas(convert(place, model="llama"))[1].keys() == {"output.weight"}
 
@@ -300,16 +300,16 @@ def test_a_lora_on_a_tied_head_is_refused(place):
         ({"use_dora": True}, "it was trained with DoRA, which llama.cpp does not support"),
         (
             {"modules_to_save": ["lm_head"]},
-            "it contains more than a LoRA, as with Train Head (lm",
+            "it contains weights besides the LoRA, as with Train Head (lm",
         ),
-        ({"lora_bias": True}, "it has biases, which the format does not support"),
+        ({"lora_bias": True}, "it has biases, which the GGUF format does not support"),
     ],
 )
 def test_more_than_a_plain_lora_is_refused(place, options, reason):
     save_random_lora(place, make_model("llama", tied=False), **options)
     message = refusal(SavingError, place)
     assert message.startswith(f"The LoRA 'a' can't be exported as GGUF: {reason}")
-    assert "Merge it into the model instead" in message
+    assert "Merge the LoRA into the model instead" in message
 
 
 def test_a_lora_on_experts_is_refused(place):
@@ -318,8 +318,8 @@ def test_a_lora_on_experts_is_refused(place):
     targets = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
     get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **targets)).save_pretrained(place.lora())
     message = refusal(SavingError, place, model="mixtral")
-    assert "it is on experts, which llama.cpp stores in one tensor (" in message
-    assert message.endswith("Or train one on q-k-v-o only.")
+    assert "it changes experts, which llama.cpp stores in one tensor (" in message
+    assert message.endswith("Or train a LoRA on q-k-v-o only.")
     attention = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(make_model("mixtral"), attention).save_pretrained(place.lora("b"))
     assert read_deltas(convert(place, "b", model="mixtral"))[1].keys() == {
@@ -331,11 +331,11 @@ def test_a_lora_on_experts_is_refused(place):
 def test_unknown_models_are_refused(place):
     save_random_lora(place, make_model("opt"))
     message = refusal(ModelError, place)
-    assert message.startswith("opt has the architecture 'opt', and its LoRAs can't be exported as GGUF.")
+    assert message.startswith("opt has the architecture 'opt', whose LoRAs can't be exported as GGUF.")
     shutil.rmtree(place.folders.models / "opt")
     message = refusal(ModelError, place)
-    assert message.startswith("'/elsewhere/opt', its base model, was not found")
-    assert "Enter its folder, or the GGUF file that the LoRA is for (--model)" in message
+    assert message.startswith("The LoRA's base model, '/elsewhere/opt', was not found")
+    assert "Enter the model's folder, or the GGUF file that the LoRA is for (--model)" in message
     assert refusal(ModelError, place, model="b").startswith("There is no model 'b' in ")
     broken = place.folders.models / "broken.gguf"
     broken.parent.mkdir(exist_ok=True)
@@ -348,7 +348,9 @@ def test_a_missing_or_old_gguf_package(place, monkeypatch):
     save_random_lora(place, make_model("llama"))
     older = {number: name for number, name in gguf.MODEL_ARCH_NAMES.items() if name != "llama"}
     monkeypatch.setattr(gguf, "MODEL_ARCH_NAMES", older)
-    assert refusal(ModelError, place).startswith("The package gguf here is too old for llama (llama). Update it")
+    assert refusal(ModelError, place).startswith(
+        "The installed gguf package is too old for llama (llama). Update it"
+    )
     monkeypatch.setattr(gguf_export, "find_spec", lambda name: None)
     assert refusal(ModelError, place).endswith("Install it: pip install gguf")
 

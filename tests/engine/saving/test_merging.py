@@ -128,7 +128,7 @@ def test_a_lora_of_another_model_is_refused(with_lora, tmp_path):
     message = refusal(
         SavingError, with_lora, "a", tmp_path / "new", StandaloneHost(with_lora.folders, model=str(folder))
     )
-    assert message.startswith("The LoRA 'a' does not fit on this model: of its layers, 14 of 14 are not in")
+    assert message.startswith("The LoRA 'a' does not fit this model: 14 of its 14 layers are not in")
     assert list(tmp_path.glob("new*")) == []
 
 
@@ -137,7 +137,7 @@ def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monke
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
     assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
     assert "odd, " in message and message.endswith(
-        "So it can't be merged, and nothing was written. Attach it as a LoRA instead."
+        "It can't be merged, so nothing was written. Attach it as a LoRA instead."
     )
     assert list(tmp_path.glob("new*")) == []
 
@@ -166,7 +166,9 @@ def test_the_files_of_a_model_are_no_larger_than_asked(with_lora, tmp_path, caps
     assert torch.equal(logits(model), logits(whole))
     capsys.readouterr()
     assert main([*command, "--out", str(tmp_path / "two"), "--shard-size", "large"]) == 1
-    assert capsys.readouterr().err == "Shard size: 'large' is not a size. Write it like 500MB or 5GB.\n"
+    assert (
+        capsys.readouterr().err == "Shard size: 'large' is not a file size. Enter a size such as 500MB or 5GB.\n"
+    )
     assert not (tmp_path / "two").exists()
 
 
@@ -199,7 +201,7 @@ def test_quantized_weights_are_refused_with_a_remedy(with_lora, tmp_path):
 def test_without_disk_space_nothing_is_started(with_lora, tmp_path, monkeypatch):
     monkeypatch.setattr(merging.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 1000))
     message = refusal(SavingError, with_lora, "a", tmp_path / "new")
-    assert message.startswith(f"{tmp_path} has 1 kB free, and the model needs")
+    assert message.startswith(f"{tmp_path} has 1 kB free, but the model needs")
 
 
 def test_a_failure_leaves_nothing_behind(with_lora, tmp_path, monkeypatch):

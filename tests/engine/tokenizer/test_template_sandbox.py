@@ -11,7 +11,7 @@ from training_pro.core import version
 from training_pro.core.errors import ModelError
 from training_pro.data.rows.chat_templates import ChatRenderer
 from training_pro.data.rows.row_schema import Chat, Message
-from training_pro.engine.tokenizer import template_limits, tokenizer
+from training_pro.engine.tokenizer import template_sandbox, tokenizer
 from training_pro.hosts.tiny import make_tiny
 from transformers.utils import chat_template_utils
 
@@ -74,7 +74,7 @@ STOPPED = {
         "{% set l = ['a' * 1000000] %}{% set b %}" + LOOP + "{{ l }}" + END + "{% endset %}",
         CHARS,
     ),
-    "sum of lists": ("{{ [[1]]|sum(start=[]) }}", "sums up lists"),
+    "sum of lists": ("{{ [[1]]|sum(start=[]) }}", "adds up lists"),
     "list of letters": ("{{ ('a' * 20000000)|list|length }}", ITEMS),
     "letters in batches": ("{{ ('a' * 20000000)|batch(1)|list|length }}", ITEMS),
     "split": ("{{ ('a ' * 9000000).split()|length }}", ITEMS),
@@ -120,12 +120,12 @@ def render(raw, text, messages=({"role": "user", "content": "hello"},)):
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_template_without_an_end_is_stopped_with_little_memory(raw, monkeypatch, name):
     text, reason = STOPPED[name]
-    monkeypatch.setattr(template_limits, "MAX_WORK", 300_000)  # of 10 million, which take a second or two
+    monkeypatch.setattr(template_sandbox, "MAX_WORK", 300_000)  # of 10 million, which take a second or two
     if reason == CHARS:  # tracing makes the others slow, and they make few objects
         tracemalloc.start()
     try:
         with pytest.raises(
-            ModelError, match=r"^The model's own chat template was stopped: it .*\. Correct the"
+            ModelError, match=r"^The model's own chat template was stopped, because it .*\. Correct the"
         ) as caught:
             render(raw, text)
         assert tracemalloc.get_traced_memory()[1] < 400e6
@@ -260,13 +260,13 @@ def test_only_our_own_renderings_are_limited(raw):
 
 def test_a_transformers_that_compiles_in_another_way_is_refused(monkeypatch):
     """Nothing may be rendered without limits after a change of the library."""
-    monkeypatch.setattr(template_limits.LimitedTemplates, "render", lambda _, apply: apply())
-    template_limits.check_transformers.cache_clear()
+    monkeypatch.setattr(template_sandbox.LimitedTemplates, "render", lambda _, apply: apply())
+    template_sandbox.check_transformers.cache_clear()
     with pytest.raises(
         ModelError, match=f"^transformers {transformers.__version__} renders chat templates in a way"
     ):
-        template_limits.check_transformers()
-    template_limits.check_transformers.cache_clear()
+        template_sandbox.check_transformers()
+    template_sandbox.check_transformers.cache_clear()
 
 
 def test_a_row_without_an_end_is_named_and_ends_the_reading(raw):
@@ -293,5 +293,5 @@ def test_chat_templates_are_rendered_in_one_place():
     assert found == {
         "engine/tokenizer/tokenizer.py",
         "engine/tokenizer/mistral_chat_template.py",
-        "engine/tokenizer/template_limits.py",
+        "engine/tokenizer/template_sandbox.py",
     }

@@ -79,7 +79,10 @@ def test_windows_may_refuse(monkeypatch):
     messages = []
     with prevent_sleep(messages.append, platform="win32"):
         pass
-    assert messages == ["The computer can't be kept awake: Windows refused. It may go to sleep during the run."]
+    assert messages == [
+        "Training PRO can't keep the computer awake: Windows refused the request. "
+        "It may go to sleep during the run."
+    ]
 
 
 @posix
@@ -110,7 +113,7 @@ def test_a_refusal_on_linux_is_reported(program):
     messages = []
     with prevent_sleep(messages.append, platform="linux"):
         pass
-    assert messages == ["The computer can't be kept awake: No bus. It may go to sleep during the run."]
+    assert messages == ["Training PRO can't keep the computer awake: No bus. It may go to sleep during the run."]
 
 
 @posix
@@ -131,7 +134,7 @@ def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
-    assert messages[0].startswith("The computer can't be kept awake: ")
+    assert messages[0].startswith("Training PRO can't keep the computer awake: ")
 
 
 @posix

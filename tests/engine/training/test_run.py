@@ -125,7 +125,7 @@ def test_events_come_in_order(place):
     assert stages == [
         "Starting",
         "Reading story.txt",
-        "Cutting story.txt",
+        "Slicing story.txt",
         "Loading the model",
         "Training",
         "Saving the LoRA",
@@ -308,7 +308,7 @@ def test_check_estimates_the_time_by_an_earlier_run(place):
     assert time_notes() == []
     place.train(name="the-first", epochs=4)
     (note,) = time_notes()
-    assert "if it is as fast as the-first with this model (CPU, " in note
+    assert "if this run is as fast as the-first was with this model (CPU, " in note
 
 
 def test_a_failed_injection_leaves_the_model_unchanged(place):

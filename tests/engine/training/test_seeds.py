@@ -42,7 +42,7 @@ def test_a_drawn_seed_is_shown_recorded_and_repeats_the_run(place):
     place.train(job=job, seed=-1, **SPLIT)
     seed = read(place, "a", PARAMETERS)["seed"]
     assert seed >= 0
-    assert f"Seed {seed}: drawn at random and saved with the run." in notes(job)
+    assert f"Seed {seed}: picked at random and saved with the run." in notes(job)
     assert (read(place, "a", LOG)["seed"], read(place, "a", LOG)["data_seed"]) == (seed, seed)
     place.train(name="again", seed=seed, **SPLIT)
     assert place.weights("again") == place.weights()
@@ -63,14 +63,14 @@ def test_a_resume_with_minus_one_takes_the_seed_of_the_checkpoint(place):
     assert {key: read(place, "a", PARAMETERS)[key] for key in setup.SEEDS} == {
         key: first[key] for key in setup.SEEDS
     }
-    assert f"Seed {first['seed']}: that of the checkpoint." in notes(job)
+    assert f"Seed {first['seed']}: taken from the checkpoint." in notes(job)
     place.train(name="whole", seed=first["seed"], data_seed=first["data_seed"], **SPLIT)
     assert place.weights() == place.weights("whole")
 
 
 def test_another_seed_than_the_drawn_one_is_refused_on_a_resume(place):
     place.train(job=stopping_at(2), seed=-1)
-    with pytest.raises(SavingError, match=r"seed \(\d+ then, 7 now\)"):
+    with pytest.raises(SavingError, match=r"seed \(was \d+, is now 7\)"):
         place.train(resume="newest", seed=7)
 
 
@@ -103,5 +103,5 @@ def test_check_and_the_probe_use_seed_0_and_reuse_prepared_data(place):
 
 def test_several_processes_can_not_draw_a_seed_together(place, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SettingsError, match="Seed -1: several processes would each draw a different seed"):
+    with pytest.raises(SettingsError, match="Seed -1: each process would pick a different seed"):
         place.train(data_seed=-1)

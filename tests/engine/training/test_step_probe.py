@@ -104,7 +104,7 @@ def test_without_a_peak_the_step_is_still_timed(place, monkeypatch, tmp_path):
     PeftEngine().probe(place.settings(), place.host(), job)
     (event,) = (e for e in job.log.since(0) if isinstance(e, ProbeDone))
     assert (event.peak, event.seconds > 0) == (0, True)
-    assert " a step, about " in event_text(event) and "above the model" not in event_text(event)
+    assert " per step, about " in event_text(event) and "above the model" not in event_text(event)
 
 
 def test_a_probe_has_no_folder_that_could_be_lost(with_lora, monkeypatch):
@@ -149,7 +149,7 @@ def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unch
     )
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
     assert " evaluations about " in event_text(event)
-    assert " answers at most about " in event_text(event)
+    assert " samples at most about " in event_text(event)
 
 
 def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
@@ -241,7 +241,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "4 examples do not fit at once, so a run splits them into batches of 2" in event_text(event)
+    assert "4 examples do not fit together, so a run splits them into batches of 2" in event_text(event)
     assert "try batch_size = 2, accumulation = 2" in event_text(event)
     assert max(small_memory) > 70
 

@@ -160,7 +160,7 @@ def test_files_and_names_of_other_reporters(place, callbacks, monkeypatch, name,
         ("azure_ml", "azure_ml is not installed. Install it (pip install azureml-core)"),
         ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow)"),
         ("kubeflow", "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it"),
-        ("wandbb", "transformers has no reporter 'wandbb'. Choose one of "),
+        ("wandbb", "transformers has no reporter called 'wandbb'. Choose one of "),
     ],
 )
 def test_every_reporter_says_what_it_lacks(monkeypatch, asked, reason):
@@ -197,7 +197,7 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fa
     end, events = run(place, "trackio")
     assert end.outcome == "finished"
     advice = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
-    assert advice == ["Reporting to trackio failed and is off for the rest of this run: the network is gone"]
+    assert advice == ["Reporting to trackio failed, so it is off for the rest of this run: the network is gone"]
     assert callbacks[0].calls.count(fails) == 1
     assert place.weights() == place.weights("without")
 

@@ -104,7 +104,7 @@ def test_links_are_escaped_and_name_their_part():
     assert link_settings("story.txt: <b>") == "story.txt: &lt;b&gt;"
     assert folded_part_id("weight_decay") in link_settings("Weight decay: no.")
     assert 'data-tp-set="{&#34;name&#34;: &#34;\\&#34;&lt;&#34;}"' in apply_button("a", {"name": '"<'})
-    assert "Back to the default: 32" in reset_button("rank", "32")
+    assert "Reset to the default: 32" in reset_button("rank", "32")
 
 
 def test_every_folded_part_has_an_id_of_its_own():

@@ -95,7 +95,7 @@ def test_an_unexpected_error_is_a_message_and_its_traceback_is_logged(kind, erro
     with caplog.at_level(logging.ERROR, "training_pro"):
         updates = outcome(handler, {})
     assert updates == {"answer": updates["answer"], "report": "", "table": None}
-    assert "Check failed: " in updates["answer"] and "The console has the details." in updates["answer"]
+    assert "Check failed: " in updates["answer"] and "See the console for details." in updates["answer"]
     assert str(error).strip("'") in updates["answer"].replace("&#39;", "'")
     (record,) = caplog.records
     assert record.exc_info[1] is error and record.exc_info[2] is not None
@@ -123,7 +123,7 @@ def test_an_error_without_text_is_named_by_its_type():
     (answer,) = outcome(
         guard_handler(partial(function, TrainingProError()), FailureReply("Check", "answer")), {}
     ).values()
-    assert "Check failed: TrainingProError. The console has the details." in answer
+    assert "Check failed: TrainingProError. See the console for details." in answer
 
 
 @pytest.mark.parametrize("kind", KINDS)

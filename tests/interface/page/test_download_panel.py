@@ -149,7 +149,7 @@ def test_a_stopped_download_says_so(panel):
 
 
 def test_a_download_that_cannot_start_says_why(panel):
-    assert "Enter OWNER/NAME" in panel._start_download("  ")
+    assert "Enter the OWNER/NAME" in panel._start_download("  ")
     assert "is no model of the hub" in panel._start_download("gpt2")
     panel._start_download("a/b")
     assert "Downloading a/b is running. Wait until it is done, or stop it first." in panel._start_download("c/d")

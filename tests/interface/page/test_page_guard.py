@@ -97,7 +97,7 @@ def test_requests_of_other_pages_are_refused(blocks, headers):
     client = serve(blocks)
     for path in ("/config", "/queue/join", "/upload", "/login"):
         reply = client.post(path, headers=headers)
-        assert reply.status_code == 403 and "comes from another page" in reply.text
+        assert reply.status_code == 403 and "comes from another website" in reply.text
 
 
 def test_a_link_to_the_page_and_its_own_requests_are_served(blocks):

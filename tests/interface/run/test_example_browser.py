@@ -61,13 +61,13 @@ def test_next_and_previous(browser):
 def test_only_examples_that_contain_a_text(browser):
     assert show_example(browser, 1, " CAT ", by=1)[0] == 4
     assert show_example(browser, 4, "cat", by=-1)[0] == 1
-    assert "From example 3 on none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=1)[1]
-    assert "Of examples 1 to 1 none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=-1)[1]
+    assert "From example 3 on, none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=1)[1]
+    assert "Of examples 1 to 1, none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=-1)[1]
 
 
 def test_a_missing_example_is_reported_and_the_number_is_kept(browser):
     at, html = show_example(browser, 4, by=1)
-    assert at == gr.update() and "There are 4 examples, none with number 5." in html
+    assert at == gr.update() and "There are 4 examples, but none with number 5." in html
 
 
 def test_problems_of_form_and_data_are_reported(browser):

@@ -55,21 +55,21 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
 @pytest.mark.parametrize(
     ("state", "training", "said", "offer"),
     [
-        ({"enabled": True}, True, "starts when this one ends, even if it fails", "Start queue (1 waits)"),
-        ({"enabled": True}, False, "after the next run that you start, or at once", "Start queue (1 waits)"),
-        ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waits)"),
-        ({}, False, "does not start by itself after a restart", "Resume queue (1 waits)"),
+        ({"enabled": True}, True, "starts when this one ends, even if it fails", "Start queue (1 waiting)"),
+        ({"enabled": True}, False, "after the next run that you start, or right away", "Start queue (1 waiting)"),
+        ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waiting)"),
+        ({}, False, "does not start by itself after a restart", "Resume queue (1 waiting)"),
         (
             {"off_reason": "Stopped by hand."},
             True,
             "Stopped by hand. The queue does not continue after the current run unless you press Continue queue",
-            "Continue queue after this run (1 waits)",
+            "Continue queue after this run (1 waiting)",
         ),
         (
             {"off_reason": "Stopped by hand."},
             False,
             "Stopped by hand. Press Resume queue.",
-            "Resume queue (1 waits)",
+            "Resume queue (1 waiting)",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_the_parts_of_a_report(tmp_path):
     for words in (
         "Check: ready",
         "trained tokens",
-        "Does it learn to stop: a stop token is trained at 20 of 20",
+        "Stop tokens: 20 of 20 rows or sections end with a stop token",
         "Padding per step",
     ):
         assert words in page

@@ -87,7 +87,7 @@ def test_the_first_and_last_step_are_drawn(long_run):
 def test_losses_per_dataset_and_gradient_norms_are_under_more_curves():
     view = view_of(planned(9), *(step(n, 9, by_source={"<a>": 2.0 + n, "b": 1.0}) for n in range(1, 9)))
     curves = view.extra_charts()
-    assert "Loss of each dataset" in curves and "Gradient norm" in curves
+    assert "Loss on each dataset" in curves and "Gradient norm" in curves
     assert "&lt;a&gt;" in curves and "<a>" not in curves
     assert "Validation" not in curves
 
@@ -102,9 +102,9 @@ def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
 
 def test_a_stopping_run_shows_no_remaining_time():
     view = view_of(planned(9), step(3, 9))
-    assert "ends about" in view.html()
+    assert "ends at about" in view.html()
     view.job.control.ask(Request.STOP)
-    assert "ends about" not in view.html()
+    assert "ends at about" not in view.html()
 
 
 def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():

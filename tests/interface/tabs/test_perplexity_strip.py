@@ -20,8 +20,8 @@ def result(lora, *losses):
 def test_all_strips_have_one_scale():
     html = loss_strips([result("b", 1.0, 2.0), result("-", 3.0, 5.0)])
     assert re.findall(r'fill-opacity="([0-9.]+)"', html) == ["1.00", "0.76", "0.53", "0.06"]
-    assert "Without a LoRA: lowest perplexity “&lt;part 0&gt; …” (perplexity 20.09, 50% right)" in html
-    assert "highest perplexity “&lt;part 1&gt; …” (perplexity 148.4, 50% right)" in html
+    assert "Without a LoRA: lowest perplexity “&lt;part 0&gt; …” (perplexity 20.09, 50% of tokens correct)" in html
+    assert "highest perplexity “&lt;part 1&gt; …” (perplexity 148.4, 50% of tokens correct)" in html
     assert "<part" not in html
 
 

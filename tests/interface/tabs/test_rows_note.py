@@ -13,7 +13,7 @@ def note(**values):
 
 
 def test_the_two_usual_settings_and_changed_ones():
-    assert note().endswith(f"the tokens that would be trained on are measured. {USUAL}")
+    assert note().endswith(f"Perplexity is measured on the tokens that you would train on. {USUAL}")
     assert note(epochs=3, cutoff=64) == note()
     assert note(train_on="last_reply", system="Be brief.").endswith(
         "Data format: Auto, by columns; System message: Be brief.; Train on: Last reply only."

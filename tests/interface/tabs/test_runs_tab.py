@@ -122,20 +122,22 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
     first = asyncio.run(
         first_of(tab._on_empty(tab_inputs(tab, "story") | {tab._confirmation: runs_tab.TrashConfirmation()}))
     )
-    assert first[tab._empty_button].startswith("Really: 1 thing, ") and len(trash.list_trash(folders)) == 1
+    assert first[tab._empty_button].startswith("Delete 1 item permanently (")
+    assert len(trash.list_trash(folders)) == 1
     confirmation = first[tab._confirmation]
     trash.move_to_trash("story", folders)  # the trash now holds more than the user was asked about
     monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
     asked_again, back = asyncio.run(
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation}))
     )
-    assert asked_again[tab._empty_button].startswith("Really: 2 things, ") and back == {
+    assert asked_again[tab._empty_button].startswith("Delete 2 items permanently (") and back == {
         tab._empty_button: "Empty trash"
     }
     late, _ = asyncio.run(
         all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: asked_again[tab._confirmation]}))
     )
-    assert late[tab._empty_button].startswith("Really: 2 things, ") and len(trash.list_trash(folders)) == 2
+    assert late[tab._empty_button].startswith("Delete 2 items permanently (")
+    assert len(trash.list_trash(folders)) == 2
     confirmation = runs_tab.TrashConfirmation(late[tab._empty_button], until=confirmation.until)
     (done,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation})))
     assert "The trash is empty" in done[tab._status] and trash.list_trash(folders) == []
@@ -145,7 +147,7 @@ def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, ta
     assert "There is nothing in the trash." in nothing[tab._status]
 
 
-@pytest.mark.parametrize(("here", "where"), [(True, "model menu above"), (False, "of the Model tab")])
+@pytest.mark.parametrize(("here", "where"), [(True, "model menu above"), (False, "on the Model tab")])
 def test_a_merged_model_is_in_the_menu_or_the_message_says_where(folders, here, where):
     class MergeEngine:
         def merge(self, asked, host, job):
@@ -178,7 +180,7 @@ def test_a_merge_on_the_page_takes_the_shard_size_of_the_form(folders):
     asyncio.run(all_of(panel._on_merge(chosen, name, inputs)))
     assert asked == ["2GB"]
     last = asyncio.run(all_of(panel._on_merge(chosen, name, {**inputs, form.components["shard_size"]: "two"})))[-1]
-    assert "&#39;two&#39; is not a size. Write it like 500MB or 5GB." in last and asked == ["2GB"]
+    assert "&#39;two&#39; is not a file size. Enter a size such as 500MB or 5GB." in last and asked == ["2GB"]
 
 
 def test_an_existing_gguf_file_is_reported_as_written_again(folders):
@@ -192,7 +194,7 @@ def test_an_existing_gguf_file_is_reported_as_written_again(folders):
     tab = draw_tab(folders, GgufEngine())
     write = tab._handler(tab._on_gguf)
     first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))
-    assert "is written. Use it in llama.cpp" in first and "is written again. Use it in llama.cpp" in second
+    assert "was written. To use it in llama.cpp" in first and "was written again. To use it in llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second
 
 
@@ -235,7 +237,7 @@ def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(folders, c
     engine = TrainEngine()
     tab = draw_tab(folders, engine)
     assert tab._show_run(chosen)[2]["interactive"]
-    assert "night resumes." in tab._use_panel._on_resume(tab._chosen, {tab._chosen: chosen})
+    assert "Resuming night." in tab._use_panel._on_resume(tab._chosen, {tab._chosen: chosen})
     tab._context.session.latest("training").log.wait_closed()
     assert engine.started == [("night", "continue", resume)]
 

@@ -75,7 +75,7 @@ def test_the_same_bytes_are_not_added_again(context, tmp_path):
 def test_a_file_that_is_too_large_is_refused_with_where_to_put_it(context, tmp_path, monkeypatch):
     monkeypatch.setattr(data_menu, "MAX_UPLOAD_BYTES", 10)
     (tmp_path / "long.txt").write_text("more than ten characters")
-    with pytest.raises(DataError, match=r"long\.txt has 24 bytes; at most 10 bytes can be uploaded"):
+    with pytest.raises(DataError, match=r"long\.txt is 24 bytes, but an upload can be at most 10 bytes"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "long.txt")])
     assert list(context.host.folders.datasets.iterdir()) == []
 
@@ -110,10 +110,10 @@ def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tm
     assert "Not supported" not in preview_data({}, context).html
     (folder / "letters.rtf").write_text("x")
     assert (
-        "Not supported: letters.rtf (save it as .docx or .odt, or its text as .txt)."
+        "This file is not supported: letters.rtf (save it as .docx or .odt, or save its text as .txt)."
         in preview_data({}, context).html
     )
-    assert "Not supported: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
+    assert "This file is not supported: letters.rtf" in preview_data({"data": ["letters.rtf"]}, context).html
     (tmp_path / "novel.mobi").write_text("x")
     with pytest.raises(DataError, match=r"novel\.mobi: convert it to \.epub"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "novel.mobi")])

@@ -45,12 +45,12 @@ def test_a_run_resumes_in_its_folder_whatever_name_its_settings_have(context, pa
     settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
     write_files(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
     message, *_ = panel._on_click(panel._resume, {panel._menu: "night"})
-    assert "night resumes." in message
+    assert "Resuming night." in message
     assert context.engine.requests.get(timeout=10) == ("night", "continue", "newest")
 
 
 def test_the_planned_steps_are_only_shown_if_they_are_known(context):
     write_files(context.host.folders.loras, "night", CUT_OFF)
     (run,) = crashed_runs.find_crashed_runs(context.host.folders)
-    assert "at step 5. You can resume it" in describe_crashed_run(run)
-    assert "at step 5 of 8. You can resume it" in describe_crashed_run(replace(run, steps=8))
+    assert "at step 5. If you resume it" in describe_crashed_run(run)
+    assert "at step 5 of 8. If you resume it" in describe_crashed_run(replace(run, steps=8))

@@ -131,8 +131,8 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
     assert program.waits == [] and not program.session.auto_start.enabled
     event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
-    assert event.text.startswith("Started from the queue, added at 2")
-    assert event.text.endswith("; it was the last one.")
+    assert event.text.startswith("Started from the queue (added at 2")
+    assert event.text.endswith("; no more runs are waiting.")
 
 
 def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
@@ -202,9 +202,10 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
     program.wait_until_idle()
     assert program.done == [("b", "finished"), ("c", "finished")]
     (waiting,) = program.line.queue.waiting
-    assert (waiting.name, waiting.skipped) == ("a", "It was added for toy, and other is loaded.")
+    assert (waiting.name, waiting.skipped) == ("a", "It was added for toy, but other is loaded.")
     assert (
-        program.session.auto_start.off_reason == "None of the waiting runs can start now. Each shows the reason."
+        program.session.auto_start.off_reason
+        == "None of the waiting runs can start now. The queue shows the reason for each."
     )
     models[0] = "toy"
     program.line.start()

@@ -64,7 +64,7 @@ def test_a_request_reaches_the_run_and_is_taken_once(folders, request_name):
         wait_for(lambda: not is_waiting("a", request_name, folders))
         wait_for(lambda: any(isinstance(event, Note) for event in job.log.since(0)))
     assert job.control.pending == ASKED[request_name]
-    assert [e.text for e in job.log.since(0)] == [f"Another program asked: {request_name}."]
+    assert [e.text for e in job.log.since(0)] == [f"Request from another program: {request_name}."]
 
 
 def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):

@@ -155,7 +155,7 @@ def test_it_is_self_contained_and_escaped(report_html):
 
 def test_every_section_is_there(report_html):
     text = CheckedPage(report_html).text
-    for part in ("The curve", "Samples", "Events", "Validation", "Run", "On disk"):
+    for part in ("Loss curve", "Samples", "Events", "Validation", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
         "8 of 8 steps",
@@ -164,10 +164,10 @@ def test_every_section_is_there(report_html):
         "Mind the gap",
         "Without the LoRA first",
         "After step 4 middle\ufffd",
-        "With it, after step 8",
-        "2,053, 2,011",
+        "With the LoRA, after step 8",
+        "2,053 (2,011 trained)",
         "torch 2.13",
-        "checkpoint-2 full checkpoint 2 MB the LoRA and its files 1 MB",
+        "checkpoint-2 full checkpoint 2 MB the LoRA and its records 1 MB",
     ):
         assert words.replace("8 of 8 steps", "steps 8 of 8") in text, words
     assert text.count("About right") == 1
@@ -183,7 +183,7 @@ def test_only_settings_that_differ_are_named_by_their_labels(report_html):
     assert "LoRA Alpha" not in table
     assert "two" in table
     same = render_report(ReportData([planned()], ENDED, []))
-    assert "None: all settings have their defaults." in same
+    assert "None. All settings have their default values." in same
 
 
 def test_events_have_their_time_and_the_step_before_them(report_html):
@@ -199,12 +199,12 @@ def test_events_have_their_time_and_the_step_before_them(report_html):
 
 def test_a_run_that_broke_off_is_reported_up_to_there():
     failed = JobEnded(
-        at=NOON + 90_000, outcome="failed", text="It failed. OSError: no space", details=f"Traceback {ODD}"
+        at=NOON + 90_000, outcome="failed", text="The run failed. OSError: no space", details=f"Traceback {ODD}"
     )
     events = [*EVENTS, PlanChanged(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
     text = CheckedPage(html := render_report(ReportData(events, failed, [entry(1), entry(2)]))).text
     assert 'class="failed"' in html
-    assert "It failed. OSError: no space" in text
+    assert "The run failed. OSError: no space" in text
     assert "Traceback" in text
     assert "steps 2 of 12" in text
     assert "it is too early to tell what the model learned" in text
@@ -217,7 +217,7 @@ def test_without_finite_losses_there_is_still_a_page():
     text = CheckedPage(
         render_report(ReportData([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))
     ).text
-    assert "no number" in text
+    assert "not finite" in text
 
 
 def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():

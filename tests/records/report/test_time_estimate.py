@@ -28,7 +28,7 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
     )
     write_run(tmp_path, "mine")
     assert estimate(tmp_path) == [
-        "Time: about 2 min 00 s, if it is as fast as mine with this model (CPU, 50 tokens per "
+        "Time: about 2 min 00 s, if this run is as fast as mine was with this model (CPU, 50 tokens per "
         "second). Use 'Test one step' to measure it."
     ]
 
@@ -53,7 +53,7 @@ def test_a_run_of_three_steps_does_not_hide_the_pace_of_a_longer_one(tmp_path):
     write_run(tmp_path, "long", ended_at="2026-11-20T06:40:00+00:00")
     write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-21T06:40:00+00:00")
     (sentence,) = estimate(tmp_path)
-    assert "if it is as fast as long" in sentence and "50 tokens per second" in sentence
+    assert "if this run is as fast as long was" in sentence and "50 tokens per second" in sentence
 
 
 def test_without_any_run_nothing_is_said(tmp_path):

@@ -33,7 +33,7 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES)
     assert (verdict.kind, verdict.step, verdict.better) == ("began to memorize", 8, "checkpoint-8")
     assert verdict.text == (
-        "It began to memorize at step 8 (overfit). The validation loss rose from 2.2000 (step 8) to 2.9000 "
+        "The model began to memorize at step 8 (overfit). The validation loss rose from 2.2000 (step 8) to 2.9000 "
         "(step 16), while the training loss kept falling from 2.2000 to 1.4000. checkpoint-8 is "
         "better. The generalization gap is 1.5000."
     )
@@ -50,7 +50,7 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 
 def test_a_validation_loss_that_only_rose_means_memorizing_from_the_first_step():
     text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
-    assert text.startswith("It began to memorize from the first step (overfit). The validation loss rose")
+    assert text.startswith("The model began to memorize from the first step (overfit). The validation loss rose")
 
 
 def test_the_better_checkpoint_is_one_that_still_exists():
@@ -67,7 +67,7 @@ def test_it_could_learn_more_while_both_fall():
     verdict = judge_run(graph(FALLING, {0: 3.0, 8: 2.5, 16: 2.2}), NAMES)
     assert (verdict.kind, verdict.better) == ("could learn more", "")
     assert verdict.text.startswith(
-        "It could learn more (underfit). The validation loss was still falling at the end"
+        "The model could learn more (underfit). The validation loss was still falling at the end"
     )
 
 
@@ -83,8 +83,8 @@ def test_where_nothing_changed_it_is_not_about_right(last):
     verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (verdict.kind, verdict.better) == ("did not learn", "")
     assert verdict.text == (
-        "It did not learn (underfit). The validation loss is the same as before the start: 3.0000 (step 0), "
-        f"{last:.4f} (step 16). More epochs or a higher learning rate may help. "
+        "The model did not learn (underfit). The validation loss is about the same as before the start: 3.0000 "
+        f"(step 0), then {last:.4f} (step 16). More epochs or a higher learning rate may help. "
         f"The generalization gap is {last - 2:.4f}."
     )
 
@@ -98,7 +98,7 @@ def test_worse_in_both_losses_is_not_memorizing():
     assert "the model is better on such texts without this LoRA" in without.text
 
 
-@pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "did not fall any more")])
+@pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "stopped falling")])
 def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
     verdict = judge_run(graph(losses, {}), NAMES)
     assert verdict.kind == "training loss only"
@@ -155,13 +155,17 @@ def recall(step, share, loss, unseen=None):
 @pytest.mark.parametrize(
     ("last", "kind", "words"),
     [
-        (recall(16, 0.83, 0.4), "learned by heart", "It knows the training data by heart. The loss of passages"),
+        (
+            recall(16, 0.83, 0.4),
+            "learned by heart",
+            "The model knows the training data by heart. The loss on passages",
+        ),
         (
             recall(16, 0.12, 2.1),
             "learned",
-            "It learned. The loss of passages of the training data went from 3.0000",
+            "The model learned. The loss on passages of the training data went from 3.0000",
         ),
-        (recall(16, 0.02, 2.99), "did not learn", "It did not learn (underfit). The loss of passages"),
+        (recall(16, 0.02, 2.99), "did not learn", "The model did not learn (underfit). The loss on passages"),
     ],
 )
 def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, words):
@@ -181,7 +185,7 @@ def test_recall_stands_beside_the_validation_losses():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES, recalls=recalls)
     assert verdict.kind == "began to memorize"
     assert verdict.text.endswith(
-        "It continues 83% of a passage of the training data word for word (2% before), and 3% of one that "
+        "It continues 83% of a passage of the training data word for word (2% before), and 3% of a passage that "
         "it has not seen."
     )
 
