@@ -17,7 +17,10 @@ HEADING_WORDS = (
     "chapter|kapitel|chapitre|cap[ií]tulo|capitolo|hoofdstuk|rozdział|глава|part|teil|partie|parte|act|scene"
 )
 HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-HEADING = re.compile(rf"^({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b.{{0,60}}$", re.MULTILINE | re.IGNORECASE)
+CHINESE_HEADING = r"(第)[\d〇零一二三四五六七八九十百]{1,7}[回章卷節节話话部]"
+HEADING = re.compile(
+    rf"^(?:({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b|{CHINESE_HEADING}).{{0,60}}$", re.MULTILINE | re.IGNORECASE
+)
 ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
 BLANK_LINES = re.compile(r"\n(?=[ \t]*\n[ \t]+\n|[ \t]+\n[ \t]*\n)[ \t]*\n[ \t]*\n")  # one of them has spaces
 HEADING_CHARS, HEADING_SHARE = 80, 0.25  # a section that is only a heading; of all sections
@@ -86,7 +89,7 @@ def _count_headings(text: str, hard_cut: str) -> int:
 def _most_common_mark(text: str) -> tuple[str, int]:
     """Return the most common mark and its count; of headings only the word, since their numbers differ."""
     return _most_common(
-        match[1].rstrip() for pattern in (ORNAMENT_LINE, HEADING) for match in pattern.finditer(text)
+        match[match.lastindex].rstrip() for pattern in (ORNAMENT_LINE, HEADING) for match in pattern.finditer(text)
     )
 
 

@@ -80,3 +80,11 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
 )
 def test_other_texts_have_no_verses(text):
     assert describe_verses(text) == ""
+
+
+@pytest.mark.parametrize("number", ["二十四", "12"])
+def test_the_chapters_of_a_chinese_novel_are_suggested(tmp_path, number):
+    chapter = f"第{number}回　醉金刚轻财尚义侠\n\n话说林黛玉正自情思萦逗，忽有人从背后击了一掌．\n\n"
+    ((value, why),) = suggested(tmp_path, chapter * 5)
+    assert value == r"\n第"
+    assert why == "a.txt: '第' appears 5 times at the start of a line, so it may separate sections."
