@@ -19,7 +19,8 @@ HEADING_WORDS = (
 HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 CHINESE_HEADING = r"(第)[\d〇零一二三四五六七八九十百]{1,7}[回章卷節节話话部]"
 HEADING = re.compile(
-    rf"^(?:({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b|{CHINESE_HEADING}).{{0,60}}$", re.MULTILINE | re.IGNORECASE
+    rf"^(?:({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b|{CHINESE_HEADING}).{{0,60}}$",
+    re.MULTILINE | re.IGNORECASE,
 )
 ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
 BLANK_LINES = re.compile(r"\n(?=[ \t]*\n[ \t]+\n|[ \t]+\n[ \t]*\n)[ \t]*\n[ \t]*\n")  # one of them has spaces

@@ -41,16 +41,21 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
         yield replace(folder, path=Path(scratch, folder.name), logs=Path(scratch), replaces=False)
 
 
-def sync_control(control: RunControl[Any], clock: float) -> float:
-    """Share the requests to any process with all of them between two steps, and return rank 0's clock."""
+def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Request], float]:
+    """Return the requests that every process carries out after this step, and rank 0's clock.
+
+    A request that reaches a process after this call waits for the next step: a process that stopped or wound down
+    alone would leave the others waiting for it forever.
+    """
     if not _is_distributed():
-        return clock
-    for request, asked in zip(SHARED_REQUESTS, any_rank(*map(control.asked, SHARED_REQUESTS)), strict=True):
-        if asked:
-            control.ask(request)
+        return control.pending, clock
+    asked = any_rank(*map(control.asked, SHARED_REQUESTS))
+    requests = frozenset(request for request, is_asked in zip(SHARED_REQUESTS, asked, strict=True) if is_asked)
+    for request in requests:
+        control.ask(request)
     shared_clock = torch.tensor([clock], dtype=torch.float64, device=_collective_device())
     dist.broadcast(shared_clock, 0)
-    return float(shared_clock[0])
+    return requests, float(shared_clock[0])
 
 
 def pauses(control: RunControl[Any]) -> bool:

@@ -133,15 +133,15 @@ class RunController:
         self._apply_live(state.step)
         if evaluation is not None and not evaluation.asked:
             self._patience.look(evaluation, self.live.saving.keep_best)
-        self._apply_wind_down(state.step)
+        self._apply_wind_down(state)
         self._apply_rules(state)
         if self.stopped_by and evaluation is None:
             evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
             rates, why = self.rates.all(rates_used()), self._replan_reason()
             self._log.append(PlanChanged(step=state.step, steps=self.rates.steps, rates=rates, why=why))
-        stopping = self._control.asked(Request.STOP) or bool(self.stopped_by)
-        self.restart = self._next_restart(over=stopping or self.is_last(state.step))
+        stopping = Request.STOP in state.requests or bool(self.stopped_by)
+        self.restart = self._next_restart(state, over=stopping or self.is_last(state.step))
         stop = stopping or self.restart is not None
         state = replace(state, last=(stopping or self.is_last(state.step)) and self.restart is None)
         return Decision(stop, self._save_reason(state, evaluation, stopping=stop), self.rates is not before)
@@ -157,9 +157,13 @@ class RunController:
         self.live = requested
         self._log.append(LiveSettingsChanged(step=step, changes=changes))
 
-    def _apply_wind_down(self, step: int) -> None:
-        if self._control.take(Request.WIND_DOWN):
-            self._wind_down(step, "as requested")
+    def _take(self, request: Request, state: StepState) -> bool:
+        """Whether it is among the requests of this step; then it is cleared."""
+        return request in state.requests and self._control.take(request)
+
+    def _apply_wind_down(self, state: StepState) -> None:
+        if self._take(Request.WIND_DOWN, state):
+            self._wind_down(state.step, "as requested")
 
     def _wind_down(self, step: int, reason: str) -> None:
         if self.rates.wind_down or self.is_last(step):
@@ -170,7 +174,7 @@ class RunController:
         )
 
     def _apply_rules(self, state: StepState) -> None:
-        if self._control.asked(Request.STOP) or self.stopped_by:
+        if Request.STOP in state.requests or self.stopped_by:
             return
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
@@ -195,18 +199,19 @@ class RunController:
             return f"winding down {self._ending}"
         return f"learning rate multiplied by {self.rates.factor:g}"
 
-    def _next_restart(self, *, over: bool) -> Restart | None:
+    def _next_restart(self, state: StepState, *, over: bool) -> Restart | None:
         """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""
-        if self._control.asked(Request.STOP):
+        if Request.STOP in state.requests:
             return None
-        epochs, frees = self._control.take_epochs(), self._control.take(Request.FREE_MEMORY)
+        epochs = self._control.take_epochs() if Request.MORE_EPOCHS in state.requests else 0.0
+        frees = self._take(Request.FREE_MEMORY, state)
         frees = frees and (epochs > 0 or not over)
         return Restart(epochs, frees) if epochs or frees else None
 
     def _save_reason(self, state: StepState, evaluation: Evaluation | None, *, stopping: bool) -> str | None:
-        if self._control.asked(Request.DISCARD):
+        if Request.DISCARD in state.requests:
             return None
-        requested = self._control.take(Request.CHECKPOINT)
+        requested = self._take(Request.CHECKPOINT, state)
         return self._saving.why(self.live.saving, state, SaveRequest(requested, stopping, evaluation))
 
 

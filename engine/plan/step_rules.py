@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ...core.jobs import Request
 from ...settings.definitions import SavingSettings, StoppingSettings
 from ...train_utils import format_count, interval_steps
 
@@ -28,6 +29,8 @@ class StepState:
     """Whether the run ends here."""
     steps: int = 0
     """All steps of the run, for what is a share of them."""
+    requests: frozenset[Request] = frozenset()
+    """What the user asked for up to this step."""
 
 
 @dataclass

@@ -146,8 +146,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _decide(
         self, step: int, smoothed: float, evaluation: Evaluation | None, control: TrainerControl, scheduler: Any
     ) -> None:
-        plan, clock = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
-        state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps)
+        plan, (requests, clock) = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
+        state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps, requests=requests)
         decision = self.controller.decide(
             state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )

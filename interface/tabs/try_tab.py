@@ -116,12 +116,16 @@ class TryTab:
         suggestion = self._suggest({**inputs, self._lora: lora})
         return gr.update(choices=choices, value=lora), *suggestion
 
-    def _suggest(self, inputs: dict[Any, Any]) -> tuple[str, bool, str]:
-        """Suggest the beginning of the training data as prompt, unless the user has typed one."""
+    def _suggest(self, inputs: dict[Any, Any]) -> tuple[Any, Any, Any]:
+        """Suggest the beginning of the training data as prompt, unless the user has typed one.
+
+        Where nothing changes, nothing is sent, because the user may be typing a prompt meanwhile.
+        """
         prompt: str = inputs[self._prompt] or ""
-        if prompt and prompt != inputs[self._suggestion]:
-            return prompt, bool(inputs[self._as_chat]), inputs[self._suggestion]
         suggestion = suggest_prompt(self._context, inputs[self._lora])
+        is_typed = bool(prompt) and prompt != inputs[self._suggestion]
+        if is_typed or prompt == suggestion.text:
+            return gr.update(), gr.update(), gr.update()
         return suggestion.text, suggestion.as_chat, suggestion.text
 
     async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:

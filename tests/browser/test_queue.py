@@ -18,7 +18,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.wait_for(lambda: "Queue after this run" in page.everything(), "the button's words during a run")
         page.fill(name="b", epochs=2)
         page.press("put")
-        page.wait_for_words("queue", "1 waits", "b story.txt;", "in 2 epochs")
+        page.wait_for_words("queue", "1 waiting run", "b story.txt;", "in 2 epochs")
         page.press("put")
         page.wait_for_words("queue said", "'b' is the name of an earlier run")
         page.fill(name="c", epochs=1)

@@ -115,7 +115,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     first_curve = first.start("outlives", epochs=ENDLESS)
     first.fill(name="after-it", epochs=1)
     first.press("put")
-    first.wait_for_words("queue", "1 waits")
+    first.wait_for_words("queue", "1 waiting run")
     first.close()
     webui.tell("restart()")
     page = open_tab()

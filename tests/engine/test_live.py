@@ -20,6 +20,7 @@ from training_pro.core.jobs.events import (
     Step,
 )
 from training_pro.core.jobs.job import Job
+from training_pro.engine.compute import distributed
 from training_pro.records.folder import loras
 from training_pro.settings import files
 from training_pro.settings.live_settings import LiveSettings, resumed_settings
@@ -391,3 +392,27 @@ def test_a_finished_run_with_more_epochs_waits_with_the_gpu_freed(place):
     end = place.train(job=job, **{**FOUR, "epochs": 1})
     waiting.join()
     assert end.text.startswith("'a' finished at step 8 of 8")
+
+
+@pytest.mark.parametrize("request_kind", [Request.STOP, Request.WIND_DOWN, Request.CHECKPOINT])
+def test_a_request_after_the_processes_agreed_waits_for_the_next_step(place, monkeypatch, request_kind):
+    """A process that carried it out alone would leave the others waiting for it forever."""
+    agree, steps = distributed.sync_control, []
+
+    def agree_and_ask(control, clock):
+        agreed = agree(control, clock)
+        steps.append(len(steps) + 1)
+        if len(steps) == 3:
+            control.ask(request_kind)
+        return agreed
+
+    monkeypatch.setattr(distributed, "sync_control", agree_and_ask)
+    job = Job("training", "a test")
+    place.train(job=job, **FOUR)
+    notes = [note.text for note in events_of(job, Note)]
+    done = {
+        Request.STOP: steps[-1] == 4,
+        Request.WIND_DOWN: any("Winding down after step 4" in note for note in notes),
+        Request.CHECKPOINT: [step for step, _ in saved(job)] == [4],
+    }
+    assert done[request_kind], (steps, notes, saved(job))

@@ -224,8 +224,9 @@ def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
 
 def test_a_single_process_has_nothing_to_synchronize():
     control = RunControl()
-    assert distributed.sync_control(control, 5.0) == 5.0
-    assert not control.asked(Request.STOP)
+    assert distributed.sync_control(control, 5.0) == (frozenset(), 5.0)
+    control.ask(Request.STOP)
+    assert distributed.sync_control(control, 5.0) == ({Request.STOP}, 5.0)
     assert distributed.any_rank(True, False) == (True, False)
     assert distributed.split_over_ranks([1, 2, 3]) == [1, 2, 3]
     sums = np.ones(2)

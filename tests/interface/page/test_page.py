@@ -180,6 +180,8 @@ def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_
     inputs = {try_it._lora: "a", try_it._prompt: "", try_it._as_chat: False, try_it._suggestion: ""}
     chat = ("Where is\nthe key?", True, "Where is\nthe key?")
     assert try_it._suggest(inputs) == chat
-    assert try_it._suggest({**inputs, try_it._prompt: "mine"}) == ("mine", False, "")
+    unchanged = (gr.update(), gr.update(), gr.update())
+    assert try_it._suggest({**inputs, try_it._prompt: "mine"}) == unchanged
+    assert try_it._suggest({**inputs, try_it._lora: try_tab.NO_LORA}) == unchanged
     of_another = {**inputs, try_it._prompt: "The ferry", try_it._suggestion: "The ferry"}
     assert try_it._suggest(of_another) == chat
