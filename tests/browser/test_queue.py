@@ -34,7 +34,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         narrow.photograph("queue-400")
         page.press("stop")
         page.wait_for_words("queue", "Training 'a' was stopped.")
-        page.wait_for(lambda: "Resume queue (2 wait)" in page.everything(), "the offer")
+        page.wait_for(lambda: "Resume queue (2 waiting)" in page.everything(), "the offer")
         for one in (page, narrow):
             one.close()
     with servers.demo(tmp_path) as server:
