@@ -81,7 +81,8 @@ def _refuse_broken_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise SavingError(
-                f"{quote(argument)} contains bytes that are not valid UTF-8. Rename the file, or retype it."
+                f"{quote(argument)} contains bytes that are not valid UTF-8. Rename the file, or type its name "
+                "again."
             )
 
 

@@ -187,7 +187,7 @@ def _format_other(folders: Folders) -> Iterator[str]:
     if deleted := trash.list_trash(folders):
         names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
         total = size(sum(entry.size for entry in deleted))
-        yield f"In the trash: {names}, {total} (to empty it: {launch_command()} runs --empty-trash)."
+        yield f"In the trash: {names}, {total}. To empty the trash: {launch_command()} runs --empty-trash"
     if cached := arrow_store.store_size(folders):
         command = f"{launch_command()} runs --clear-prepared"
         yield f"Prepared data: {size(cached)} (to delete it: {command}; the next run prepares its data again)."

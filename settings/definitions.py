@@ -537,7 +537,7 @@ class LoraSettings:
         False,
         "Train Head",
         "Train the embeddings and the output layer in full, in addition to the LoRA. Use this for a new language "
-        "or for many new words. It needs a lot of memory and disk space. An 8-bit optimizer reduces the memory.",
+        "or for many new words. It needs a lot of memory and disk space. An 8-bit optimizer uses less memory.",
         fixed=True,
     )
     modules_to_save: str | tuple[str, ...] = choice(

@@ -58,8 +58,8 @@ def ensure_environment(needs: Collection[str], *, torch_spec: str | None = None,
         if dist_env.world_size() > 1:
             raise TrainingProError(
                 "{} does not have the required packages ({}), and several processes can't install "
-                "them at the same time. Run the command once without torchrun, then use the torchrun "
-                "of that environment.".format(sys.executable, ", ".join(modules))
+                "them at the same time. Run the command once without torchrun to create the environment, then "
+                "use torchrun from that environment.".format(sys.executable, ", ".join(modules))
             )
         environment.make(lists)
     if not environment.is_running:

@@ -90,7 +90,9 @@ def _count_headings(text: str, hard_cut: str) -> int:
 def _most_common_mark(text: str) -> tuple[str, int]:
     """Return the most common mark and its count; of headings only the word, since their numbers differ."""
     return _most_common(
-        match[match.lastindex].rstrip() for pattern in (ORNAMENT_LINE, HEADING) for match in pattern.finditer(text)
+        match[match.lastindex or 0].rstrip()
+        for pattern in (ORNAMENT_LINE, HEADING)
+        for match in pattern.finditer(text)
     )
 
 

@@ -228,7 +228,7 @@ def test_bytes_on_a_command_line_that_are_not_text_are_a_sentence(root, command,
     assert main([*command, "caf\udce9"]) == 1
     assert (
         capsys.readouterr().err
-        == "'caf\\udce9' contains bytes that are not valid UTF-8. Rename the file, or retype it.\n"
+        == "'caf\\udce9' contains bytes that are not valid UTF-8. Rename the file, or type its name again.\n"
     )
 
 
