@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -270,7 +270,7 @@ def train_with_ours(
     """Train a whole run of Training PRO, followed by a page, and measure its steps."""
     package.load()
     from training_pro.core.host import LoadedModel
-    from training_pro.core.jobs import Job
+    from training_pro.core.jobs import Job, Step
     from training_pro.engine.peft_engine import PeftEngine
     from training_pro.engine.training import RunCallback, trainer
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
@@ -283,8 +283,9 @@ def train_with_ours(
     values = {
         "name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF,
         "batch_size": BATCH, "epochs": 1, "batching": "sequential", "save_each_epoch": False,
-        "sample_every": "never", "rank": RANK, "alpha": RANK, "targets": "q-v", "learning_rate": RATE,
-        "schedule": "constant", "warmup_steps": 0, "gradient_checkpointing": "off", "seed": SEED,
+        "sample_every": "never", "recall_passages": 0, "rank": RANK, "alpha": RANK, "targets": "q-v",
+        "learning_rate": RATE, "schedule": "constant", "warmup_steps": 0, "gradient_checkpointing": "off",
+        "seed": SEED,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         host = StandaloneHost(standalone_folders(Path(scratch)), model=str(args.model))
@@ -296,7 +297,10 @@ def train_with_ours(
         page = threading.Thread(target=_follow_as_page, args=(job, watch), daemon=True)
         page.start()
         PeftEngine().train(training_settings(values), host, job)
-    assert sum(event.tokens for event in job.log.since(0) if hasattr(event, "smoothed")) == watch._tokens
+    steps = [event for event in job.log.since(0) if isinstance(event, Step)]
+    assert watch.measurement and sum(step.tokens for step in steps) == watch._tokens
+    losses = tuple(step.loss for step in steps)  # a checkpoint of ours keeps no log of the Trainer
+    watch.measurement = replace(watch.measurement, losses=losses)
 
 
 def _timed(method: Callable[..., Any], watch: StepMeter) -> Callable[..., Any]:
