@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
 CLOSING_WARNING = (
-    "Press Ctrl+C to stop and save. Closing this window does not save, because Windows ends the program "
+    "Press Ctrl+C to stop and save. If you close this window, nothing is saved, because Windows ends the program "
     "immediately."
 )
 

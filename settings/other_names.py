@@ -189,8 +189,8 @@ Training tab without changes, because Training PRO converts their values. To gen
 
 _VOID_PRESETS = """## Presets of Void Trainer
 
-The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). The size in the name of a preset here
-is the size of the model. The size in the name of a LoRA config of Void Trainer is the size of the LoRA. Void
-Trainer recommends the largest LoRAs for the smallest models, so its S corresponds to our XL. If a name does not
-include a size, choose one of the presets by the size of your model.
+The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). In Training PRO, the size in the name
+of a preset is the size of the model. In Void Trainer, it is the size of the LoRA. Void Trainer recommends the
+largest LoRAs for the smallest models, so its S corresponds to our XL. If a name does not include a size,
+choose one of the presets by the size of your model.
 """

@@ -80,7 +80,7 @@ def _parse_row(path: Path, name: str, row: Any) -> Preset:
         )
     if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
         raise SettingsError(problems)
-    words = str(row.get("words", "A preset from your own table."))
+    words = str(row.get("words", "A preset from a JSON file of your own."))
     return Preset(name, str(row.get("label", name)), words, values, str(row.get("source", "")))
 
 

@@ -138,7 +138,7 @@ def describe_verses(text: str) -> str:
     chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
     named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
     return (
-        f"Its verses are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut is a fixed text, so "
-        "it can't match a chapter number that changes. Add the hard cut to your text before the first verse of "
-        f"each chapter: {named} and so on."
+        f"Its verses are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut matches only one "
+        "fixed string, so it can't match chapter numbers that change. Add the hard cut to your text before the "
+        f"first verse of each chapter: {named} and so on."
     )

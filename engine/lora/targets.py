@@ -243,7 +243,7 @@ def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) 
 def _unfit_message(names: list[str]) -> str:
     return (
         f"Target modules: a LoRA can't be added to {_as_ranges(names)}, because this architecture does "
-        "not use them as plain linear layers. Remove them, or choose all linear layers, which skips them."
+        "not use them as plain linear layers. Remove them, or choose 'All linear layers', which skips them."
     )
 
 
