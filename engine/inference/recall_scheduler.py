@@ -47,6 +47,11 @@ class RecallScheduler:
         if last or asked or step % self._every == 0:
             self._measure(step, "end" if last else "asked" if asked else "planned")
 
+    def measure_at_end(self, step: int) -> None:
+        """Measure after the step at which a rule or the time limit ends the run, unless that was just done."""
+        if not self.measured or self.measured[-1].step != step:
+            self._measure(step, "end")
+
     def _measure(self, step: int, occasion: Trigger) -> None:
         """Measure and record the result; a failure is logged, and the run continues."""
         if self._meter is None:

@@ -151,6 +151,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         decision = self.controller.decide(
             state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )
+        if self.controller.stopped_by and self.controller.restart is None:
+            self.recalls.measure_at_end(step)  # the verdict needs it
         control.should_training_stop |= decision.stop
         control.should_save, self._reason = decision.save is not None, decision.save or ""
         if decision.replanned:

@@ -108,6 +108,14 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
     assert [(r.step, r.learned) for r in measured] == [(r.step, r.learned) for r in whole]
 
 
+@pytest.mark.parametrize("rule", [{"stop_at_loss": 9.0}, {"stop_at_epoch": 1.5}, {"stop_at_epoch": 2}])
+def test_a_run_that_a_rule_ends_is_measured_once_at_its_end(place, rule):
+    job = Job("training", "a test")
+    events = train(place, job, epochs=4, **rule)
+    last = max(event.step for event in job.log.since(0) if isinstance(event, Step))
+    assert [event.step for event in events].count(last) == 1 and events[-1].step == last
+
+
 def test_evaluate_measures_recall_now_also_without_a_validation_split(place):
     def ask(job, event):
         if isinstance(event, Step) and event.step == 2:
