@@ -36,7 +36,11 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         "--from", dest="first", metavar="N", type=int, default=0, help="start at this example (the first is 1)"
     )
     parser.add_argument(
-        "--holding", metavar="WORDS", default="", help="show only examples that contain these words"
+        "--containing",
+        "--holding",
+        metavar="WORDS",
+        default="",
+        help="show only examples that contain these words",
     )
     parser.add_argument("--json", action="store_true", help="output one JSON object")
     add_settings(parser)
@@ -56,6 +60,6 @@ def _make_report(args: argparse.Namespace) -> DatasetReport:
 
 
 def _preview_query(args: argparse.Namespace) -> PreviewQuery:
-    """Preview options; `--from` or `--holding` alone show one example."""
-    default = 1 if args.first or args.holding else 0
-    return PreviewQuery(max(0, default if args.show is None else args.show), max(0, args.first), args.holding)
+    """Preview options; `--from` or `--containing` alone show one example."""
+    default = 1 if args.first or args.containing else 0
+    return PreviewQuery(max(0, default if args.show is None else args.show), max(0, args.first), args.containing)

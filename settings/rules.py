@@ -69,7 +69,7 @@ def _high_learning_rate(settings: TrainingSettings) -> Iterator[Finding]:
     elif rate * lora.lora_plus > max_rate:
         yield advice(
             "learning_rate",
-            f"LoRA+ {lora.lora_plus:g}: half of the LoRA trains at a rate of {rate * lora.lora_plus:g}, far "
+            f"LoRA+ {lora.lora_plus:g} raises the rate of the LoRA's B matrices to {rate * lora.lora_plus:g}, far "
             f"above the usual value ({usual_rate:g}), so training may diverge. Try a Learning Rate of "
             f"{max_rate / lora.lora_plus / 2:.0e}.",
         )

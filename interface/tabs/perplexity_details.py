@@ -19,8 +19,8 @@ CELL = (
     'fill-opacity="{opacity:.2f}"><title>{tooltip}</title></rect>'
 )
 STRIPS_EXPLANATION = (
-    "{along}: the stronger the color, the lower the perplexity. All strips use the same scale. Point "
-    "at a place to see its text."
+    "{along}: the stronger the color, the lower the perplexity. All strips use the same scale. Hover "
+    "over a strip to see the text at that point."
 )
 ALONG_TEXT, ALONG_ROWS = (
     "Along the text, from start to end",

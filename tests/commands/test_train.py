@@ -119,8 +119,8 @@ def test_examples_by_their_number_and_by_what_they_hold(place, capsys):
     ((number, text),) = shown("--from", "7")
     assert number == "7"
     word = text.split()[-2].upper()
-    assert (number, text) in shown("--show", "99", "--holding", word)
-    assert shown("--holding", "no such words at all") == []
+    assert (number, text) in shown("--show", "99", "--containing", word)
+    assert shown("--containing", "no such words at all") == []
 
 
 def test_not_ready_is_exit_code_one(place, capsys):

@@ -79,7 +79,7 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
         ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
         (
             {"learning_rate": 2e-3, "lora_plus": 16},
-            "LoRA+ 16: half of the LoRA trains at a rate of 0.032, far above",
+            "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032, far above",
         ),
         ({"stop_at_loss": 1.5}, ""),
         ({"stop_at_loss": 5}, "Stop at loss 5: most models start below this loss"),
