@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "recall": "measure how much of its training data a LoRA has memorized",
-    "evidence": "measure how much a LoRA forgot, what it copies, and what it answers from memory",
+    "evidence": "measure what a LoRA made the model forget, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into a full model",
     "gguf": "export a LoRA as GGUF for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",

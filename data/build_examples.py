@@ -148,7 +148,7 @@ def _check_texts(
         )
     for key in ("source_max_len", "target_max_len"):
         if getattr(settings.rows, key):
-            yield note(key, f"{SETTINGS[key].label} applies only to rows. A raw text has no prompt or reply.")
+            yield note(key, f"{SETTINGS[key].label} applies only to rows. Raw text has no prompt or reply.")
 
 
 def _slice_texts(

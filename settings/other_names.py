@@ -191,6 +191,6 @@ _VOID_PRESETS = """## Presets of Void Trainer
 
 The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). In Training PRO, the size in the name
 of a preset is the size of the model. In Void Trainer, it is the size of the LoRA. Void Trainer recommends the
-largest LoRAs for the smallest models, so its S corresponds to our XL. If a name does not include a size,
-choose one of the presets by the size of your model.
+largest LoRAs for the smallest models, so its S corresponds to our XL. If a name in Void Trainer does not include
+a size, use the preset for the size of your model.
 """

@@ -150,8 +150,9 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     equals = [name for name in others if not differ(known[best], known[name])]
     figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
     if len(equals) == len(others):
-        return f"No difference was seen between the {len(known)} arms. **{best}** has the best median ({figure})."
-    also = f" No difference was seen between this arm and {_in_words(equals)}." if equals else ""
+        best_median = f"**{best}** has the best median ({figure})"
+        return f"The runs show no difference between the {len(known)} arms. {best_median}."
+    also = f" The runs show no difference between it and {_in_words(equals)}." if equals else ""
     return f"The best arm is **{best}** ({figure}).{also}"
 
 

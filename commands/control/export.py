@@ -27,7 +27,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("export", "Write a folder to train a run on another machine.")
+    parser = options.make_parser(
+        "export", "Create a folder with everything that another machine needs to train a run."
+    )
     options.add_model(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     add_settings(parser)

@@ -112,7 +112,7 @@ def _user_arguments(pin: str, spec: str) -> list[str]:
         return [first, *rest]
     raise TrainingProError(
         f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
-        "or what pip accepts (a wheel's path or address, or 'torch==2.12.0 --index-url ADDRESS')."
+        "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
     )
 
 

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "evidence", "Measure how much a LoRA forgot, what it copies, and what it answers from memory."
+        "evidence", "Measure what a LoRA made the model forget, what it copies, and what it answers from memory."
     )
     options.add_model(parser)
     parser.add_argument(

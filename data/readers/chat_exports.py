@@ -118,7 +118,7 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
         node = nodes[node_id]
         if not isinstance(node, dict):
             raise ConversationError(
-                f"'{node_id}' in 'mapping' is {describe_value(node)}. It must be an object with a message."
+                f"'{node_id}' in 'mapping' is {describe_value(node)}. It must be a JSON object with a 'message'."
             )
         branch[node_id] = None
         node_id = node.get("parent")
@@ -147,7 +147,7 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
     content = message.get("content")
     if not isinstance(content, dict):
         raise ConversationError(
-            f"the content of '{node_id}' is {describe_value(content)}. It must be an object with 'parts'."
+            f"the content of '{node_id}' is {describe_value(content)}. It must be a JSON object with 'parts'."
         )
     if message.get("recipient", "all") not in ("all", None):
         left_out[TOOL_MESSAGES] += 1
@@ -182,7 +182,7 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, dict):
             raise ConversationError(
-                f"message {number} is {describe_value(message)}. It must be an object with a sender and text."
+                f"message {number} is {describe_value(message)}. It must be a JSON object with a sender and text."
             )
         sender = message.get("sender")
         if not isinstance(sender, str) or sender not in SENDER_ROLES:

@@ -194,13 +194,13 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if settings.lora.whole_model:
         yield advice(
             "learning_rate",
-            f"Method full: {cause} many weights lose their updates. Load the model in float32, or use "
+            f"Method 'full': {cause} many updates are too small and are lost. Load the model in float32, or use "
             f"a learning rate of {SAFE_LR:g} or more.",
         )
     elif settings.lora.train_head:
         yield advice(
             "head_rate",
-            f"Train Head: {cause} many weights of the embeddings and the head lose their updates. The "
+            f"Train Head: {cause} many updates of the embeddings and the head are too small and are lost. The "
             "LoRA is not affected. Raise Train Head rate until this learning rate is at least "
             f"{SAFE_LR:g}, load the model in float32, or turn Train Head off.",
         )
@@ -209,7 +209,7 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
         turn_off = " and ".join(_TURN_OFF[key] for key in trained)
         yield advice(
             next(iter(trained)),
-            f"{label}: {cause} many of these weights lose their updates. The LoRA is not affected. Load the "
+            f"{label}: {cause} many updates are too small and are lost. The LoRA is not affected. Load the "
             f"model in float32, use a learning rate of {SAFE_LR:g} or more, or {turn_off}.",
         )
 

@@ -80,7 +80,7 @@ def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> st
     if not changes:
         return markup.paragraph("It fits without changes." if probed.fits else NOTHING_HELPS)
     if fitted:
-        return markup.paragraph(f"Changed to fit: {'; '.join(changes)}.")
+        return markup.paragraph(f"Settings changed to fit the memory: {'; '.join(changes)}.")
     answer = "It fits." if probed.fits else "It does not fit."
     return Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
 

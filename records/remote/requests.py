@@ -41,7 +41,7 @@ REQUESTS: Mapping[str, RemoteRequest] = {
 def send_request(name: str, request: str, folders: Folders) -> None:
     """Leave a request for a run that is in progress in another process."""
     if request not in REQUESTS:
-        raise SettingsError([f"There is no request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
+        raise SettingsError([f"Unknown request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
     if not is_in_progress(name, folders):
         raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
     path = _path(name, request, folders)

@@ -95,7 +95,7 @@ def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
     made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
     text = report.page(made)
     assert (
-        "The best arm is **a** (recall: 81.0% ± 2.0%). No difference was seen between this arm and **b**." in text
+        "The best arm is **a** (recall: 81.0% ± 2.0%). The runs show no difference between it and **b**." in text
     )
 
 

@@ -207,7 +207,7 @@ def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"{name} can't be read: the process that reads it does not start ({sys.executable}: {reason}). Allow "
-            "this program to start, or save the text or rows of the file in another format (.txt, .jsonl)."
+            "that program to run, or save the text or the rows of the file in another format (.txt, .jsonl)."
         ) from error
 
 

@@ -130,7 +130,7 @@ def test_other_rows_are_left_as_they_are(tmp_path):
         (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
         (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
         (chatgpt(a=node("e", "user", "A")), "'e' is its own parent: the chain of parents is circular."),
-        (chatgpt(d="A knot"), "'d' in 'mapping' is a string. It must be an object with a message."),
+        (chatgpt(d="A knot"), "'d' in 'mapping' is a string. It must be a JSON object with a 'message'."),
         (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
         (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
         (chatgpt(d=node("a", "assistant", content="A")), "the content of 'd' is a string."),
@@ -147,7 +147,7 @@ def test_broken_conversations_are_named(tmp_path, broken, problem):
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ("hello", "message 2 is a string. It must be an object with a sender and text."),
+        ("hello", "message 2 is a string. It must be a JSON object with a sender and text."),
         ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. Use human or assistant."),
         ({"sender": "human"}, "message 2 has no text: its 'text' is null."),
     ],

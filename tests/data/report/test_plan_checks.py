@@ -87,7 +87,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("Switch at 1: the run has 1 epoch, so batches are made by length until the end.")
+    assert advice.startswith("Switch at 1: the run has 1 epoch, so batches are grouped by length until the end.")
 
 
 SOONER = "Switch after steps instead, for example at "

@@ -91,7 +91,7 @@ def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
 def test_only_a_run_in_progress_can_be_told_something(folders):
     with pytest.raises(BusyError, match="'a' is not being trained now"):
         send_request("a", "stop", folders)
-    with pytest.raises(SettingsError, match=r"There is no request 'jump'\. Choose one of: stop, pause"):
+    with pytest.raises(SettingsError, match=r"Unknown request 'jump'\. Choose one of: stop, pause"):
         send_request("a", "jump", folders)
     assert not list(folders.training.glob("a.*"))
 
