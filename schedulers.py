@@ -226,7 +226,9 @@ _ALL = (
     Schedule("FP_raise_fall_creative", "rises until the middle of the run, then falls", raise_fall_creative),
     Schedule("FP_3epoch_raise_hold_fall", "rises in epoch 1, holds in epoch 2, then falls", raise_hold_fall),
     Schedule(
-        "FP_step_decay_with_warmup", "constant in epoch 1, then halved in each later epoch", step_decay_with_warmup
+        "FP_step_decay_with_warmup",
+        "constant in epoch 1, then halved at the start of each later epoch",
+        step_decay_with_warmup,
     ),
     Schedule("constant", "the same rate for the whole run", _after_warmup("constant", hold)),
     Schedule("linear", "linear decay to 0", _after_warmup("linear decay to 0", linear_down)),
@@ -286,9 +288,9 @@ def _parse_point(part: str) -> Point:
         point = Point(-1, -1)
     if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
         raise ValueError(
-            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a share of the "
-            "learning rate: 0.5:1 is the full rate in the middle of the run, and 2e:0 is a rate of 0 at "
-            "the end of epoch 2."
+            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a fraction of the "
+            "learning rate: 0.5:1 is the full learning rate in the middle of the run, and 2e:0 is a learning rate "
+            "of 0 at the end of epoch 2."
         )
     return point
 

@@ -30,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     words = "Try Training PRO: sets up the environment, a model and example data, and opens the page."
     parser = options.make_parser("demo", words)
-    parser.add_argument("--tiny", action="store_true", help="use a random model that is ready in seconds")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use a tiny model with random weights, which is ready in seconds"
+    )
     page.add_server_options(parser)
     return parser.parse_args(arguments)
 
@@ -41,7 +43,10 @@ def _make_model(models: Path, *, tiny: bool) -> Path:
         try:
             return make_demo_model(models, say)
         except ModelError as error:
-            say(f"{error}\nContinuing with a tiny random model. Its output is meaningless, but everything works.")
+            say(
+                f"{error}\nContinuing with a tiny model with random weights. Its output is meaningless, but "
+                "everything else works."
+            )
     if not (models / TINY_NAME).exists():
-        say("Creating a tiny random model ...")
+        say("Creating a tiny model with random weights ...")
     return make_tiny(models / TINY_NAME)

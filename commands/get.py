@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
-    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the address of the model's page")
+    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the URL of the model's page")
     parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
     return parser.parse_args(arguments)
 

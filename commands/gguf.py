@@ -38,6 +38,6 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         default="",
         metavar="M",
         help="the base model (only its config is read), or the GGUF file to use the LoRA with; "
-        "default: the base model in the LoRA's config",
+        "default: the base model that the LoRA's config names",
     )
     return parser.parse_args(arguments)

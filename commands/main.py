@@ -22,20 +22,20 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
 
 COMMANDS: Mapping[str, str] = {
     "demo": "try Training PRO with a model and example data",
-    "page": "open the page, to train on your own models",
+    "page": "open the page to train your own models",
     "get": "download a model from the Hugging Face Hub",
-    "train": "train without a page: one run, or one per settings file",
+    "train": "train without the page: one run, or one run per settings file",
     "check": "check a dataset and settings before training",
     "slice": "show how a text is sliced into blocks",
     "status": "show the progress of current runs",
-    "export": "write a folder to train a run on another machine",
+    "export": "create a folder with everything that another machine needs to train a run",
     "tell": "control a run in another window or program: stop, pause, save and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
-    "recall": "measure how much of its training data a LoRA has memorized",
-    "evidence": "measure what a LoRA made the model forget, what it copies, and what it answers from memory",
-    "merge": "merge a LoRA into a full model",
-    "gguf": "export a LoRA as GGUF for llama.cpp",
+    "recall": "measure how much of the training data the model continues word for word, with and without a LoRA",
+    "evidence": "measure what a model with a LoRA has forgotten, copies, and answers from memory",
+    "merge": "merge a LoRA into its base model and save a full model",
+    "gguf": "export a LoRA as a GGUF file for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",
     "settings": "list all settings with their defaults and values",
     "test": "run the tests",
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"There is no command {name!r}.\n\n{usage()}", file=sys.stderr)
+        print(f"Unknown command {name!r}.\n\n{usage()}", file=sys.stderr)
         return 2
     try:
         interpreter.check_python()
@@ -106,7 +106,7 @@ def usage() -> str:
             "Training PRO: train LoRAs on books, scripts and notes.\n",
             f"Usage: {launch_command()} COMMAND [options]\n",
             *rows,
-            f"\n{launch_command()} COMMAND --help lists the options of a command.",
+            f"\n{launch_command()} COMMAND --help lists the options of that command.",
         ]
     )
 

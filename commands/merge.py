@@ -29,7 +29,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("merge", "Merge a LoRA into a full model: safetensors, config and tokenizer.")
+    parser = options.make_parser(
+        "merge",
+        "Merge a LoRA into its base model and save a full model (safetensors, config and tokenizer).",
+    )
     options.add_model(parser)
     parser.add_argument(
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"

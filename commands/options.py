@@ -60,7 +60,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     model_help = "a model in models/, or the path of a folder, a GGUF file or a single weights file"
     parser.add_argument("--model", metavar="M", required=required, help=model_help)
     load_help = "how to load the model (default: auto)"
-    tokenizer_help = "the folder of another tokenizer (default: the model's own)"
+    tokenizer_help = "a folder with another tokenizer (default: the model's own)"
     parser.add_argument("--tokenizer", metavar="T", default="", help=tokenizer_help)
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
     parser.add_argument(
@@ -68,7 +68,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         nargs="+",
         default=[],
         metavar="LIMIT",
-        help="memory for the weights: 20GB for every GPU, 0=10GB for the first one, cpu=30GB; "
+        help="memory limits for the weights: 20GB for every GPU, 0=10GB for the first one, cpu=30GB; "
         "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
     )
 
@@ -95,7 +95,7 @@ def make_host(options: argparse.Namespace) -> StandaloneHost:
     folders, tokenizer = standalone_folders(find_user_data(options.user_data)), getattr(options, "tokenizer", "")
     warn_about_names(folders)
     if tokenizer and not options.model:
-        raise ModelError("--tokenizer needs --model: a tokenizer belongs to a model.")
+        raise ModelError("To use --tokenizer, also add --model.")
     model, limits = options.model or "", options.max_memory
     return StandaloneHost(folders, model=model, loading=options.load, tokenizer=tokenizer, max_memory=limits)
 

@@ -41,19 +41,19 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"port of the page (default: {PORT})")
-    parser.add_argument("--listen", action="store_true", help="let other computers open the page")
+    parser.add_argument("--listen", action="store_true", help="let people on other computers open the page")
     parser.add_argument(
         "--password",
         default=os.environ.get(PASSWORD_VARIABLE, ""),
         metavar="WORD",
-        help=f"password to open the page, with any user name (or set {PASSWORD_VARIABLE})",
+        help=f"password for the page; the user name can be anything (you can also set {PASSWORD_VARIABLE})",
     )
     parser.add_argument(
         "--host-name",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="another host name under which other computers reach this one, such as that of a proxy",
+        help="another host name that people use to reach this computer, such as the name of a proxy",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
@@ -97,12 +97,12 @@ def _auth_options(password: str) -> dict[str, Any]:
     expected = password.encode()
     return {
         "auth": lambda _, given: hmac.compare_digest(given.encode(), expected),
-        "auth_message": "Training PRO: enter any user name, and the password that it was started with.",
+        "auth_message": "Training PRO: enter any user name, and the password that was set with --password.",
     }
 
 
 def print_addresses(args: argparse.Namespace) -> None:
-    say(f"Training PRO is at http://127.0.0.1:{args.port} - press Ctrl+C to quit.")
+    say(f"Training PRO is running at http://127.0.0.1:{args.port} - press Ctrl+C to quit.")
     if args.listen:
         say(f"From other computers: http://{socket.gethostname()}:{args.port}")
     if args.listen and not args.password:
@@ -118,8 +118,8 @@ def refuse_used_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise SettingsError(
-                [f"Port {port} is not available ({error}). Another page may already use it. Open that "
-f"one, or choose another port (--port {port + 1})."]
+                [f"Port {port} is not available ({error}). Another page may already be using it. "
+f"Open that page, or choose another port (--port {port + 1})."]
             ) from error  # fmt: skip
 
 

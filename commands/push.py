@@ -54,5 +54,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
     also_help = "other files of the run to upload, such as training_log.json (default: none)"
     parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
-    parser.add_argument("--yes", action="store_true", help="do not ask you to type the repository's name")
+    parser.add_argument(
+        "--yes", action="store_true", help="upload without asking you to type the repository's name"
+    )
     return parser.parse_args(arguments)

@@ -85,8 +85,8 @@ def _delete(args: argparse.Namespace, folders: Folders) -> None:
     name = _name_of(inventory.find_folder(args.name, folders), folders)
     deleted = trash.move_to_trash(name, folders)
     say(
-        f"{name} is in the trash ({size(deleted.size)}). Restore:  {launch_command()} runs {name} "
-        f"--restore. Delete permanently:  {launch_command()} runs {name} --empty-trash"
+        f"{name} is in the trash ({size(deleted.size)}). To restore it:  {launch_command()} runs {name} "
+        f"--restore. To delete it permanently:  {launch_command()} runs {name} --empty-trash"
     )
 
 
@@ -104,7 +104,7 @@ def _empty_trash(args: argparse.Namespace, folders: Folders) -> None:
 
 
 def _clear_prepared(args: argparse.Namespace, folders: Folders) -> None:
-    say(f"{size(arrow_store.clear_store(folders))} freed. The next run prepares its data again.")
+    say(f"{size(arrow_store.clear_store(folders))} freed. The next run creates its cached datasets again.")
 
 
 def _slim(args: argparse.Namespace, folders: Folders) -> None:
@@ -151,7 +151,7 @@ def _format_table(runs: Sequence[LoraEntry]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield f"{len(runs)} in all, {size(sum(lora.size for lora in runs))}."
+    yield f"{len(runs)} in total, {size(sum(lora.size for lora in runs))}."
 
 
 def _table_row(lora: LoraEntry) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def _format_other(folders: Folders) -> Iterator[str]:
         yield f"In the trash: {names}, {total}. To empty the trash: {launch_command()} runs --empty-trash"
     if cached := arrow_store.store_size(folders):
         command = f"{launch_command()} runs --clear-prepared"
-        yield f"Prepared data: {size(cached)} (to delete it: {command}; the next run prepares its data again)."
+        yield f"Cached datasets: {size(cached)}. To delete them: {command}. The next run creates them again."
 
 
 _ACTIONS: Mapping[str, Action] = {
@@ -200,9 +200,9 @@ _ACTIONS: Mapping[str, Action] = {
         _empty_trash, "permanently delete everything in the trash, or only NAME", needs_name=False
     ),
     "--clear-prepared": Action(
-        _clear_prepared, "delete prepared data; it is prepared again when needed", needs_name=False
+        _clear_prepared, "delete cached datasets; the next run creates them again", needs_name=False
     ),
     "--slim": Action(_slim, "reduce older checkpoints, or the named one, to the LoRA"),
-    "--as": Action(_promote, "make a LoRA named NEW from NAME/checkpoint-40", "NEW"),
+    "--as": Action(_promote, "copy NAME/checkpoint-40 as a new LoRA with the name NEW", "NEW"),
     "--note": Action(_note, "save a note with the run; an empty TEXT deletes the note", "TEXT"),
 }

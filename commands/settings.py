@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="output a list of JSON objects")
     parser.add_argument(
-        "--coming-from", action="store_true", help="list the names of these settings in other programs"
+        "--coming-from", action="store_true", help="list the names that other programs use for these settings"
     )
     args = parser.parse_args(arguments)
     if args.json:

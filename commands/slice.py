@@ -86,6 +86,6 @@ def _summary(name: str, figures: SliceMap) -> str:
     return (
         f"{name}: {format_count(figures.sections, 'section')}, {units}, "
         f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
-        f"{figures.ends}; {figures.trained_tokens} tokens trained per epoch ({figures.growth:.2f} "
+        f"{figures.ends}; {figures.trained_tokens} trained tokens per epoch ({figures.growth:.2f} "
         f"times the text), {seen}; {figures.proof}"
     )

@@ -77,16 +77,18 @@ def train_and_print(
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train", "Train without a page: one run, or one per settings file.")
+    parser = options.make_parser("train", "Train without the page: one run, or one run per settings file.")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
         nargs="?",
         const="newest",
         metavar="CHECKPOINT",
-        help="resume from the newest full checkpoint of --name, or from this one",
+        help="resume from the newest full checkpoint of --name, or from CHECKPOINT",
     )
-    add_settings(parser, files="*", words="settings file; if you list several, they are trained one after another")
+    add_settings(
+        parser, files="*", words="settings file; if you list several, the runs are trained one after another"
+    )
     return parser.parse_args(arguments)
 
 
@@ -99,13 +101,15 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets (a b, or a,b); later ones win, and the settings file and flags win over presets",
+        help="presets, separated by spaces or commas; later presets override earlier ones, and the settings file "
+        "and flags override all presets",
     )
     flags.add_flags(parser)
     # The file stands first: after --data, it would be taken for another dataset.
     more_files = " ..." if files == "*" else ""
     parser.usage = (
-        f"{parser.prog} [SETTINGS.json{more_files}] --model M [--preset NAME ...] [--KEY VALUE ...]  (all: --help)"
+        f"{parser.prog} [SETTINGS.json{more_files}] --model M [--preset NAME ...] [--KEY VALUE ...]  "
+        "(--help lists all options)"
     )
 
 

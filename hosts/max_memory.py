@@ -26,7 +26,9 @@ def parse_limits(words: Sequence[str]) -> Limits:
     for word in words:
         device, limit = _parse_limit(word)
         if device in limits:
-            raise ModelError(f"--max-memory {word}: there are two limits for {_device_name(device)}. Keep one.")
+            raise ModelError(
+                f"--max-memory {word}: there are two limits for {_device_name(device)}. Remove one of them."
+            )
         limits[device] = limit
     return limits
 
@@ -74,7 +76,7 @@ def _check_limit(device: Device, limit: int, memory: Limits) -> None:
         count = len(memory) - 1
         raise ModelError(
             f"--max-memory: there is no GPU {device}. This machine has {count} {plural(count, 'GPU')}"
-            f"{', counted from 0' if count else ''}."
+            f"{', numbered from 0' if count else ''}."
         )
     if 0 < memory[device] < limit:
         raise ModelError(
@@ -91,9 +93,9 @@ def check_placement(model: Any, name: str) -> None:
     outside = sum(device == "disk" for device in placement.values())
     if outside:
         raise ModelError(
-            f"{name} needs more memory than --max-memory allows: there is no room for {outside} of its "
-            f"{len(placement)} parts. Raise a limit, add a limit for another device, load the model in 4 bits, or "
-            "choose a smaller model."
+            f"{name} needs more memory than --max-memory allows: {outside} of its "
+            f"{len(placement)} modules do not fit. Raise a limit, add a limit for another device, load the model "
+            "in 4-bit, or choose a smaller model."
         )
 
 

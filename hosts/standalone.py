@@ -26,7 +26,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Files that transformers loads from a folder with a config.json."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 LOADING_OPTIONS: Mapping[str, str] = {
-    "auto": "auto (the model's type; float32 on a CPU)",
+    "auto": "auto (the model's data type; float32 on a CPU)",
     "float32": "float32 (the most memory)",
     "bfloat16": "bfloat16",
     "float16": "float16 (older GPUs)",
@@ -186,7 +186,7 @@ class StandaloneHost:
         if not name:
             models = self.folders.models
             raise ModelError(
-                f"No model is chosen. Copy one to {models}, or download one with the get command, and choose it."
+                f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
             )
         for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
@@ -244,7 +244,8 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
         raise ModelError(
-            f"There is no tokenizer {name!r} in {models}, and no such folder. Enter the path of its folder."
+            f"There is no tokenizer {name!r} in {models}, and no folder with that path. Enter the path of "
+            "its folder."
         )
     try:
         tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
@@ -307,7 +308,7 @@ def _memory_advice(error: Exception, loading: str) -> str:
     """Advice for an error about memory; torch says so only in its message, on a GPU and on a CPU."""
     if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
         return ""
-    return " Choose a smaller model." if loading == "4bit" else " Load it in 4 bits, or choose a smaller model."
+    return " Choose a smaller model." if loading == "4bit" else " Load it in 4-bit, or choose a smaller model."
 
 
 def _disable_repacking(model: Any) -> Any:
@@ -381,7 +382,7 @@ def _require(package: str, purpose: str) -> None:
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
     no_models = f" {models} has no models yet. Download one with the get command."
     listed = f" Available: {', '.join(models_there)}." if models_there else no_models
-    return f"There is no model {str(name)!r} in {models}, and no folder with that path has a config.json.{listed}"
+    return f"There is no model {str(name)!r} in {models}, and no folder at that path with a config.json.{listed}"
 
 
 def _first_line(error: Exception) -> str:

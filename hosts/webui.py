@@ -169,14 +169,14 @@ def _untrainable_reason(shared: Any) -> str:
     """Why the loaded model cannot be trained, and what to click next; empty if it can."""
     if importlib.util.find_spec("torch") is None:
         return (
-            "This is the portable webui, which has no torch and can't train. To train, install the "
+            "This is the portable webui, which does not include torch and can't train. To train, install the "
             "full version (with start_windows.bat, start_linux.sh or start_macos.sh from the source "
             f"download), or run Training PRO on its own:  {launch_command()} demo"
         )
     if _idle_unloaded(shared):
         return (
-            f"The webui unloaded {shared.model_name} because it was idle. Start loads it again. Before you use "
-            "Check, press Load in the Model tab."
+            f"The webui unloaded {shared.model_name} because it was idle. The Start button loads it again. Before "
+            "you use Check, press Load in the Model tab."
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
@@ -205,7 +205,7 @@ def _gguf_message(shared: Any) -> str:
     )
     return (
         f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it "
-        "and set Model loader to Transformers. If you are short of VRAM, select load-in-4bit and "
+        "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
         "use_double_quant. Then press Load."
     )
 

@@ -18,7 +18,7 @@ LABELS: Mapping[Metric, str] = {
     "recall": "recall",
     "validation_loss": "validation loss",
     "general_loss": "loss on general text",
-    "closed_book": "questions answered",
+    "closed_book": "questions answered correctly",
     "seconds": "seconds",
 }
 LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "general_loss", "seconds"})
@@ -31,8 +31,8 @@ runs, and `python3 bench/recipes.py report` writes this page from their results.
 
 How to read it:
 
-- An **arm** is one way to train. Each table compares the arms for one question.
-- The code in parentheses after a dataset identifies its text.
+- An **arm** is one set of training settings. Each table compares the arms for one question.
+- The code in parentheses after a dataset is a hash that identifies its text.
 - **Recall** is the share of the next 32 tokens of a passage that the model continues word for word. **Control
   recall** is the same figure for text that the model was not trained on.
 - **Validation loss** is also measured on text that the model was not trained on. All arms are evaluated on the
@@ -42,8 +42,8 @@ How to read it:
 - Each figure is the median of several runs with different seeds. The figure after ± is their range: the largest
   result minus the smallest.
 - This page gives an answer only for arms with at least {MIN_RUNS} runs. If two medians differ by no more than the
-  larger of their ranges, it says that no difference was seen.
-- If arms for different questions have the same settings, they share their runs.
+  larger of their ranges, it says that the runs show no difference.
+- If two questions compare arms with the same settings, both use the same runs.
 - The runs are short, and the model is small. We have not measured whether the answers hold for larger models.
 """
 
@@ -144,7 +144,7 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     """One sentence: the best arm, and the arms from which it can't be told apart."""
     known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
     if len(known) < 2:
-        return f"There is no answer yet, because fewer than two arms have {MIN_RUNS} runs."
+        return f"There is no answer yet, because fewer than two arms have at least {MIN_RUNS} runs."
     sign = 1 if metric in LOWER_IS_BETTER else -1
     best, *others = sorted(known, key=lambda name: sign * known[name].median)
     equals = [name for name in others if not differ(known[best], known[name])]
@@ -152,7 +152,7 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     if len(equals) == len(others):
         best_median = f"**{best}** has the best median ({figure})"
         return f"The runs show no difference between the {len(known)} arms. {best_median}."
-    also = f" The runs show no difference between it and {_in_words(equals)}." if equals else ""
+    also = f" The runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
     return f"The best arm is **{best}** ({figure}).{also}"
 
 
@@ -224,21 +224,24 @@ def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
     runs = [run for arm in arms.values() for run in arm]
     enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
     if len(enough) < MIN_RUNS:
-        return [f"There is no answer yet, because fewer than {MIN_RUNS} numbers of passes have {MIN_RUNS} runs."]
+        return [
+            f"There is no answer yet: it needs {MIN_RUNS} runs for each of {MIN_RUNS} different numbers of passes."
+        ]
     by_passes = fit_law(pass_points(runs))
     by_context = fit_law(context_points(runs))
     return [
         _law_sentence("the number of times that the model sees the text", by_passes),
-        _law_sentence("the number of prompt tokens, after the most passes,", by_context),
+        _law_sentence("the number of prompt tokens (in the runs with the most passes)", by_context),
     ]
 
 
 def _law_sentence(what: str, law: Law | None) -> str:
     if law is None:
-        return f"For {what.rstrip(',')}, there are too few values for a fit."
+        return f"For {what}, there are too few different values for a fit."
     return (
         f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
-        f"percentage points (least squares over {law.points} points, standard error, R² {law.r_squared:.2f})."
+        f"percentage points. This is a least-squares fit to {law.points} points, with the standard error after ± "
+        f"and an R² of {law.r_squared:.2f}."
     )
 
 
@@ -305,8 +308,8 @@ def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
     if law := fit_law(points):
         ends = [min(x for x, _ in points), max(x for x, _ in points)]
         axes.plot(ends, [law.start + law.slope * math.log2(x) for x in ends], color="black")
-        axes.set_title(f"{law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} points for each doubling")
+        axes.set_title(f"{law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} percentage points per doubling")
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("times that the text is seen")
+    axes.set_xlabel("number of times that the model sees the text")
     axes.set_ylabel("recall")
     figure.savefig(path)

@@ -89,10 +89,13 @@ def _with_fallback(python: Path, pin: str, arguments: list[str], card: Gpu | Non
         if card is not None:
             raise TrainingProError(
                 f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
-                f"To use the build from the package index instead, add --torch {pin}."
+                f"To use the build from pip's default package index instead, add --torch {pin}."
             ) from error
-        say(f"{arguments[-1]} has no {arguments[0]} for this Python, or can't be reached:")
-        say("Using the build from the package index instead. It includes CUDA, which is large and not used here.")
+        say(f"{arguments[-1]} has no {arguments[0]} for this version of Python, or it can't be reached.")
+        say(
+            "Using the build from pip's default package index instead. It includes CUDA, which this machine "
+            "does not need."
+        )
         return [pin]
     return arguments
 

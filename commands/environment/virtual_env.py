@@ -101,7 +101,7 @@ class Environment:
                 f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
                 "another system). Rename that folder, then start again."
             )
-        say(f"Training PRO uses its own environment and does not change any other: {self.folder}")
+        say(f"Creating an environment for Training PRO in {self.folder}. Other environments are not changed.")
         create_environment(self.folder)
 
     def _install(self, lists: Sequence[str]) -> None:
@@ -110,7 +110,10 @@ class Environment:
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
-            say(f"To download into {self.folder}: {download_size(wheels)} (two to four times that on disk).")
+            say(
+                f"To download into {self.folder}: {download_size(wheels)}. When installed, this takes two to four "
+                "times as much disk space."
+            )
             if self.is_ours:
                 write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))
             install(self.python, arguments)
@@ -121,7 +124,7 @@ class Environment:
                 f"Packages in {self.folder} are damaged. Delete that folder, then start again with "
                 "the system's Python."
             )
-        say(f"{self.folder} is incomplete, so it is created again.")
+        say(f"{self.folder} is incomplete. Creating it again.")
         create_environment(self.folder)
         self._install(lists)
 
@@ -131,7 +134,7 @@ class Environment:
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:
             raise TrainingProError(
-                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are in {self.folder}, "
+                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are installed in {self.folder}, "
                 "but this system can't load them. See the error above."
             )
 

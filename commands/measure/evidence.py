@@ -32,7 +32,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "evidence", "Measure what a LoRA made the model forget, what it copies, and what it answers from memory."
+        "evidence",
+        "Measure what a model with a LoRA has forgotten, copies, and answers from memory.",
     )
     options.add_model(parser)
     parser.add_argument(

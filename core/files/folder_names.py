@@ -34,4 +34,4 @@ def _describe(folder: Path) -> str:
         return ""
     shown = ", ".join(map(quote, unusable[:MAX_SHOWN_NAMES])) + (" and more" * (len(unusable) > MAX_SHOWN_NAMES))
     names_are, them = plural(len(unusable), "name is", "names are"), plural(len(unusable), "it", "them")
-    return f"{folder}: {len(unusable)} {names_are} not plain UTF-8 text and can't be used: {shown}. Rename {them}."
+    return f"{folder}: {len(unusable)} {names_are} not valid UTF-8 and can't be used: {shown}. Rename {them}."

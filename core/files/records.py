@@ -93,7 +93,7 @@ def _describe(declared: Any) -> str:
         return " or ".join(filter(None, map(_describe, arguments)))
     if origin in LISTS:
         return "a list"
-    return NAMES.get(declared, "an object")
+    return NAMES.get(declared, "a JSON object")
 
 
 def _is_scalar(value: object, declared: object) -> bool:
@@ -167,7 +167,7 @@ def _check_fields(value: Any, declared: Any, place: str, damage: list[str]) -> A
     damage += found
     if is_typeddict(declared):
         return values
-    damage += [f"{place} has an unknown value {quote(key)}." for key in values.keys() - hints.keys()]
+    damage += [f"{place} has an unknown key {quote(key)}." for key in values.keys() - hints.keys()]
     make: Callable[..., Any] = declared
     return make(**{key: item for key, item in values.items() if key in hints})
 

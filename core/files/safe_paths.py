@@ -32,11 +32,12 @@ def child(
     that users may link into the folder themselves: models and datasets.
     """
     if problem := name_fault(name):
-        raise refusal(f"{what}: {quote(name)} {problem}. Enter the name of something in {folder}.")
+        raise refusal(f"{what}: {quote(name)} {problem}. Enter the name of a file or folder in {folder}.")
     path = folder / name
     if not follow_links and leads_out(path):
         raise refusal(
-            f"{what}: {quote(name)} is a link to a place outside {folder}. Put the file or folder itself there."
+            f"{what}: {quote(name)} links to a location outside {folder}. Replace the link with the file or "
+            "folder itself."
         )
     return path
 
@@ -47,7 +48,7 @@ def descendant(
     """Return the path of an entry below `folder` (NAME/checkpoint-40); `child` checks each element."""
     elements = re.split(r"[/\\]", name) if isinstance(name, str) else [name]
     if len(elements) > MAX_DEPTH or (len(elements) > 1 and any(map(name_fault, elements))):
-        raise refusal(f"{what}: {quote(name)} is a path. Enter the name of something in {folder}.")
+        raise refusal(f"{what}: {quote(name)} is a path. Enter the name of a file or folder in {folder}.")
     path = folder
     for element in elements:
         path = child(path, element, what, refusal=refusal, follow_links=follow_links)
@@ -59,7 +60,7 @@ def name_fault(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
         return "is not a valid name"
     if has_impossible_character(name):
-        return "contains a character that file names can't have"
+        return "contains a character that is not allowed in file names"
     if len(name.encode()) > MAX_NAME_BYTES:
         return "is too long for a file name"
     if PATH_SEPARATORS.search(name) or not name.strip(". "):

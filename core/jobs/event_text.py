@@ -60,8 +60,8 @@ def _run_planned(event: events.RunPlanned) -> str:
 @event_text.register
 def _plan_changed(event: events.PlanChanged) -> str:
     rest = event.rates[event.step :]
-    now = f", the learning rate changes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
-    return f"New plan after step {event.step}, {event.why}: the last step is {event.steps}{now}."
+    now = f", and the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
+    return f"New plan after step {event.step} ({event.why}): the last step is {event.steps}{now}."
 
 
 @event_text.register
@@ -78,12 +78,12 @@ def _checkpoint_saved(event: events.CheckpointSaved) -> str:
 
 @event_text.register
 def _machine_use(event: events.MachineUse) -> str:
-    """'GPU: at most 12.3 GB of 24 GB so far, 98 % busy, 71 \u00b0C, 285 W'."""
-    device = plural(event.cards, "GPU") if event.cards else "memory of the program"
+    """'GPU: peak 12.3 GB of 24 GB so far, 98% busy, 71 \u00b0C, 285 W'."""
+    device = plural(event.cards, "GPU") if event.cards else "program memory"
     total = f" of {size(event.total)}" if event.total else ""
-    readings = ((event.busy, "% busy"), (event.celsius, "\u00b0C"), (event.watts, "W"))
-    figures = "".join(f", {value} {unit}" for value, unit in readings if value is not None)
-    return f"{device}: at most {size(event.peak)}{total} so far{figures}"
+    readings = ((event.busy, "% busy"), (event.celsius, " \u00b0C"), (event.watts, " W"))
+    figures = "".join(f", {value}{unit}" for value, unit in readings if value is not None)
+    return f"{device}: peak {size(event.peak)}{total} so far{figures}"
 
 
 @event_text.register
@@ -117,7 +117,7 @@ def _perplexity(event: PerplexityMeasured) -> str:
 
 @event_text.register
 def _phases(event: PhasesMeasured) -> str:
-    return f"By phase of hybrid batching:\n{phase_lines(event.phases)}"
+    return f"Phases of hybrid batching:\n{phase_lines(event.phases)}"
 
 
 @event_text.register
@@ -127,7 +127,7 @@ def _recall(event: RecallMeasured) -> str:
 
 @event_text.register
 def _evidence(event: EvidenceMeasured) -> str:
-    return f"Tested. {evidence_verdict(event, None)}"
+    return f"The LoRA was tested. {evidence_verdict(event, None)}"
 
 
 @event_text.register
@@ -139,11 +139,11 @@ def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
         fitting = event.batch_size
-        yield f"{event.too_large} examples do not fit together, so a run splits them into batches of {fitting}"
-    more = "".join(f", {task} {time} more" for task, time in probe_extra_times(event))
+        yield f"a batch of {event.too_large} examples does not fit, so a run splits it into batches of {fitting}"
+    more = "".join(f", plus {time} for {task}" for task, time in probe_extra_times(event))
     yield f"{duration(event.seconds)} per step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:
-        yield f"at most {size(event.peak)} above the model (expected {size(event.expected)})"
+        yield f"peak memory above the model: {size(event.peak)} (estimate: {size(event.expected)})"
     if event.free:
         yield f"{size(event.free)} free"
     if event.largest_batch:

@@ -70,11 +70,11 @@ class EvidenceMeasured(Event):
 
 
 def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> str:
-    """One sentence: what the LoRA learned, kept and copies, with the figures."""
+    """One sentence: what the model learned with the LoRA, kept and copies, with the figures."""
     parts = []
     if recall is not None:
         unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
-        parts.append(f"recalls {recall.learned.recall:.0%} of its training data word for word{unseen}")
+        parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
     if event.answers is not None:
         parts.append(f"answers {event.answers.lora} of {event.answers.of} questions about the data")
     rise = max((text.rise for text in event.general), default=0.0)
@@ -83,14 +83,15 @@ def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> 
         parts.append(f"copies {event.copying.lora:.0%} of what it writes")
     if event.habits is not None and event.habits.stops.lora < event.habits.stops.base:
         stops = event.habits.stops
-        parts.append(f"ends {stops.lora} of {stops.of} replies by itself ({stops.base} before)")
-    return f"The LoRA {', '.join(parts[:-1])} and {parts[-1]}." if len(parts) > 1 else f"The LoRA {parts[0]}."
+        parts.append(f"ends {stops.lora} of {stops.of} replies by itself ({stops.base} without the LoRA)")
+    words = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"With the LoRA, the model {words}."
 
 
 def _forgot_words(rise: float) -> str:
     if rise <= FORGOT_LITTLE:
-        return "forgot almost nothing"
-    return "forgot a little" if rise <= FORGOT_MUCH else "forgot a lot"
+        return "has forgotten almost nothing"
+    return "has forgotten a little" if rise <= FORGOT_MUCH else "has forgotten a lot"
 
 
 def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:

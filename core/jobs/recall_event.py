@@ -67,7 +67,7 @@ RECALL_COLUMNS = (
     "Step",
     "Recall",
     "Whole passages",
-    "Longest (tokens)",
+    "Longest match (tokens)",
     "Loss",
     "Recall of unseen text",
     "Loss on unseen text",
@@ -98,7 +98,7 @@ def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
 def recall_text(event: RecallMeasured) -> str:
     """'on average, the model continues 81% of a training passage word for word (9 of 16 passages to the end)'."""
     figures, control = event.learned, event.control
-    unseen = f"; {control.recall:.0%} of unseen passages" if control else ""
+    unseen = f"; for passages that it has not seen, {control.recall:.0%}" if control else ""
     return (
         f"on average, the model continues {figures.recall:.0%} of a training passage word for word "
         f"({figures.verbatim} of {format_count(figures.passages, 'passage')} to the end){unseen}"

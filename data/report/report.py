@@ -201,7 +201,8 @@ class DatasetReport:
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
         lines += [
-            f"{'As it is' if s.keep else 'Suggestion'}: {s.key} = {s.words}. {s.why}" for s in self.suggestions
+            f"{'Fine as it is' if s.keep else 'Suggestion'}: {s.key} = {s.words}. {s.why}"
+            for s in self.suggestions
         ]
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]

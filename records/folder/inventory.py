@@ -114,8 +114,8 @@ def find_folder(name: str, folders: Folders) -> Path:
         return folder
     parts = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}
     if part not in parts:
-        hint = f"Available: {', '.join(parts)}." if parts else "It has no checkpoints."
-        raise SavingError(f"There is no checkpoint {part!r} of {lora!r}. {hint}")
+        hint = f"Available: {', '.join(parts)}." if parts else "It has no other checkpoints either."
+        raise SavingError(f"{lora!r} has no checkpoint {part!r}. {hint}")
     return parts[part]
 
 

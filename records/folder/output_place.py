@@ -40,7 +40,7 @@ def _absolute(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:  # ~NAME, without a user of that name
-        raise SavingError(f"The user in {quote(text)} does not exist. Enter another path.") from error
+        raise SavingError(f"The user named in {quote(text)} does not exist. Enter another path.") from error
 
 
 def _description(folder: Path, folders: Folders) -> str:
@@ -51,7 +51,7 @@ def _description(folder: Path, folders: Folders) -> str:
     if loras.has_weights(folder) or (in_models and (folder / MODEL_CONFIG).is_file()):
         return f"the folder of the model {quote(folder.name)}"
     if folder in {path.resolve() for path in (folders.training, folders.logs, folders.examples)}:
-        return f"the folder {quote(folder.name)} of Training PRO"
+        return f"Training PRO's own folder {quote(folder.name)}"
     if folder.parent == folders.loras.resolve() and is_hidden(folder):
         return "the trash"
     return ""

@@ -107,7 +107,7 @@ class RunFolder:
         except OSError as error:
             reason = write_error_reason(error, self.path)
             raise SavingError(
-                f"{self.path} can't be written: {reason}. Fix that, or choose another name."
+                f"Can't write to {self.path}: {reason}. Fix that, or choose another name."
             ) from error
 
     def _back_up_replaced(self) -> None:
@@ -254,7 +254,7 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    reason = "is reduced to the LoRA and can't be resumed" if is_slim else "does not exist"
+    reason = "is reduced to the LoRA, so a run can't resume from it" if is_slim else "does not exist"
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 

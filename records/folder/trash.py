@@ -110,8 +110,8 @@ def _move(folder: Path, target: Path, folders: Folders) -> Path:
 
 def _in_use_error(folder: Path, error: OSError) -> SavingError:
     return SavingError(
-        f"{folder} can't be moved or removed: {error.strerror or error}. If a program has one of its "
-        "files open (a chat with this LoRA, a file manager), close it and try again."
+        f"{folder} can't be moved or removed: {error.strerror or error}. If something has one of its "
+        "files open, such as a chat with this LoRA or a file manager, close it and try again."
     )
 
 

@@ -128,7 +128,7 @@ def name_conflict(name: str, if_exists: str, earlier: Sequence[str]) -> str:
         return ""
     label = SETTINGS["if_exists"].label
     return (
-        f"Name: {name!r} is the name of an earlier run. Choose another name, or choose what to do with that run "
+        f"Name: an earlier run is also called {name!r}. Choose another name, or choose what to do with that run "
         f"under {label}."
     )
 
@@ -169,8 +169,8 @@ def describe_damage(path: Path, damage: Sequence[str]) -> str:
     if not damage:
         return ""
     return readable(
-        f"The queue in {path} is damaged, and this part was ignored: {damage[0]} Before the next change, the "
-        f"file is copied to {DAMAGED_COPY}."
+        f"The queue in {path} is damaged. Training PRO ignored this entry: {damage[0]} Before the next change, it "
+        f"copies the file to {DAMAGED_COPY}."
     )
 
 

@@ -151,7 +151,7 @@ class QueueRunner:
             else "no more runs are waiting"
         )
         added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
-        message = f"Started from the queue (added at {added_at}); {more}."
+        message = f"Started from the queue (added on {added_at}); {more}."
 
         def work(job: Job) -> JobEnded:
             job.log.append(StartedFromQueue(text=message))
@@ -176,7 +176,7 @@ class QueueRunner:
             return str(error)
         if is_in_progress(run.name, self._host.folders):
             return f"{run.name!r} is being trained by another page or command."
-        return "" if model == run.model else f"It was added for {run.model}, but {model} is loaded."
+        return "" if model == run.model else f"This run was added for {run.model}, but {model} is loaded."
 
     def _record_end(self, job: Job) -> None:
         """Record how a run ended, if it was one of the queue."""

@@ -26,14 +26,14 @@ INSTRUCTIONS = """\
 A training run for another machine
 ==================================
 
-This folder was made by Training PRO {version} with Python {python}. It is a working folder: it holds the settings
-({settings_file}) and the data ({data_folder}) of the run {name!r}. The base model is not in it.
+This folder was made by Training PRO {version} with Python {python}. It is a working folder that contains the
+settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It does not contain the base model.
 
 1. Copy this folder to the other machine, and install Training PRO {version} there.
-2. Optional: install the torch build for your GPU, and then the package versions that were used here:
+2. Optional: install the torch build for your GPU, and then the package versions with which this folder was made:
        pip install -r {requirements}
    Without this, Training PRO creates its own environment the first time you run it.
-3. Copy the folder of the model {model!r} into models/ of this folder, or download the model:
+3. Copy the folder of the model {model!r} into the models folder inside this folder, or download the model:
        python3 script.py get OWNER/NAME --user-data FOLDER
 4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,
    write py instead of python3.
@@ -42,8 +42,8 @@ This folder was made by Training PRO {version} with Python {python}. It is a wor
    With two GPUs:
        torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
    To resume after Ctrl+C or a crash, add --resume to the same command.
-5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab shows it with its
-   curve, its checkpoints and its report.
+5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab then shows
+   the LoRA with its curve, its checkpoints and its report.
 """
 
 
@@ -59,7 +59,7 @@ class PortableRun:
     def write(self, out: Path) -> None:
         """Write the folder, which must not exist; it appears only when it is complete."""
         if out.exists():
-            raise SavingError(f"{out} already exists. Choose another folder, or delete it.")
+            raise SavingError(f"{out} already exists. Choose another folder, or delete this one.")
         sources = list(self._sources())
         try:
             with staging_folder(out) as scratch:

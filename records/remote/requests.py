@@ -33,8 +33,8 @@ REQUESTS: Mapping[str, RemoteRequest] = {
     "resume": RemoteRequest(lambda control: control.resume(), "resumes"),
     "save": _ask(Request.CHECKPOINT, "saves a checkpoint after this step"),
     "sample": _ask(Request.SAMPLE, "generates samples after this step"),
-    "evaluate": _ask(Request.EVALUATE, "evaluates after this step"),
-    "wind-down": _ask(Request.WIND_DOWN, "lets the learning rate fall to 0, then finishes"),
+    "evaluate": _ask(Request.EVALUATE, "measures the validation loss after this step"),
+    "wind-down": _ask(Request.WIND_DOWN, "lowers the learning rate to 0, then finishes"),
 }
 
 

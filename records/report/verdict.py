@@ -118,7 +118,7 @@ class _Judge:
         if self._first.step == 0 and self._first.loss - self._best.loss <= MIN_CHANGE * self._first.loss:
             return self._make(
                 "did not learn",
-                f"The validation loss is about the same as before the start: {self._loss_at(self._first)}, then "
+                f"The validation loss is about the same as before training: {self._loss_at(self._first)}, then "
                 f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
                 self._last,
             )
@@ -142,13 +142,13 @@ class _Judge:
     def _checkpoint_advice(self) -> str:
         """Say which checkpoint to use."""
         if self._kept_step and self._kept_step == self._best.step:
-            return f" The saved LoRA is from step {self._kept_step}, before that."
+            return f" The saved LoRA is from step {self._kept_step}, before this rise."
         if name := self._better_checkpoint():
             return f" {name} is better."
         if self._best.step == 0:
             return (
-                " It was never lower than before the first step, so the model is better on such "
-                "texts without this LoRA."
+                " The validation loss was never lower than before the first step, so the model is better on "
+                "such texts without this LoRA."
             )
         return (
             f" No checkpoint near step {self._best.step} is left. To get one, train again and stop at that step."
@@ -212,7 +212,9 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         return Verdict("did not learn", text, last.step, "", evidence)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
-    recall = f"it continues {after.recall:.0%} of the average passage word for word ({before.recall:.0%} before)"
+    recall = (
+        f"the model continues {after.recall:.0%} of the average passage word for word ({before.recall:.0%} before)"
+    )
     text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
 
@@ -224,7 +226,7 @@ def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict
     first, last = recalls[0], recalls[-1]
     unseen = f", and {last.control.recall:.0%} of a passage that it has not seen" if last.control else ""
     text = (
-        f" It continues {last.learned.recall:.0%} of a passage of the training data word for word "
+        f" On average, the model continues {last.learned.recall:.0%} of a training passage word for word "
         f"({first.learned.recall:.0%} before){unseen}."
     )
     evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}
@@ -243,7 +245,7 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     elif rise <= FORGOT_MUCH:
         text = f"{text}, so the model forgot a little."
     else:
-        text = f"{text}, so the model forgot a lot. Fewer epochs or a lower learning rate help it to forget less."
+        text = f"{text}, so the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
     evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
     return replace(verdict, text=verdict.text + text, evidence=evidence)
 

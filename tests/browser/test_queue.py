@@ -20,7 +20,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.press("put")
         page.wait_for_words("queue", "1 waiting run", "b story.txt;", "in 2 epochs")
         page.press("put")
-        page.wait_for_words("queue said", "'b' is the name of an earlier run")
+        page.wait_for_words("queue said", "an earlier run is also called 'b'")
         page.fill(name="c", epochs=1)
         page.press("put")
         page.wait_for_words("queue", "2 wait", "c story.txt;")

@@ -40,7 +40,7 @@ def test_all_of_them_in_a_table(runs):
     assert night.split()[:3] == ["night", "cut", "off"]
     assert night.split()[5:8] == ["toy-7B", "5", "2.2500"]
     assert "8 of 8" in story
-    assert total.startswith("2 in all, ")
+    assert total.startswith("2 in total, ")
 
 
 def test_one_with_its_parts_and_note(runs):
@@ -77,9 +77,9 @@ def test_deleted_comes_back(runs, loras):
 def test_data_made_ready_are_shown_and_cleared(runs, loras):
     kept = loras.parent / "training" / "prepared" / f"{'a' * 64}.arrow"
     kept.parent.mkdir(parents=True)
-    assert "Prepared data" not in runs()[1]
+    assert "Cached datasets" not in runs()[1]
     kept.write_bytes(2000 * b"x")
-    assert "Prepared data: 2 kB (" in runs()[1]
+    assert "Cached datasets: 2 kB. " in runs()[1]
     assert json.loads(runs("--json")[1])["prepared"]["size"] == 2000
     assert runs("--clear-prepared")[2].startswith("2 kB freed")
     assert not kept.exists()

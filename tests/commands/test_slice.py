@@ -61,7 +61,7 @@ def test_a_console_keeps_its_letters_and_spells_out_the_others(monkeypatch):
     monkeypatch.setattr(console, "isatty", lambda: True, raising=False)
     assert main(["\u00e4\u4eca"]) == 2
     console.flush()
-    assert "There is no command '\u00e4\\u4eca'." in console.buffer.getvalue().decode("cp1252")
+    assert "Unknown command '\u00e4\\u4eca'." in console.buffer.getvalue().decode("cp1252")
 
 
 def test_dementor_and_its_kind(place, book, capsys):

@@ -153,7 +153,7 @@ def test_a_flag_that_is_nearly_right_is_told_and_the_usage_is_a_line(capsys):
 
 def test_an_unknown_command_and_none_are_exit_code_two(capsys):
     assert (main(["tarin"]), main([])) == (2, 2)
-    assert "There is no command 'tarin'." in capsys.readouterr().err
+    assert "Unknown command 'tarin'." in capsys.readouterr().err
 
 
 def png(path):

@@ -350,7 +350,7 @@ def test_the_report_contains_all_of_it(tmp_path):
         assert line in text
     as_json = data.report.as_json()
     assert [s["key"] for s in as_json["suggestions"] if not s["keep"]] == ["epochs"]
-    assert "As it is: rank = 32. A LoRA of rank 32 has " in text
+    assert "Fine as it is: rank = 32. A LoRA of rank 32 has " in text
     assert as_json["memory"]["total"] == data.report.memory.total
 
 

@@ -211,7 +211,7 @@ def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange
     assert main(["runs", "--user-data", str(strange)]) == 0
     said = capsys.readouterr()
     assert said.out.encode() and said.err.count("can't be used") == 5
-    assert "1 name is not plain UTF-8 text and can't be used: 'caf\\udce9'. Rename it." in said.err
+    assert "1 name is not valid UTF-8 and can't be used: 'caf\\udce9'. Rename it." in said.err
 
 
 @needs_bytes

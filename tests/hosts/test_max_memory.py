@@ -58,8 +58,8 @@ def test_limits_are_read_in_gb_or_mb(words, limits):
         (["-5GB"], "--max-memory -5GB: this is not a memory limit."),
         (["gpu=5GB"], "--max-memory gpu=5GB: this is not a memory limit."),
         (["0GB"], "--max-memory 0GB: a limit must be above 0."),
-        (["0=5GB", "0=6GB"], "--max-memory 0=6GB: there are two limits for GPU 0. Keep one."),
-        (["cpu=5GB", "cpu=6GB"], "--max-memory cpu=6GB: there are two limits for the CPU. Keep one."),
+        (["0=5GB", "0=6GB"], "--max-memory 0=6GB: there are two limits for GPU 0. Remove one of them."),
+        (["cpu=5GB", "cpu=6GB"], "--max-memory cpu=6GB: there are two limits for the CPU. Remove one of them."),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(words, reason):
@@ -89,7 +89,7 @@ def test_only_devices_that_are_named_are_used(devices, words, limits):
             "--max-memory limits GPUs, but this machine has none. Limit the CPU instead, for example cpu=30GB.",
         ),
         (NO_GPU, ["0=20GB"], "--max-memory: there is no GPU 0. This machine has 0 GPUs."),
-        (TWO_GPUS, ["2=20GB"], "--max-memory: there is no GPU 2. This machine has 2 GPUs, counted from 0."),
+        (TWO_GPUS, ["2=20GB"], "--max-memory: there is no GPU 2. This machine has 2 GPUs, numbered from 0."),
         (
             TWO_GPUS,
             ["48GB"],
@@ -151,8 +151,9 @@ def test_a_run_within_the_limits_gives_the_same_lora_and_its_log_names_them(plac
 
 def test_a_model_that_does_not_fit_is_refused_with_the_way_out(place):
     said = refusal(limited_host(place, "cpu=0.1MB").loaded_model)
-    assert said.startswith("tiny needs more memory than --max-memory allows: there is no room for ")
-    assert said.endswith("add a limit for another device, load the model in 4 bits, or choose a smaller model.")
+    assert said.startswith("tiny needs more memory than --max-memory allows: ")
+    assert " modules do not fit. Raise a limit, " in said
+    assert said.endswith("add a limit for another device, load the model in 4-bit, or choose a smaller model.")
 
 
 def test_a_library_that_finds_no_room_is_explained(place, tmp_path):

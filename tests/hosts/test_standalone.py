@@ -45,13 +45,13 @@ def test_no_models_yet(tmp_path):
     said = refusal(host(tmp_path, model=""))
     models = tmp_path / "user_data" / "models"
     assert (
-        said == f"No model is chosen. Copy one to {models}, or download one with the get command, and choose it."
+        said == f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
     )
 
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
     text = (
-        f"There is no model 'other' in {copy.parent}, and no folder with that path has a config.json. "
+        f"There is no model 'other' in {copy.parent}, and no folder at that path with a config.json. "
         "Available: mine."
     )
     assert refusal(host(tmp_path, "other")) == text
@@ -101,7 +101,7 @@ def test_where_memory_runs_out_while_it_loads_it_is_said_what_may_help(copy, tmp
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fails)
     with pytest.raises(ModelError) as refusal:
         own.load("mine", "float32")
-    helps = "" if str(error) == "odd" else " Load it in 4 bits, or choose a smaller model."
+    helps = "" if str(error) == "odd" else " Load it in 4-bit, or choose a smaller model."
     why = str(error).partition("\n")[0].strip(".") or "MemoryError"
     gone = " mine was unloaded to free memory. No model is loaded now."
     assert str(refusal.value) == f"mine can't be loaded as float32: {why}.{helps}{gone}"

@@ -108,7 +108,7 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
     assert problem() == (
         f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from "
         "Owner/Model. In the Model tab, under 'Download model or LoRA', enter that name and press "
-        "Download. Then choose it and set Model loader to Transformers. If you are short of VRAM, "
+        "Download. Then choose it and set Model loader to Transformers. If you are short on VRAM, "
         "select load-in-4bit and use_double_quant. Then press Load."
     )
 
@@ -122,7 +122,7 @@ def test_the_portable_build(shared, monkeypatch):
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
     assert problem().startswith(
-        "This is the portable webui, which has no torch and can't train. To train, install"
+        "This is the portable webui, which does not include torch and can't train. To train, install"
     )
 
 
@@ -143,8 +143,8 @@ def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
     webui.shared.args.idle_timeout = 5
     webui.models.unload_model(keep_model_name=True)
     assert problem() == (
-        "The webui unloaded tiny because it was idle. Start loads it again. Before you use Check, press Load in "
-        "the Model tab."
+        "The webui unloaded tiny because it was idle. The Start button loads it again. Before you use Check, "
+        "press Load in the Model tab."
     )
     webui.place.train(webui.host)
     assert (webui.shared.model_name, webui.shared.model is None) == ("tiny", False)

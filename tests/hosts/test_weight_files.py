@@ -94,7 +94,7 @@ def test_the_commands_take_it(place, model, other_tokenizer, capsys):
     assert main(["slice", str(place.folders.datasets / "story.txt"), *arguments]) == 0
     assert main(["check", *arguments, "--name", "a", "--data", "story.txt"]) == 0
     assert main(["page", "--tokenizer", "words", "--user-data", str(place.folders.user_data)]) == 1
-    assert "--tokenizer needs --model" in capsys.readouterr().err
+    assert "To use --tokenizer, also add --model." in capsys.readouterr().err
 
 
 def test_another_model_does_not_get_it(place, model, other_tokenizer, tiny):

@@ -78,7 +78,7 @@ def unreachable(monkeypatch):
 def test_without_pytorchs_index_cuda_comes_along_for_nothing_and_that_is_said(unreachable, monkeypatch, capsys):
     monkeypatch.setattr(torch_build, "find_gpu", lambda: None)
     assert torch_build.torch_arguments(Path("python"), PIN, None) == [PIN]
-    assert "It includes CUDA, which is large and not used here." in capsys.readouterr().err
+    assert "It includes CUDA, which this machine does not need." in capsys.readouterr().err
 
 
 def test_without_pytorchs_index_a_card_is_not_left_idle_unasked(unreachable, monkeypatch):

@@ -57,5 +57,5 @@ def test_a_lock_that_nobody_made_is_free_and_looking_makes_none(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(SavingError, match="can't be written"), lock(tmp_path / "file" / "a.lock"):
+    with pytest.raises(SavingError, match="Can't write to"), lock(tmp_path / "file" / "a.lock"):
         pass

@@ -80,7 +80,7 @@ def test_a_time_that_no_calendar_has_is_damaged():
     [
         (Literal["a", "b"] | None, "c", "f is 'c', which is not one of a, b or null."),
         (int | None, "c", "f is 'c', which is not a whole number or null."),
-        (dict[str, int] | None, 3, "f is '3', which is not an object or null."),
+        (dict[str, int] | None, 3, "f is '3', which is not a JSON object or null."),
         (list[str] | None, {"a": 1}, "f is \"{'a': 1}\", which is not a list."),
     ],
 )

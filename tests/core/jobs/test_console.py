@@ -160,7 +160,7 @@ def test_what_the_run_takes_stands_on_one_step_a_minute():
     lines = [narrator.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
     told = [number for number, line in enumerate(lines, start=1) if "GPU" in line]
     assert told == [1, 7, 13]
-    assert lines[0].endswith("  GPU: at most 12.3 GB of 24 GB so far, 98 % busy, 71 °C, 285 W")
+    assert lines[0].endswith("  GPU: peak 12.3 GB of 24 GB so far, 98% busy, 71 °C, 285 W")
 
 
 def test_one_slow_step_does_not_change_the_time_left():

@@ -92,6 +92,6 @@ def test_values_for_the_log():
 
 def test_the_lines_of_the_console_are_aligned():
     title, header, *rows = event_text(PhasesMeasured(phases=measure_phases(STEPS, EVALUATIONS))).split("\n")
-    assert title == "By phase of hybrid batching:"
+    assert title == "Phases of hybrid batching:"
     column = header.index("Validation loss")
     assert [row[column:].split("  ")[0] for row in rows] == ["3.5000 to 2.5000", "2.5000 to 2.0000", "-"]

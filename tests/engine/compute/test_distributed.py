@@ -118,7 +118,7 @@ def test_two_processes_change_the_phase_by_loss_and_evaluate_it_together(place):
     assert 1 < switch < len(steps)
     assert [e["current_steps"] for e in graph if "eval_loss" in e] == [0, switch, len(steps)]
     assert sum(step["examples"] for step in steps) == 3 * 32
-    assert "By phase of hybrid batching:" in stderr
+    assert "Phases of hybrid batching:" in stderr
 
 
 @pytest.fixture

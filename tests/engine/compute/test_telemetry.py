@@ -78,7 +78,7 @@ def test_the_gpus_of_the_model_are_summed_up(gpus, log):
     gpus.most[1] = 8 * GB
     watching.observe()
     (use,) = uses(log)
-    assert event_text(use) == "GPUs: at most 13 GB of 48 GB so far, 70 % busy, 70 °C, 450 W"
+    assert event_text(use) == "GPUs: peak 13 GB of 48 GB so far, 70% busy, 70 °C, 450 W"
 
 
 def test_sampled_every_few_seconds_and_logged_on_change(gpus, log, monkeypatch):
@@ -105,7 +105,7 @@ def test_a_failing_sensor_is_left_out_and_not_read_again(gpus, log, monkeypatch,
     watching.observe()
     watching.observe(at_once=True)
     assert gpus.asked == ["unknown", "temperature", "temperature", "unknown", "temperature", "temperature"]
-    assert event_text(uses(log)[-1]) == "GPUs: at most 12 GB of 48 GB so far, 70 °C"
+    assert event_text(uses(log)[-1]) == "GPUs: peak 12 GB of 48 GB so far, 70 °C"
 
 
 def test_an_older_torch_without_a_sensor_works(gpus, log, monkeypatch):
@@ -137,7 +137,7 @@ def test_without_a_gpu_it_is_the_memory_of_this_process(log):
     watching.observe(at_once=True)
     del taken
     watching.observe(at_once=True)
-    assert before.cards == 0 and event_text(before).startswith("memory of the program: at most ")
+    assert before.cards == 0 and event_text(before).startswith("program memory: peak ")
     assert uses(log)[-1].peak - before.peak > 150_000_000
 
 

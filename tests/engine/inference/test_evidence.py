@@ -186,12 +186,13 @@ def test_the_words():
     figures = RecallFigures(passages=16, recall=0.83, verbatim=9, longest=32, loss=0.4)
     recall = RecallMeasured(step=9, epoch=1.0, why="asked", learned=figures, control=replace(figures, recall=0.03))
     assert evidence_verdict(event, recall) == (
-        "The LoRA recalls 83% of its training data word for word (3% of unseen text), answers 7 of 8 questions "
-        "about the data, forgot a lot (loss on general text +0.25), copies 12% of what it writes and ends 9 of 11 "
-        "replies by itself (11 before)."
+        "With the LoRA, the model recalls 83% of the training data word for word (3% of unseen text), answers 7 "
+        "of 8 questions about the data, has forgotten a lot (loss on general text +0.25), copies 12% of what it "
+        "writes and ends 9 of 11 replies by itself (11 without the LoRA)."
     )
     kept = EvidenceMeasured(general=(TextLoss("prose", 1, 3.0, 3.01),))
-    assert evidence_verdict(kept, None) == "The LoRA forgot almost nothing (loss on general text +0.01)."
+    sentence = "With the LoRA, the model has forgotten almost nothing (loss on general text +0.01)."
+    assert evidence_verdict(kept, None) == sentence
 
 
 def test_the_records_are_read_back(with_lora, short_texts):

@@ -68,7 +68,7 @@ def test_memory_is_measured_and_reported(probed):
     event = probed[0]
     assert event.peak > 0
     assert event.expected > 0
-    assert "above the model (expected" in event_text(event)
+    assert "peak memory above the model: " in event_text(event)
 
 
 def test_timing_on_a_gpu_synchronizes_before_and_after(monkeypatch):
@@ -148,8 +148,8 @@ def test_evaluations_and_answers_are_counted_as_in_the_run_and_the_model_is_unch
         event_types.count(SampleGenerated),
     )
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
-    assert " evaluations about " in event_text(event)
-    assert " samples at most about " in event_text(event)
+    assert f" for {event.evaluations} evaluations, " in event_text(event)
+    assert f" for {event.answers} samples; " in event_text(event)
 
 
 def test_extras_that_do_not_exist_or_fail_are_not_mentioned(place, monkeypatch):
@@ -241,7 +241,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place, small_memory):
     assert (event.too_large, event.batch_size, event.largest_batch) == (4, 2, 2)
     assert not event.fits
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "4 examples do not fit together, so a run splits them into batches of 2" in event_text(event)
+    assert "a batch of 4 examples does not fit, so a run splits it into batches of 2" in event_text(event)
     assert "try batch_size = 2, accumulation = 2" in event_text(event)
     assert max(small_memory) > 70
 

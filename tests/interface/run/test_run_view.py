@@ -110,7 +110,7 @@ def test_a_stopping_run_shows_no_remaining_time():
 def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():
     use = MachineUse(cards=0, peak=3_100_000_000, total=16_000_000_000)
     running = [planned(9), step(1, 9), replace(use, peak=1), use]
-    text = "Memory of the program: at most 3.1 GB of 16 GB so far"
+    text = "Program memory: peak 3.1 GB of 16 GB so far"
     assert f'<p class="tp-quiet">{text}</p>' in view_of(*running).html()
     ended = view_of(*running, JobEnded(outcome="finished", text="Done.")).html()
     assert "so far" not in ended and "peak memory" in ended and "3.1 GB" in ended

@@ -70,7 +70,7 @@ def test_names_are_resolved_to_folders(folders):
         ("../loras", r"There is no LoRA '\.\.'"),
         ("trash-np", "There is no LoRA 'trash-np'"),
         ("story 2/checkpoint-9", "checkpoint-2, checkpoint-4, backup/checkpoint-5"),
-        ("story 2/../story 10", "There is no checkpoint"),
+        ("story 2/../story 10", "has no checkpoint"),
     ],
 )
 def test_an_unknown_name_is_an_error(folders, name, words):

@@ -51,7 +51,7 @@ def test_a_name_that_no_disk_holds_is_a_short_refusal(folders, tmp_path, name):
 
 
 def test_the_home_of_nobody_is_a_short_refusal(folders):
-    with pytest.raises(SavingError, match=r"The user in .* does not exist"):
+    with pytest.raises(SavingError, match=r"The user named in .* does not exist"):
         choose_output("~training-pro-not-there/merged", folders)
 
 

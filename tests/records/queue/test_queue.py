@@ -139,7 +139,7 @@ def test_a_damaged_run_is_told_and_the_others_stay(tmp_path, damaged):
 def test_a_name_conflicts_unless_the_user_chose_what_to_do():
     assert queue.name_conflict("a", "ask", ["b"]) == ""
     assert queue.name_conflict("a", "replace", ["a"]) == ""
-    assert "'a' is the name of an earlier run" in queue.name_conflict("a", "ask", ["a"])
+    assert "an earlier run is also called 'a'" in queue.name_conflict("a", "ask", ["a"])
     assert json.dumps(queue_of("a").waiting[0].values)
 
 

@@ -131,7 +131,7 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
     assert program.waits == [] and not program.session.auto_start.enabled
     event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
-    assert event.text.startswith("Started from the queue (added at 2")
+    assert event.text.startswith("Started from the queue (added on 2")
     assert event.text.endswith("; no more runs are waiting.")
 
 
@@ -202,7 +202,7 @@ def test_a_run_for_another_model_is_skipped_and_stays(program, monkeypatch):
     program.wait_until_idle()
     assert program.done == [("b", "finished"), ("c", "finished")]
     (waiting,) = program.line.queue.waiting
-    assert (waiting.name, waiting.skipped) == ("a", "It was added for toy, but other is loaded.")
+    assert (waiting.name, waiting.skipped) == ("a", "This run was added for toy, but other is loaded.")
     assert (
         program.session.auto_start.off_reason
         == "None of the waiting runs can start now. The queue shows the reason for each."
@@ -231,8 +231,8 @@ def test_every_problem_is_raised_when_a_run_is_added(program):
     program.start("first")
     program.put("a")
     for name, sentence in (
-        ("first", "'first' is the name of an earlier run"),
-        ("a", "'a' is the name of an earlier run"),
+        ("first", "an earlier run is also called 'first'"),
+        ("a", "an earlier run is also called 'a'"),
         ("bad", "Dataset: there is no"),
         ("../x", "is a path"),
     ):

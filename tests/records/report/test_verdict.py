@@ -60,7 +60,7 @@ def test_the_better_checkpoint_is_one_that_still_exists():
     advice = "No checkpoint near step 8 is left. To get one, train again and stop at that step."
     assert advice in gone.text
     kept = judge_run(graph(FALLING, MEMORIZED), NAMES, kept=8)
-    assert "The saved LoRA is from step 8, before that." in kept.text
+    assert "The saved LoRA is from step 8, before this rise." in kept.text
 
 
 def test_it_could_learn_more_while_both_fall():
@@ -83,7 +83,7 @@ def test_where_nothing_changed_it_is_not_about_right(last):
     verdict = judge_run(graph(LEVEL, {0: 3.0, 8: 3.0, 16: last}), NAMES)
     assert (verdict.kind, verdict.better) == ("did not learn", "")
     assert verdict.text == (
-        "The model did not learn (underfit). The validation loss is about the same as before the start: 3.0000 "
+        "The model did not learn (underfit). The validation loss is about the same as before training: 3.0000 "
         f"(step 0), then {last:.4f} (step 16). More epochs or a higher learning rate may help. "
         f"The generalization gap is {last - 2:.4f}."
     )
@@ -185,8 +185,8 @@ def test_recall_stands_beside_the_validation_losses():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES, recalls=recalls)
     assert verdict.kind == "began to memorize"
     assert verdict.text.endswith(
-        "It continues 83% of a passage of the training data word for word (2% before), and 3% of a passage that "
-        "it has not seen."
+        "On average, the model continues 83% of a training passage word for word (2% before), and 3% of a passage "
+        "that it has not seen."
     )
 
 
