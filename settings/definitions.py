@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from ..schedulers import SCHEDULES, schedule_problem
+from ..schedulers import SCHEDULES, Phase, ScheduleSteps, get_schedule, schedule_problem
+from ..train_utils import StepPlan
 from .columns import columns_problem
 from .name_rules import (
     layer_numbers,
@@ -471,6 +472,11 @@ class LearningSettings:
     adam_epsilon: float = number(
         1e-8, "Adam epsilon", "Small constant that prevents division by zero.", bounds=(1e-12, 1e-2)
     )
+
+    def phases(self, plan: StepPlan) -> list[Phase]:
+        """The phases of the schedule for the steps of a run."""
+        steps = ScheduleSteps(plan.steps, plan.steps_per_epoch, plan.warmup(self.warmup_steps))
+        return get_schedule(self.schedule).phases(steps)
 
 
 @dataclass(frozen=True)

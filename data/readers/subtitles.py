@@ -16,7 +16,7 @@ VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
 FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
 STOPS = '.!?…:;"”’»)]♪'
-UNSPACED = re.compile(r"[\u2e80-\uffee]")  # letters that are written without spaces between words
+FIRST_UNSPACED = "\u2e80"  # from this character on, letters are written without spaces between words
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
@@ -54,7 +54,7 @@ def _speech_lines(text: str) -> Iterator[str]:
             if speech and DASH.match(line):
                 yield speech
                 speech = ""
-            speech += line if not speech or UNSPACED.match(speech[-1]) else " " + line
+            speech += line if not speech or speech[-1] >= FIRST_UNSPACED else " " + line
         if speech:
             yield speech
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError, error_message
-from ...data.report import DatasetReport
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural
 from ..base import Form, PageContext, ResultInputs, add_handler, markup, private_options
 from . import report_view
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport
 
 PLACEHOLDER_NAME = "examples"
 """A name for a form without one; the examples do not depend on it."""

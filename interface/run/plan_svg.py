@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ...data.report import plan_checks
-from ...data.text import Bar, SliceMap
 from ...records.report import Mark, draw_curve, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
 from ...train_utils import StepPlan, format_count, interval_steps
+
+if TYPE_CHECKING:
+    from ...data.text import Bar, SliceMap
 
 WIDTH = 640
 MAX_BARS = 300
@@ -75,7 +77,7 @@ def _cuts(positions: Sequence[float]) -> Iterator[str]:
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
     """The phases of the schedule, and the learning rate of each step."""
-    phases = plan_checks.planned_phases(settings, plan)
+    phases = settings.learning.phases(plan)
     return phases, [settings.learning.learning_rate * m for m in lr_multipliers(phases, plan.steps)]
 
 

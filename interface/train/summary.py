@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from ...core.errors import TrainingProError
 from ...core.model_shape import ModelShape
-from ...data.report import is_known_architecture, target_layers
 from ...settings import presets
 from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.parsing import training_settings
+from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
 from ..base import reset_button
 from ..run import plan_svg
