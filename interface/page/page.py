@@ -129,7 +129,7 @@ class ModelPicker:
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
-        text = f"Models are read from {host.folders.models}. To get one, open '{TITLE}'."
+        text = f"Put models in {host.folders.models}. To get one, open '{TITLE}'."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
@@ -141,5 +141,5 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
         in_memory = size(model_bytes(shape, precision))
         text += f", and about {in_memory} in memory when loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
-        text += "; loading unpacks them, so they need more memory"
+        text += ", and more in memory, because they are dequantized when the model is loaded"
     return markup.paragraph(f"{text}.", quiet=True)

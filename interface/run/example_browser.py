@@ -38,7 +38,7 @@ class ExampleBrowser:
                     label="Only examples that contain", max_lines=1, scale=3, elem_id="tp-leafing-holding"
                 )
             with gr.Row(elem_classes="tp-buttons"):
-                self._previous_button = gr.Button("Before", size="sm", elem_id="tp-leafing-before")
+                self._previous_button = gr.Button("Previous", size="sm", elem_id="tp-leafing-before")
                 self._show_button = gr.Button("Show", size="sm", elem_id="tp-leafing-show")
                 self._next_button = gr.Button("Next", size="sm", elem_id="tp-leafing-next")
             self._message = gr.HTML(elem_id="tp-leafing-said", elem_classes="tp-said")
@@ -79,5 +79,5 @@ def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
     if not request.containing:
         count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
         return markup.paragraph(f"{count}, but none with number {request.first:,}.", quiet=True)
-    searched = f"Of examples 1 to {request.first:,}" if request.backward else f"From example {request.first:,} on"
-    return markup.paragraph(f"{searched}, none contains {request.containing!r}.", quiet=True)
+    searched = f"in examples 1 to {request.first:,}" if request.backward else f"from example {request.first:,} on"
+    return markup.paragraph(f"{request.containing!r} was not found {searched}.", quiet=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...records.report import Mark, draw_curve, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, interval_steps
+from ...train_utils import StepPlan, format_count, interval_steps, plural
 
 if TYPE_CHECKING:
     from ...data.text import Bar, SliceMap
@@ -59,7 +59,7 @@ def _heat(sliced: SliceMap) -> Iterator[str]:
             continue
         times = sliced.seen_along[start]
         opacity = f"{0.08 + 0.92 * times / highest:.2f}"
-        seen, style = f"seen {times:g} times", {"class_": "tp-heat", "fill_opacity": opacity}
+        seen, style = f"seen {times:g} {plural(times, 'time')}", {"class_": "tp-heat", "fill_opacity": opacity}
         yield _segment(start / columns, column / columns, HEAT_LANE, seen, **style)
         start = column
 

@@ -100,7 +100,7 @@ def _other_findings(report: DatasetReport) -> str:
     lines = []
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Padding per step: {shares}.")
+        lines.append(f"Padding, as a share of all tokens: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:
@@ -112,7 +112,10 @@ def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
-    caption = f"Lengths of the examples in tokens. Longest: {lengths.longest}. Each bar covers {lengths.width}."
+    caption = (
+        f"Lengths of the examples. The longest has {format_count(lengths.longest, 'token')}. "
+        f"Each bar covers a range of {format_count(lengths.width, 'token')}."
+    )
     chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
@@ -206,8 +209,8 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 def _map_html(name: str, sliced: SliceMap) -> str:
     seen = sliced.seen
     caption = (
-        f"{name}: blocks end at {sliced.ends}; each {sliced.unit_name} is seen "
-        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average; "
-        f"an epoch trains on {sliced.growth:.2f} times the tokens of the text; {sliced.proof}"
+        f"{name}: blocks end at {sliced.ends}. The model sees each {sliced.unit_name} "
+        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average. "
+        f"An epoch trains on {sliced.growth:.2f} times as many tokens as the text has; {sliced.proof}"
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"
