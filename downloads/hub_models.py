@@ -133,7 +133,7 @@ def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
         return f"{name} ({classes}) can't generate text. Choose another model."
     quantized = config.get("quantization_config") or {}
     if (method := quantized.get("quant_method", TRAINABLE_QUANTIZATIONS[0])) not in TRAINABLE_QUANTIZATIONS:
-        advice = f"{_base_model_advice(base)} If you are short of memory, you can load that model in 4 bits."
+        advice = f"{_base_model_advice(base)} If you are short of memory, you can load that model in 4-bit."
         return f"{name} is already quantized ({str(method).upper()}), and its weights can't be trained. {advice}"
     return ""
 
