@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "check", "Check a dataset and settings. Shows the same report as the Check button."
+        "check", "Check a dataset and settings, and show the same report as the Check button."
     )
     options.add_model(parser)
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")

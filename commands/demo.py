@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    words = "Try Training PRO: sets up the environment, a model and example data, and opens the page."
+    words = "Try Training PRO: set up the environment, a model and example data, and open the page."
     parser = options.make_parser("demo", words)
     parser.add_argument(
         "--tiny", action="store_true", help="use a tiny model with random weights, which is ready in seconds"
