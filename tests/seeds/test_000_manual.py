@@ -33,9 +33,9 @@ from training_pro.schedulers import SCHEDULES, ScheduleSteps, get_schedule, lr_m
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.settings.presets import goals
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.data.report.test_memory_estimate import EIGHT_B, FakeExamples
 from training_pro.tests.fakes import FakeHost, make_folders
-from training_pro.tests.seeds.statements import what_is_true_here
 from training_pro.tests.slicing_laws import encode_words, find_stops
 from training_pro.tests.tiny import Workspace, watched_job
 from training_pro.train_utils import StepPlan
@@ -166,7 +166,7 @@ def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(t
     labels = {
         tick: label.get_text() for tick, label in zip(epochs.get_xticks(), epochs.get_xticklabels(), strict=True)
     }
-    assert "`training_graph.png`" in what_is_true_here("A PNG of the graph is saved at the end.")
+    assert "`training_graph.png`" in read_page("A PNG of the graph is saved at the end.")
     assert (epochs.get_xlabel(), labels) == ("epoch", {STEPS_PER_EPOCH: "1", 2 * STEPS_PER_EPOCH: "2"})
 
 
@@ -207,7 +207,7 @@ def test_with_q_k_v_o_a_lower_rank_attains_the_loss_of_q_v_with_a_high_rank(plac
 def test_q_v_is_a_choice_and_all_linear_layers_are_the_default():
     assert SETTINGS["targets"].default == "all-linear"
     assert {"q-v", "q-k-v", "q-k-v-o"} <= SETTINGS["targets"].choices.keys()
-    assert "The default is all linear layers" in what_is_true_here("q, v is what you should use as targets.")
+    assert "The default is all linear layers" in read_page("q, v is what you should use as targets.")
 
 
 def test_dementor_comes_as_presets_of_one_constant_epoch_and_of_two_with_annealing():
@@ -217,7 +217,7 @@ def test_dementor_comes_as_presets_of_one_constant_epoch_and_of_two_with_anneali
         (2, "FP_low_epoch_annealing"),
     ]
     statement = "Use DEMENTOR with 1 epoch at a constant rate, or with 2 epochs and FP_low_epoch_annealing."
-    assert what_is_true_here(statement) == "Choose one of the two DEMENTOR presets."
+    assert read_page(statement) == "Choose one of the two DEMENTOR presets."
 
 
 @pytest.mark.parametrize(("chunking", "deeper"), [("dementor", True), ("blocks", False)])
@@ -242,7 +242,7 @@ def test_a_longer_cutoff_makes_slightly_fewer_dementor_windows_where_plain_block
     counts = [len(windows(story, cutoff)) for cutoff in (12, 24, 60, 120)]
     assert counts == sorted(set(counts), reverse=True) and counts[-1] > 0.9 * counts[0]
     assert len(blocks(story, cutoff=120)) < 0.2 * len(blocks(story, cutoff=12))
-    assert "slightly fewer windows" in what_is_true_here("A longer cutoff makes more DEMENTOR blocks.")
+    assert "slightly fewer windows" in read_page("A longer cutoff makes more DEMENTOR blocks.")
 
 
 def test_there_is_one_true_batch_size_and_gradient_accumulation():
@@ -260,7 +260,7 @@ def test_gradient_accumulation_is_a_number_field_where_the_manual_has_a_slider()
     for value in (0, 1025):
         with pytest.raises(ValueError, match="Allowed: 1 to 1024"):
             accumulation.read(value)
-    assert "number field that accepts 1 to 1024" in what_is_true_here("Gradient Accumulation is a slider.")
+    assert "number field that accepts 1 to 1024" in read_page("Gradient Accumulation is a slider.")
 
 
 def test_about_10_blocks_of_a_13b_model_in_4_bits_fit_into_24_gb():
@@ -279,7 +279,7 @@ def test_batch_4_with_accumulation_2_and_batch_2_with_accumulation_4_train_the_s
         place.train(name=name, batch_size=batch, accumulation=accumulation, max_steps=2, **more)
     assert (relative_difference(place, "a", "b") < 1e-4) == same
     statement = "Batch size 4 with accumulation 2 produces other weights than batch size 2 with accumulation 4."
-    assert what_is_true_here(statement).startswith("Both produce the same weights apart from rounding")
+    assert read_page(statement).startswith("Both produce the same weights apart from rounding")
 
 
 def test_the_loss_fluctuates_less_with_gradient_accumulation(place):
@@ -300,7 +300,7 @@ def test_you_can_make_a_scheduler_of_your_own():
     points = get_schedule("0:0 0.5:1 1:0.5").phases(ScheduleSteps(steps=100, steps_per_epoch=10, warmup=0))
     rates = lr_multipliers(points, 100)
     assert rates[0] < 0.05 and max(rates) == pytest.approx(1) and rates[-1] == pytest.approx(0.5, abs=0.02)
-    assert "`0:0 0.5:1 1:0.5`" in what_is_true_here("Follow the code to make your own scheduler.")
+    assert "`0:0 0.5:1 1:0.5`" in read_page("Follow the code to make your own scheduler.")
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_a_button_saves_a_checkpoint_in_the_middle_of_a_run(place, run_buttons):
     job = watched_job(press)
     assert place.train(job=job, **FOUR_EPOCHS).outcome == "finished"
     assert checkpoints_of(job) == ["checkpoint-3-user"]
-    assert "Press Save checkpoint" in what_is_true_here("A button saves a checkpoint during training.")
+    assert "Press Save checkpoint" in read_page("A button saves a checkpoint during training.")
 
 
 def test_stop_loss_can_be_changed_during_a_run(place):
@@ -333,7 +333,7 @@ def test_stop_loss_can_be_changed_during_a_run(place):
     job = watched_job(change)
     end = place.train(job=job, **FOUR_EPOCHS)
     assert (end.outcome, losses(job)[-1].step) == ("finished", 5)
-    assert "Change Stop at loss" in what_is_true_here("You can change Stop Loss during training.")
+    assert "Change Stop at loss" in read_page("You can change Stop Loss during training.")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from training_pro.settings import other_names, presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import read_log, save_model
-from training_pro.tests.seeds.statements import what_is_true_here
 
 COMPUTE_TYPES = {"float32": torch.float32, "float16": torch.float16, "8bit": torch.int8, "4bit": torch.uint8}
 NO_FOLDER = presets.GOALS_FILE.with_name("none")
@@ -129,7 +129,7 @@ def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):
         (tmp_path / f"{table}.json").write_text(json.dumps({f"my-{table}": {"values": values}}))
         assert presets.find_preset(f"my-{table}", tmp_path).values == values
     statement = "A custom JSON file can be the optimizer or LoRA config."
-    assert what_is_true_here(statement).startswith("Save it as `optimizers.json` or `loras.json`")
+    assert read_page(statement).startswith("Save it as `optimizers.json` or `loras.json`")
 
 
 @pytest.mark.parametrize(("config", "ours"), LORA_CONFIGS)
@@ -152,7 +152,7 @@ def test_larger_configs_for_smaller_models(bits):
 
 def test_lora_config_none_is_method_full_which_trains_the_model_itself(place, tiny):
     statement = "Keep the LoRA config None unless the model is in 8 or 4 bits."
-    assert "set Method to full" in what_is_true_here(statement)
+    assert "set Method to full" in read_page(statement)
     place.train(place.host("float32"), method="full", learning_rate=1e-3, max_steps=1)
     folder = place.folders.models / "a"
     before, after = load_file(tiny / "model.safetensors"), load_file(folder / "model.safetensors")
@@ -221,7 +221,7 @@ def test_num_workers_are_the_workers_of_the_data_loader(place, monkeypatch, work
 
 def test_a_large_number_of_workers_is_refused():
     assert "Workers: 65 is out of range. Allowed: 0 to 64." in refusal(workers=65)
-    assert "0 to 64" in what_is_true_here("A large number of workers has unexpected outcomes.")
+    assert "0 to 64" in read_page("A large number of workers has unexpected outcomes.")
 
 
 @pytest.mark.parametrize(("size", "several"), [("200KB", True), ("100MB", False), ("1GB", False)])

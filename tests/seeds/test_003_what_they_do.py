@@ -11,8 +11,8 @@ from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import record_batches
-from training_pro.tests.seeds.statements import what_is_true_here
 from training_pro.tests.tiny import watched_job
 
 SAMPLES = 16
@@ -91,13 +91,13 @@ def test_gradient_checkpointing_is_on_in_a_run_and_slower_by_a_second_forward_pa
 
 def test_gradient_checkpointing_is_auto_by_default_where_void_trainer_has_it_off(place):
     assert SETTINGS["gradient_checkpointing"].default == "auto"
-    assert what_is_true_here("Gradient checkpointing is off by default.").startswith("The default is auto")
+    assert read_page("Gradient checkpointing is off by default.").startswith("The default is auto")
     assert checked(place).memory.total == checked(place, gradient_checkpointing="off").memory.total
 
 
 @pytest.mark.parametrize("loading", ["8bit", "4bit"])
 def test_a_checkpoint_is_resumed_in_8_and_4_bits_as_well(place, loading):
-    assert "resume a LoRA there" in what_is_true_here("Checkpoint loading is disabled in 8 and 4 bits.")
+    assert "resume a LoRA there" in read_page("Checkpoint loading is disabled in 8 and 4 bits.")
     asked, job = {"save_every": 1, "save_each_epoch": False}, Job("training", "a test")
     place.train(place.host(loading), max_steps=1, **asked)
     place.train(place.host(loading), job=job, resume="newest", max_steps=2, **asked)

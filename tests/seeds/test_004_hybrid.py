@@ -15,8 +15,8 @@ from training_pro.engine.training.setup import prepare_data
 from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS, TrainingSettings
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import read_graph, read_log, record_batches
-from training_pro.tests.seeds.statements import what_is_true_here
 
 CONVERSATIONS, TURNS = 6, 3
 HYBRID = {
@@ -101,7 +101,7 @@ def test_pairs_come_at_once_and_not_gradually(chats, steps):
     pairs = [sum(step.joins) for step in steps]
     assert not any(pairs[:EPOCH])
     assert sum(pairs[EPOCH : 2 * EPOCH]) == sum(pairs[2 * EPOCH :]) == CONVERSATIONS
-    assert "starts at once" in what_is_true_here("The transition phase introduces pairs gradually.")
+    assert "starts at once" in read_page("The transition phase introduces pairs gradually.")
 
 
 def test_final_phase_feeds_conversations_and_messages_in_their_original_order(chats, steps):
@@ -169,7 +169,7 @@ def test_a_loss_that_has_fallen_past_the_range_switches_too(chats):
     assert note.startswith("Batch order after step 1: sequential")
     assert note.endswith("It is already below 50, so the previous phase was short.")
     statement = "The transition happens when the loss falls into the range."
-    assert "at or below the upper bound" in what_is_true_here(statement)
+    assert "at or below the upper bound" in read_page(statement)
 
 
 def test_the_proposed_loss_ranges_are_the_defaults():
@@ -212,7 +212,7 @@ def test_monitoring_evaluates_the_performance_impact_of_each_phase(chats):
         assert phase.examples == CONVERSATIONS * TURNS
     names = [phase["name"] for phase in read_log(chats)["phases"]]
     assert names == ["by length", "pairs of neighbors", "sequential"]
-    assert "evaluated at each switch" in what_is_true_here("Monitor the performance impact of each phase.")
+    assert "evaluated at each switch" in read_page("Monitor the performance impact of each phase.")
 
 
 def test_metrics_specific_to_context_understanding_and_conversation_coherence(chats):
@@ -232,7 +232,7 @@ def test_one_metric_covers_context_understanding_and_coherence(chats):
     phases_logged = read_log(chats)["phases"]
     assert [set(phase["after"]) for phase in phases_logged] == [{"step", "loss", "perplexity", "context_gain"}] * 2
     statement = "Track metrics for context understanding and for conversation coherence."
-    assert what_is_true_here(statement).startswith("One metric covers both: [context gain]")
+    assert read_page(statement).startswith("One metric covers both: [context gain]")
 
 
 @pytest.mark.parametrize(("turns", "known"), [(1, False), (2, True)])
