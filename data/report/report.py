@@ -212,9 +212,9 @@ class DatasetReport:
         if self.examples:
             lines.append(
                 f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
-                f"({self.trained_tokens} trained on); the longest has {self.longest} of {self.cutoff} tokens; "
-                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per epoch, "
-                f"{self.steps} in total"
+                f"({self.trained_tokens} trained on); the longest has {self.longest} tokens "
+                f"(cutoff {self.cutoff}); {self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per "
+                f"epoch, {self.steps} in total"
             )
             lines += self._describe_run()
         return "\n".join([*lines, *(s.text() for s in self.shown)])

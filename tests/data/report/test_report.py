@@ -52,7 +52,8 @@ def test_the_report_in_lines():
         "  blocks end at sentences; each sentence is seen 1 to 2 times per epoch, 1.5 on average; "
         "an epoch trains on 1.50 times the tokens of the text",
         "  read as cp1252",
-        "7 examples, 150 tokens (143 trained on); the longest has 30 of 32 tokens; 2 steps per epoch, 4 in total",
+        "7 examples, 150 tokens (143 trained on); the longest has 30 tokens (cutoff 32); 2 steps per epoch, "
+        "4 in total",
     ]
 
 

@@ -107,7 +107,7 @@ def test_quantized_weights_cannot_be_trained(place, loading):
 def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
     with pytest.raises(SettingsError, match="Turn them all off"):
         place.train(**FULL, dora=True)
-    with pytest.raises(SettingsError, match="is the model that you train"):
+    with pytest.raises(SettingsError, match="is the name of the model that you are training"):
         place.train(name="tiny", **FULL)
 
 
