@@ -174,7 +174,7 @@ def describe(rows: Iterable[Row], *, long: bool) -> str:
     form = "long" if long else "short"
     machine = f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores"
     versions = f"Python {platform.python_version()}, {libraries}"
-    head = f"The {form} form, {time.strftime('%Y-%m-%d')}. {machine}, {versions}."
+    head = f"The {form} tests, {time.strftime('%Y-%m-%d')}. {machine}, {versions}."
     table = [HEADING, ["---"] * len(HEADING), *(row.cells() for row in rows)]
     return "\n".join([head, "", *(f"| {' | '.join(map(str, cells))} |" for cells in table)])
 

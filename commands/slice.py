@@ -76,16 +76,12 @@ def _format_block(block: dict[str, object]) -> str:
 
 
 def _summary(name: str, figures: SliceMap) -> str:
-    from ..data.text import describe_units, unit_name
-
     counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
     blocks = ", ".join(format_count(number, word) for number, word in counts if number)
-    unit = unit_name(figures.sentences, figures.lines)
-    units = describe_units(figures.sentences, figures.lines)
-    seen = f"each {unit} seen {figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
+    times = f"{figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
     return (
-        f"{name}: {format_count(figures.sections, 'section')}, {units}, "
+        f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
         f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
         f"{figures.ends}; {figures.trained_tokens} tokens trained per epoch ({figures.growth:.2f} "
-        f"times the text), {seen}; {figures.proof}"
+        f"times the text), each {figures.unit_name} seen {times}; {figures.proof}"
     )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from .errors import ModelError
 from .evaluations_table import EvaluationRow
-from .model_shape import ParamCounts, get_text_config
+from .model_shape import BITS_OF_WEIGHTS, ParamCounts, get_text_config
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,16 @@ class ModelCard:
             if isinstance(length := get_text_config(self.config).get(key), int):
                 return length
         return 0
+
+    def weight_precision(self, *, on_card: bool) -> str:
+        """The precision of the weights in memory: as loaded, otherwise the model's dtype (float32 on a CPU)."""
+        if self.loading in BITS_OF_WEIGHTS:
+            return self.loading
+        if not on_card:
+            return "float32"
+        dtype: Any = self.config.get("dtype") or self.config.get("torch_dtype") or "bfloat16"
+        name = str(dtype).removeprefix("torch.")
+        return name if name in BITS_OF_WEIGHTS else "bfloat16"
 
     @property
     def is_causal_lm(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.engine import (
     NO_PREVIEW,
@@ -20,10 +21,12 @@ from ..core.errors import ModelError, SettingsError
 from ..core.findings import Finding, note, texts
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Note, Stage
-from ..data.report import DatasetReport
 from ..records.report import estimate_time
 from ..settings.definitions import TrainingSettings
 from ..train_utils import plural
+
+if TYPE_CHECKING:
+    from ..data.report import DatasetReport
 
 
 class PeftEngine:

@@ -13,7 +13,7 @@ def show_draw_error(error: Exception) -> None:
     """Draw an error message in place of the tab."""
     gr.Markdown(
         f"**Training PRO can't show its tab here** ({type(error).__name__}: {error}). See the console "
-        "for details. Update Training PRO and the webui, or run Training PRO alone: "
+        "for details. Update Training PRO and the webui, or run Training PRO without the webui: "
         f"`{launch_command()} demo`"
     )
 
@@ -23,7 +23,7 @@ def busy_error(title: str, message: str = "") -> Exception:
 
     The webui has already emptied the chat box, so the error repeats the message for the user to copy.
     """
-    sentence = f"The model is busy: {title}. Chat again when it is done, or stop it in Training PRO."
+    sentence = f"The model is busy: {title}. To chat, wait until this job is done, or stop it in Training PRO."
     repeated = f" You wrote: {message}" if message.strip() else ""
     error: Exception = gr.Error(_escaped(sentence + repeated), duration=None)
     return error

@@ -14,4 +14,5 @@ __all__ = [
     "reference",
     "rules",
     "setting",
+    "target_layers",
 ]

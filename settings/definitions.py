@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from ..schedulers import SCHEDULES, schedule_problem
+from ..schedulers import SCHEDULES, Phase, ScheduleSteps, get_schedule, schedule_problem
+from ..train_utils import StepPlan
 from .columns import columns_problem
 from .name_rules import (
     layer_numbers,
@@ -37,10 +38,11 @@ class RunSettings:
     )
     data: tuple[str, ...] = names(
         "Dataset",
-        "Files and folders in training/datasets to train on. For text, use .txt, .md, .html, .epub, .pdf, .docx, "
-        ".odt, .srt, .vtt, or a folder of such files, which is read in natural order. For rows, use .json, "
-        ".jsonl, .csv, .tsv, .db, .sqlite, or .parquet. Add a percentage to use only part of a dataset or to "
-        "repeat it: chats.jsonl:50 uses half of it, and notes.md:200 uses it twice.",
+        "The files and folders to train on, from training/datasets. For text, use .txt, .md, .html, .epub, .pdf, "
+        ".docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
+        "10.txt). For rows, such as chats, use .json, .jsonl, .csv, .tsv, .db, .sqlite, or .parquet. Add a "
+        "percentage to use only part of a dataset or to repeat it: chats.jsonl:50 uses half of that file, and "
+        "notes.md:200 uses that file twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -96,23 +98,23 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which starts a window at "
-        "every sentence. DEMENTOR shows the model each sentence many times, so that it memorizes a text in one "
-        "or two epochs.",
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which starts a new window of "
+        "text at every sentence. With DEMENTOR, the model sees each sentence many times and memorizes the text "
+        "in one or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(
         "Blocks end at",
-        "Where blocks end. With auto, they end at the ends of sentences, or at the ends of lines if each line of "
-        "a section stands on its own, as in chat logs, scripts, and verse. Check shows what auto chose. A line "
-        "longer than the cutoff is split between sentences.",
+        "Where blocks end. With auto, they end after a sentence, or after a line if each line of a section "
+        "stands on its own, as in chat logs, scripts, and verse. Check shows what auto chose. A line longer than "
+        "the cutoff is split between sentences.",
         {"auto": "Auto", "sentences": "Sentences", "lines": "Lines"},
     )
     drop_boilerplate: bool = boolean(
         False,
         "Drop boilerplate",
         "Drop everything that does not belong to the text itself: notices from Project Gutenberg and Standard "
-        "Ebooks, tables of contents, page headings, page numbers, illustration marks, and the menus, headers, "
+        "Ebooks, tables of contents, page headings, page numbers, [Illustration] markers, and the menus, headers, "
         "and footers of web pages. Check shows what it found.",
     )
     overlap: bool = boolean(
@@ -125,7 +127,8 @@ class TextSettings:
     dementor_repeats: int = integer(
         0,
         "DEMENTOR repeats",
-        "How many times the model sees each sentence in an epoch. With 0, a window starts at every sentence.",
+        "About how many times the model sees each sentence in an epoch. 0 means as many times as possible: a "
+        "window starts at every sentence.",
         bounds=(0, 1000),
     )
     hard_cut: str = text(
@@ -160,12 +163,11 @@ class RowSettings:
     format: str = choice(
         "Data format",
         "How rows are turned into text. With auto, chats and columns with questions and answers use the model's "
-        "chat template. To lay out the prompt in another way, choose a format file, or put your own in "
-        "training/formats.",
+        "chat template. For another prompt format, choose a format file, or put your own in training/formats.",
         {
-            "auto": "Auto, by columns",
+            "auto": "Auto, based on the columns",
             "chat": "Chat template",
-            "text": "Text rows as they are",
+            "text": "Text column, unchanged",
             "alpaca-format": "Alpaca",
             "alpaca-chatbot-format": "Alpaca as a dialogue",
             "vicuna-format": "Vicuna",
@@ -193,9 +195,9 @@ class RowSettings:
     )
     train_on: str = choice(
         "Train on",
-        "The part of each row that counts toward the loss. The model sees the rest as context. With auto, it is "
-        'the replies if the rows have any, and everything otherwise. A message with "train": false or "weight": '
-        "0 is never trained on.",
+        "The part of each row that counts toward the loss. The model sees the rest as context. With auto, only "
+        "the replies count if the rows have any, and everything counts otherwise. A message with "
+        '"train": false or "weight": 0 is never trained on.',
         {
             "auto": "Auto",
             "everything": "Everything",
@@ -224,8 +226,8 @@ class RowSettings:
     source_max_len: int = integer(
         0,
         "Maximum prompt length",
-        "Prompts longer than this many tokens are truncated at the end. The text that the format adds before the "
-        "reply stays. This applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
+        "Prompts longer than this many tokens are truncated at the end. Text that the prompt format adds before "
+        "the reply is kept. This applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
     target_max_len: int = integer(
@@ -237,14 +239,16 @@ class RowSettings:
     )
     bad_rows: str = choice(
         "Invalid rows",
-        "What to do with rows that can't be read. At most a tenth of the rows can be skipped.",
+        "What to do with rows that can't be read. If these are more than a tenth of all rows, the run stops "
+        "anyway.",
         {"stop": "Stop and list them", "skip": "Skip them"},
     )
     split_exchanges: bool = boolean(
         False,
         "Split chats into exchanges",
-        "Turn each user message and its reply into a separate example, including the system message. The pair "
-        "phase of hybrid batching then shows the model two exchanges from the same chat together.",
+        "Turn each user message and its reply into a separate example. The system message is part of each "
+        "example. The pair phase of hybrid batching then shows the model two exchanges from the same chat "
+        "together.",
     )
 
 
@@ -290,7 +294,7 @@ class EvaluationSettings:
     test_at_end: bool = boolean(
         False,
         "Test the LoRA at the end",
-        "After the run, measure what the LoRA learned, what it forgot, and what it copies from the training "
+        "After the run, measure what the model learned, what it forgot, and how much it copies from the training "
         "data. The Test LoRA button in the Runs tab does the same.",
     )
 
@@ -326,8 +330,8 @@ class StepSettings:
     batching: str = choice(
         "Batch order",
         'Which examples share a batch. "By length" groups examples of similar length, which need little padding, '
-        'and starts with the longest ones. "Sequential" keeps the order of the dataset. "Hybrid" uses batches by '
-        "length until the switch, and sequential batches after it.",
+        'and starts with the longest ones. "Sequential" keeps the order of the dataset. "Hybrid" groups examples '
+        "by length until the switch, and keeps the order of the dataset after it.",
         {
             "shuffled": "Shuffled",
             "by_length": "By length",
@@ -370,9 +374,9 @@ class SwitchSettings:
     switch_pairs: bool = boolean(
         False,
         "Pair phase",
-        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the second "
-        "example can see the first. A pair is two consecutive rows, or two adjacent blocks that do not overlap. "
-        "Needs an even batch size.",
+        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the model can "
+        "use the first example as context for the second. A pair is two consecutive rows, or two adjacent "
+        "blocks that do not overlap. Needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
@@ -411,9 +415,10 @@ class LearningSettings:
     )
     schedule: str = choice(
         "LR Scheduler",
-        "How the learning rate changes during the run. Choose a schedule, or enter points that are connected by "
-        "straight lines. For example, 0:0 0.05:1 0.5:1 1:0 rises over the first 5% of the run, stays constant "
-        "until the middle, and falls to 0 at the end. To place a point at the end of epoch 2, write 2e:1.",
+        "How the learning rate changes during the run. Choose a schedule, or enter points (position:factor) "
+        "that are connected by straight lines. For example, 0:0 0.05:1 0.5:1 1:0 rises over the first 5% of the "
+        "run, stays constant until the middle, and falls to 0 at the end. To place a point at the end of epoch "
+        "2, write 2e:1.",
         {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
         free=True,
         one="points such as 0:0 0.1:1 1:0",
@@ -422,8 +427,8 @@ class LearningSettings:
     warmup_steps: float = number(
         0.05,
         "Warmup",
-        "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, "
-        "limited to 100 steps and one epoch.",
+        "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, but "
+        "never more than 100 steps or one epoch.",
         bounds=(0, 100000),
     )
     weight_decay: float = number(0.0, "Weight decay", "How strongly weights are pulled toward 0.", bounds=(0, 1))
@@ -464,13 +469,20 @@ class LearningSettings:
         one="the name of another optimizer",
         fixed=True,
     )
-    adam_beta1: float = number(0.9, "Adam beta 1", "Decay rate of the average gradient.", bounds=(0, 0.9999))
+    adam_beta1: float = number(
+        0.9, "Adam beta 1", "Decay rate of the running average of the gradients.", bounds=(0, 0.9999)
+    )
     adam_beta2: float = number(
-        0.999, "Adam beta 2", "Decay rate of the average squared gradient.", bounds=(0, 0.999999)
+        0.999, "Adam beta 2", "Decay rate of the running average of the squared gradients.", bounds=(0, 0.999999)
     )
     adam_epsilon: float = number(
         1e-8, "Adam epsilon", "Small constant that prevents division by zero.", bounds=(1e-12, 1e-2)
     )
+
+    def phases(self, plan: StepPlan) -> list[Phase]:
+        """The phases of the schedule for the steps of a run."""
+        steps = ScheduleSteps(plan.steps, plan.steps_per_epoch, plan.warmup(self.warmup_steps))
+        return get_schedule(self.schedule).phases(steps)
 
 
 @dataclass(frozen=True)
@@ -479,8 +491,8 @@ class LoraSettings:
 
     method: str = choice(
         "Method",
-        "Train a LoRA, or all weights of the model. Full fine-tuning needs many times as much memory, is not "
-        "possible inside the webui, and saves a new model in the models folder.",
+        "Train a LoRA, or all weights of the model. Full fine-tuning needs many times as much memory as a LoRA, "
+        "and it saves a new model in the models folder. It is not available inside the webui.",
         {"lora": "LoRA", FULL_FINETUNE: "Full fine-tuning"},
     )
     rank: int = integer(
@@ -515,7 +527,8 @@ class LoraSettings:
         "Target modules",
         'The layers that get a LoRA. "All linear layers" is the usual choice, and "q-v" is the smaller selection '
         "from the original LoRA paper. You can also enter the names of layers in your model. Include "
-        "embed_tokens (the embeddings) and lm_head (the output layer) if your data has its own syntax.",
+        "embed_tokens (the embeddings) and lm_head (the output layer) if your data uses a syntax that is new to "
+        "the model.",
         {
             "all-linear": "All linear layers (recommended)",
             "q-v": "q-v (original LoRA)",
@@ -678,8 +691,8 @@ class StoppingSettings:
     )
     stop_how: str = choice(
         "How to stop",
-        "How the stop rules end the run: immediately, or after the learning rate has fallen to 0 over a few more "
-        "steps.",
+        "How the stopping rules end the run: immediately, or after the learning rate has fallen to 0 over a few "
+        "more steps.",
         {"at_once": "Immediately", "wind_down": "Wind down"},
         live=True,
     )
@@ -715,7 +728,7 @@ class SampleSettings:
         0.7,
         "Temperature",
         "Randomness of the samples. 0 always picks the most likely token, and higher values give more varied "
-        "text. Each sample starts from the seed of the run, so you can compare the samples of a run.",
+        "text. All samples use the seed of the run, so you can compare those from different steps.",
         bounds=(0, 5),
     )
 
@@ -754,8 +767,8 @@ class ReportingSettings:
     run_name: str = text(
         "",
         "Run name",
-        "Run name in the reporting tools, such as Weights & Biases. If this is empty, they show the name of the "
-        "LoRA. TensorBoard always shows the folder name.",
+        "Name of the run in reporting tools such as Weights & Biases. If this is empty, they show the name of "
+        "the LoRA. TensorBoard always shows the folder name.",
     )
     logging_steps: float | str = integer(
         "auto",
@@ -800,7 +813,8 @@ class MachineSettings:
     keep_awake: bool = boolean(
         True,
         "Keep the computer awake",
-        "Prevent the computer from going to sleep during a run. Closing a laptop can still put it to sleep.",
+        "Prevent the computer from going to sleep during a run. If you close the lid of a laptop, it can still "
+        "go to sleep.",
     )
     attention: str = choice(
         "Attention",

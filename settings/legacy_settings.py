@@ -294,7 +294,10 @@ _KNOWN_KEYS = _IGNORED_KEYS.union(*_CONVERTERS)
 
 def _unused_dataset(old: _OldFile) -> Iterator[str]:
     if old.text and old.rows and not old.hybrid:
-        yield f"Dataset: {old.rows!r} is ignored, because the older program trained only on {old.text!r}."
+        yield (
+            f"Dataset: {old.rows!r} is ignored, because the program that saved these settings "
+            f"trained only on {old.text!r}."
+        )
 
 
 def _overlap_in_tokens(old: _OldFile) -> Iterator[str]:
@@ -312,18 +315,18 @@ def _different_schedule(old: _OldFile) -> Iterator[str]:
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
         yield (
-            "LR Scheduler: in the older program, 'polynomial' fell linearly to 0. "
-            "For the same effect, use 'linear'."
+            "LR Scheduler: in the program that saved these settings, the learning rate fell linearly to 0 with "
+            "'polynomial'. For the same effect, use 'linear'."
         )
     elif name == "cosine_with_restarts":
         yield (
-            "LR Scheduler: in the older program, 'cosine_with_restarts' did the same as 'cosine'. "
-            "For the same effect, use 'cosine'."
+            "LR Scheduler: in the program that saved these settings, 'cosine_with_restarts' did the same "
+            "as 'cosine'. For the same effect, use 'cosine'."
         )
     elif name == "inverse_sqrt" and not (old.number("warmup_steps") or old.number("warmup_ratio")):
         yield (
-            "LR Scheduler: in the older program, 'inverse_sqrt' without warmup hardly lowered the learning rate. "
-            "For the same effect, use 'constant'."
+            "LR Scheduler: in the program that saved these settings, 'inverse_sqrt' without warmup hardly lowered "
+            "the learning rate. For the same effect, use 'constant'."
         )
 
 

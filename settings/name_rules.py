@@ -35,7 +35,9 @@ def name_problem(name: str, of: str = LORA) -> str:
     if name.endswith("-np"):
         return f"{name!r} ends in -np, and the webui hides such folders. Choose another name."
     if of == LORA and TORCH_ATTRIBUTES.fullmatch(name):
-        return f"{name!r} is a name that PyTorch uses, so the webui can't load the LoRA. Try {name + '-1'!r}."
+        return (
+            f"{name!r} is a name that PyTorch uses, so the webui can't load a LoRA with it. Try {name + '-1'!r}."
+        )
     if name.startswith("."):
         return f"{name!r} starts with a dot, so it would be hidden. Choose another name."
     if name.startswith("-"):

@@ -51,7 +51,7 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
             problems.append(problem)
             continue
         if key in other_names.OUR_VALUES and (ours := other_names.our_value(key, value)):
-            problems.append(f"{SETTINGS[key].label}: {value!r} is called {ours!r} here.")
+            problems.append(f"{SETTINGS[key].label}: {value!r} is called {ours!r} in Training PRO.")
             continue
         try:
             parsed[key] = SETTINGS[key].read(value)
@@ -64,12 +64,12 @@ def _unknown_key_problem(key: str) -> str:
     if key in SETTINGS:
         return ""
     if ours := other_names.our_key(key):
-        return f"There is no setting {key!r}. It is called {ours!r} here."
+        return f"Unknown setting {key!r}. In Training PRO, it is called {ours!r}."
     if sentence := other_names.why_not_here(key):
-        return f"There is no setting {key!r}. {sentence}"
+        return f"Unknown setting {key!r}. {sentence}"
     matches = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists all settings."
-    return f"There is no setting '{key}'.{hint}"
+    return f"Unknown setting '{key}'.{hint}"
 
 
 def _assemble(parsed: Mapping[str, Any]) -> TrainingSettings:

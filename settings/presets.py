@@ -80,7 +80,7 @@ def _parse_row(path: Path, name: str, row: Any) -> Preset:
         )
     if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
         raise SettingsError(problems)
-    words = str(row.get("words", "A preset from a JSON file of your own."))
+    words = str(row.get("words", "A preset from your own JSON file."))
     return Preset(name, str(row.get("label", name)), words, values, str(row.get("source", "")))
 
 
@@ -88,7 +88,7 @@ def _problems(key: str, value: object) -> list[str]:
     if key in EXCLUDED_KEYS:
         return [f"{key!r} can't be part of a preset."]
     if key not in SETTINGS:
-        return [f"there is no setting {key!r}."]
+        return [f"unknown setting {key!r}."]
     try:
         SETTINGS[key].read(value)
     except ValueError as error:
@@ -151,7 +151,7 @@ def find_preset(name: str, folder: Path) -> Preset:
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
     if name not in presets:
-        raise SettingsError(broken or [f"There is no preset {name!r}. {_hint(name, presets)}"])
+        raise SettingsError(broken or [f"Unknown preset {name!r}. {_hint(name, presets)}"])
     return presets[name]
 
 
@@ -159,8 +159,8 @@ def _hint(name: str, presets: Collection[str]) -> str:
     """What to choose instead of a preset that does not exist."""
     ours = [preset for preset in other_names.our_presets(name) if preset in presets]
     if len(ours) > 1:
-        return f"Choose one by the size of your model: {', '.join(ours)}."
-    return f"It is called {ours[0]!r} here." if ours else f"Available presets: {', '.join(presets)}."
+        return f"Choose the one for the size of your model: {', '.join(ours)}."
+    return f"In Training PRO, it is called {ours[0]!r}." if ours else f"Available presets: {', '.join(presets)}."
 
 
 def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
@@ -192,7 +192,7 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
         overrides += [f"{change} ({preset.name})" for change in sorted(describe_changes(values, common))]
         values |= preset.values
     return (
-        f"Some presets change the same settings, and the last preset applies: {'; '.join(overrides)}."
+        f"Several presets change the same settings, so the last preset applies: {'; '.join(overrides)}."
         if overrides
         else ""
     )

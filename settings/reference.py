@@ -15,7 +15,7 @@ followed by its key, with `-` in place of `_`. `python3 script.py settings` gene
 """
 _KIND_NAMES: dict[str, str] = {
     "text": "text",
-    "texts": "a list of texts",
+    "texts": "a list of strings",
     "names": "a list of names",
     "whole": "a whole number",
     "number": "a number",

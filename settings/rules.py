@@ -27,9 +27,9 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",
-            "Seed -1: the run picks its seed when it starts. The Check and Test one step buttons use seed 0 "
-            "instead, so the run may select different examples for the validation split and from "
-            "datasets that are only used in part.",
+            "Seed -1: the run picks its seed when it starts, but Check and Test one step use seed 0. The run may "
+            "therefore put other examples in the validation split. From datasets that you use only in part, it "
+            "may pick other examples too.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:

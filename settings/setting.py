@@ -108,7 +108,7 @@ def _read_texts(setting: Setting, value: object) -> str | tuple[str, ...]:
     elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
         lines = list(value)
     else:
-        raise ValueError(f"{setting.label}: {value!r} is not a list of texts.")
+        raise ValueError(f"{setting.label}: {value!r} is not a list of strings.")
     lines = [line for line in lines if line.strip()]
     if not lines:
         return str(setting.default)

@@ -15,8 +15,9 @@ TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
 FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
+PRONOUN = re.compile(r"I\b")  # the only capital letter that English has inside a sentence everywhere
 STOPS = '.!?…:;"”’»)]♪'
-UNSPACED = re.compile(r"[\u2e80-\uffee]")  # letters that are written without spaces between words
+FIRST_UNSPACED = "\u2e80"  # from this character on, letters are written without spaces between words
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
@@ -32,15 +33,22 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
 
 
 def _join_divided(speech: Iterable[str]) -> Iterator[str]:
-    """Join a line with the next one if it has no stop at its end and the next one begins with a small letter."""
+    """Join the lines that share a sentence."""
     parts: list[str] = []
     for line in speech:
-        if parts and not (line[0].islower() and parts[-1][-1] not in STOPS):
+        if parts and not _continues(parts[-1], line):
             yield " ".join(parts)
             parts = []
         parts.append(line)
     if parts:
         yield " ".join(parts)
+
+
+def _continues(line: str, following: str) -> bool:
+    """Whether a sentence goes on in the following line: it has no stop yet, and no speaker or sentence begins."""
+    if line[-1] in STOPS or DASH.match(following):
+        return False
+    return line.endswith(",") or following[0].islower() or PRONOUN.match(following) is not None
 
 
 def _speech_lines(text: str) -> Iterator[str]:
@@ -54,7 +62,7 @@ def _speech_lines(text: str) -> Iterator[str]:
             if speech and DASH.match(line):
                 yield speech
                 speech = ""
-            speech += line if not speech or UNSPACED.match(speech[-1]) else " " + line
+            speech += line if not speech or speech[-1] >= FIRST_UNSPACED else " " + line
         if speech:
             yield speech
 

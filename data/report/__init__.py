@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from . import plan_checks
 from .data_checks import (
     check_leaks,
     check_model,
@@ -13,7 +12,6 @@ from .data_checks import (
     suggest_windows,
 )
 from .estimates import (
-    TARGET_CHOICES,
     DiskEstimate,
     MemoryEstimate,
     MemoryModel,
@@ -22,14 +20,11 @@ from .estimates import (
     find_remedies,
     fit_to_memory,
     has_exact_size,
-    is_known_architecture,
     largest_batch,
-    target_layers,
     uses_checkpointing,
-    weight_precision,
 )
 from .hard_cuts import suggest_hard_cuts
-from .plan_checks import check_plan, count_evaluations, count_sample_rounds
+from .plan_checks import check_plan, count_evaluations, count_sample_rounds, evaluation_interval, sample_interval
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
     DatasetReport,
@@ -37,14 +32,11 @@ from .report import (
     RowReport,
     SourceReport,
     TextReport,
-    describe_mixture,
-    exclusion_counts,
 )
 from .report_stats import report_examples, report_source, report_texts
 from .suggestions import RunFacts, suggest_settings
 
 __all__ = [
-    "TARGET_CHOICES",
     "DatasetReport",
     "DiskEstimate",
     "ExamplePreview",
@@ -65,24 +57,20 @@ __all__ = [
     "count_evaluations",
     "count_learned_stops",
     "count_sample_rounds",
-    "describe_mixture",
     "estimate_disk",
-    "exclusion_counts",
+    "evaluation_interval",
     "find_remedies",
     "fit_to_memory",
     "has_exact_size",
-    "is_known_architecture",
     "largest_batch",
-    "plan_checks",
     "preview_examples",
     "report_examples",
     "report_source",
     "report_texts",
+    "sample_interval",
     "suggest_boilerplate",
     "suggest_hard_cuts",
     "suggest_settings",
     "suggest_windows",
-    "target_layers",
     "uses_checkpointing",
-    "weight_precision",
 ]

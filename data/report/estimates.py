@@ -13,18 +13,12 @@ from ...core.errors import Remedy
 from ...core.files import free_bytes, nearest_existing
 from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
-from ...core.model_shape import BITS_OF_WEIGHTS, HEAD, OUTER_LAYERS, ModelShape, model_bytes
+from ...core.model_shape import HEAD, ModelShape, model_bytes
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
+from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, head_rows, interval_steps, plural, size
 from ..examples import Examples
 
-TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "q-v": ("q", "v"),
-    "q-k-v": ("q", "k", "v"),
-    "q-k-v-o": ("q", "k", "v", "o"),
-    "k-v-down": ("k", "v", "down"),
-}
-LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 STATE_BYTES = (("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
 ADAM_STATE_BYTES = 8.0
 MIN_CUTOFF = 32
@@ -34,15 +28,6 @@ CHECKPOINTING_SLOWDOWN, SMALLER_BATCH_SLOWDOWN, ADAMW_8BIT_SLOWDOWN = 1.25, 1.03
 RECORD_BYTES = 2_000_000
 """About the size of the graph, its picture, the log and the samples."""
 MAX_BACKUPS = 2
-KNOWN_MODEL_TYPES = frozenset(
-    [
-        *("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "gemma"),
-        *("gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "helium", "llama", "minimax_m2"),
-        *("ministral3", "mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "qwen2", "qwen3"),
-        *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
-    ]
-)
-"""Model types whose LoRA weights can be computed exactly from the config; others have to be counted."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +83,7 @@ class MemoryModel:
     def estimate(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
         """The memory of a step on the longest batch, by arithmetic on the model's sizes."""
         shape, lora, batch = self.shape, settings.lora, settings.steps.batch_size
-        parts, precision = target_layers(lora.targets), weight_precision(self.card, on_card=self.on_card)
+        parts, precision = target_layers(lora.targets), self.card.weight_precision(on_card=self.on_card)
         weights, compute_bytes = model_bytes(shape, precision), 4 if precision == "float32" else 2
         trained, weight_bytes = shape.lora_weights(lora.rank, parts), 4
         new_experts = shape.recreated_numbers(parts, checkpointing=checkpointing)
@@ -161,17 +146,6 @@ def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) ->
 
 def is_gpu(machine: DeviceMemory | None) -> bool:
     return machine is not None and not machine.device.lower().startswith("cpu")
-
-
-def weight_precision(card: ModelCard, *, on_card: bool) -> str:
-    """Return the precision of the weights in memory: as loaded, otherwise the model's dtype (float32 on a CPU)."""
-    if card.loading in BITS_OF_WEIGHTS:
-        return card.loading
-    if not on_card:
-        return "float32"
-    dtype: Any = card.config.get("dtype") or card.config.get("torch_dtype") or "bfloat16"
-    name = str(dtype).removeprefix("torch.")
-    return name if name in BITS_OF_WEIGHTS else "bfloat16"
 
 
 def largest_batch(model: MemoryModel, settings: TrainingSettings, scale: float = 1.0) -> int:
@@ -267,32 +241,10 @@ def optimizer_bytes(state_bytes: float, weight_bytes: int) -> float:
     return max(state_bytes * weight_bytes / 4, min(state_bytes, 2))
 
 
-def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:
-    """Return the layers of a targets setting, None for all; a list with unknown names counts as all."""
-    if isinstance(targets, str):
-        return frozenset(TARGET_CHOICES[targets]) if targets in TARGET_CHOICES else None
-    names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
-    return names if names <= LAYER_NAMES.union(OUTER_LAYERS) else None
-
-
-def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, ...]) -> bool:
-    """Whether the weights of a LoRA on these layers can be computed from the config."""
-    text_config = config.get("text_config")
-    model_type = (text_config if isinstance(text_config, Mapping) else config).get("model_type")
-    return model_type in KNOWN_MODEL_TYPES and _are_usual_layers(targets)
-
-
 def has_exact_size(config: Mapping[str, Any], lora: LoraSettings) -> bool:
     """Whether all that a run trains can be computed from the config."""
     own_weights = lora.saved_modules or lora.bias != "none"
     return not own_weights and not lora.layers and is_known_architecture(config, lora.targets)
-
-
-def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
-    """Whether all targets are modules that every decoder layer has; a full path means only one module."""
-    if isinstance(targets, str):
-        return targets == SETTINGS["targets"].default or targets in TARGET_CHOICES
-    return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES.union(OUTER_LAYERS)
 
 
 @dataclass(frozen=True)
@@ -349,7 +301,7 @@ def estimate_disk(
     shape = ModelShape.of(card.config, card.param_counts)
     if shape is None:
         return None
-    precision = weight_precision(card, on_card=is_gpu(machine))
+    precision = card.weight_precision(on_card=is_gpu(machine))
     result, state = _result_and_state_bytes(settings, shape, 4 if precision == "float32" else 2)
     estimate = _estimate(
         settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)

@@ -8,16 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...core.findings import Finding, advice, note, problem
-from ...schedulers import Phase, ScheduleSteps, find_crossed_points, get_schedule
+from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
-
-
-def planned_phases(settings: TrainingSettings, plan: StepPlan) -> list[Phase]:
-    """Return the phases of the schedule for the steps of the run."""
-    warmup = plan.warmup(settings.learning.warmup_steps)
-    return get_schedule(settings.learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, warmup))
 
 
 def check_plan(

@@ -45,6 +45,15 @@ class TextReport:
     seen_most: int = 0
     maps: tuple[tuple[str, SliceMap], ...] = ()
 
+    @property
+    def units_text(self) -> str:
+        """The number of sentences and of lines: '340 sentences, 12 lines'."""
+        return describe_units(self.sentences, self.lines)
+
+    @property
+    def unit_name(self) -> str:
+        return unit_name(self.sentences, self.lines)
+
 
 @dataclass(frozen=True)
 class RowReport:
@@ -59,6 +68,18 @@ class RowReport:
     long_prompts: int = 0
     long_replies: int = 0
     nothing_learned: int = 0
+
+    def exclusion_counts(self) -> list[tuple[int, str]]:
+        """The number of rows that are dropped or truncated, for each reason."""
+        return [
+            (self.unreadable, "can't be read"),
+            (self.without_marker, "without the text under Train only after"),
+            (self.without_reply, "without a reply to train on"),
+            (self.long_prompts, "with the end of the prompt truncated"),
+            (self.long_replies, "with the end of the reply truncated"),
+            (self.too_long, f"too long ({self.too_long_how})"),
+            (self.nothing_learned, "without any token to train on"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -173,6 +194,12 @@ class DatasetReport:
         return self.resolved.cutoff if self.resolved else 0
 
     @property
+    def mixture(self) -> str:
+        """Each source's share of the trained tokens: 'story.txt 60%, chats.jsonl 40%'."""
+        total = sum(s.trained_tokens for s in self.sources) or 1
+        return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f}%" for s in self.sources)
+
+    @property
     def verdict(self) -> Verdict:
         if self.problems:
             return "not ready"
@@ -206,7 +233,7 @@ class DatasetReport:
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:
-            lines.append(f"Share of the trained tokens: {describe_mixture(self.sources)}")
+            lines.append(f"Share of the trained tokens: {self.mixture}")
         if self.kept_aside:
             lines.append(f"Validation split: {self.kept_aside.words()}")
         if self.examples:
@@ -237,12 +264,6 @@ def _without_maps(source: SourceReport) -> SourceReport:
     return replace(source, text=replace(source.text, maps=())) if source.text else source
 
 
-def describe_mixture(sources: tuple[SourceReport, ...]) -> str:
-    """Describe each source's share of the learned tokens: 'story.txt 60%, chats.jsonl 40%'."""
-    total = sum(s.trained_tokens for s in sources) or 1
-    return ", ".join(f"{s.name} {100 * s.trained_tokens / total:.0f}%" for s in sources)
-
-
 def describe_source(source: SourceReport) -> Iterator[str]:
     """Describe a source in lines of text."""
     if source.text:
@@ -256,22 +277,21 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
     left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
     lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
-    unit = unit_name(text.sentences, text.lines)
     yield (
         f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-        f"{text.parts} {plural(text.parts, 'section')}, {describe_units(text.sentences, text.lines)} -> "
+        f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
         f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
         f"characters lost: {text.characters_lost}{lost_reason}"
     )
     yield (
-        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {unit} is seen "
+        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {text.unit_name} is seen "
         f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
         f"average; an epoch trains on {source.growth:.2f} times the tokens of the text"
     )
 
 
 def _describe_rows(source: SourceReport, rows: RowReport) -> str:
-    excluded = "".join(f"; {count} {reason}" for count, reason in exclusion_counts(rows) if count)
+    excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
     longest, second = source.lengths.longest, source.lengths.second
     lengths = f"the two longest have {longest} and {second}" if second else f"the longest has {longest}"
     return (
@@ -279,16 +299,3 @@ def _describe_rows(source: SourceReport, rows: RowReport) -> str:
         f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
         f"{source.trained_tokens} trained on; {lengths} tokens"
     )
-
-
-def exclusion_counts(rows: RowReport) -> list[tuple[int, str]]:
-    """Return the number of rows that are dropped or truncated, for each reason."""
-    return [
-        (rows.unreadable, "can't be read"),
-        (rows.without_marker, "without the text under Train only after"),
-        (rows.without_reply, "without a reply to train on"),
-        (rows.long_prompts, "with the end of the prompt truncated"),
-        (rows.long_replies, "with the end of the reply truncated"),
-        (rows.too_long, f"too long ({rows.too_long_how})"),
-        (rows.nothing_learned, "without any token to train on"),
-    ]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ...core.findings import Suggestion
 from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, interval_steps
-from .estimates import MemoryModel, largest_batch, target_layers
+from .estimates import MemoryModel, largest_batch
 
 MIN_STEPS, MAX_EPOCHS = 30, 10
 MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 4, 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise, takewhile
@@ -34,12 +35,14 @@ CONTENTS = re.compile(
 LINE = re.compile(r"[^\n]*\S[^\n]*")
 NUMBERED_LINE = re.compile(r"^[^\n]{0,80}\d[^\n]{0,80}$", re.MULTILINE)
 NUMBERED = re.compile(
-    r"(?:chapter|book|part|canto|letter|act|scene|kapitel|chapitre|capítulo|capitolo|глава|часть)\b|第.{1,6}[回章节節卷]",
+    r"(?:chapter|book|part|canto|letter|act|scene|psalm|sonnet|hymn|song|poem|stanza|section|lesson|question|day|night"
+    r"|kapitel|chapitre|capítulo|capitolo|глава|часть)\b|第.{1,6}[回章节節卷]",
     re.IGNORECASE,
 )
 PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc]+)\s*$")
 HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
 PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
+HEADING_WORDS = re.compile(r"(?P<words>[^\W\d_]{2,}(?:[^\n]*[^\W\d_]{2,})?)")
 LETTERS = re.compile(r"[\W\d_]+")
 SPACES = re.compile(r"\s*")
 SENTENCE_ENDS = tuple(".!?…:;\"'”’»)")
@@ -48,6 +51,8 @@ ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
 MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
+GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many
+MAX_SCANNED = 4  # headings: of left and right pages, of two books in one file
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
 
 
@@ -84,7 +89,7 @@ def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[
 def find_boilerplate(text: str, menus: Spans = ()) -> list[Boilerplate]:
     """Find everything that is not the book, in its order; a stretch inside another one is omitted."""
     numbered = list(_lines(text, NUMBERED_LINE))
-    found = [*_notices(text), *_contents(text), *_headings(numbered), *_page_numbers(numbered)]
+    found = [*_notices(text), *_contents(text), *_headings(text, numbered), *_page_numbers(numbered)]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
@@ -133,8 +138,8 @@ def _notices(text: str) -> Iterator[Boilerplate]:
             yield Boilerplate("publisher's notice", colophon.start(), len(text))
 
 
-def _lines(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[Line]:
-    return (Line(match.start(), match.end(), match[0].strip()) for match in pattern.finditer(text, start))
+def _lines(text: str, pattern: re.Pattern[str], *bounds: int) -> Iterator[Line]:
+    return (Line(match.start(), match.end(), match[0].strip()) for match in pattern.finditer(text, *bounds))
 
 
 def _contents(text: str) -> Iterator[Boilerplate]:
@@ -174,7 +179,7 @@ def _entry_name(line: str) -> str:
     return re.sub(r"[\W_]+", "", PAGE_AT_END.sub("", line)).casefold()
 
 
-def _headings(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
     """Page headings: the same words with a growing page number before or after them."""
     by_words: dict[str, list[tuple[int, Line]]] = defaultdict(list)
     for line in lines:
@@ -183,9 +188,23 @@ def _headings(lines: Sequence[Line]) -> Iterator[Boilerplate]:
         words = LETTERS.sub("", heading["after"] or heading["before"]).casefold()
         if len(words) >= MIN_HEADING_LETTERS and not NUMBERED.match(line.text):
             by_words[words].append((int(heading["first"] or heading["last"]), line))
-    for pages in by_words.values():
-        if len(pages) >= MIN_HEADINGS and _are_pages(pages):
-            yield from (Boilerplate("page heading", line.start, line.end) for _, line in pages)
+    headings = [pages for pages in by_words.values() if len(pages) >= MIN_HEADINGS and _are_pages(pages)]
+    for _, line in chain.from_iterable(headings):
+        yield Boilerplate("page heading", line.start, line.end)
+    for pages in sorted(headings, key=len)[-MAX_SCANNED:]:
+        if len(pages) >= MANY_PAGES:
+            yield from (
+                Boilerplate("page heading", line.start, line.end) for line in _garbled_headings(text, pages)
+            )
+
+
+def _garbled_headings(text: str, pages: Sequence[tuple[int, Line]]) -> Iterator[Line]:
+    """The same headings with a page number that a scan garbled or lost: 'm HOLY WAR.'"""
+    words = Counter(match["words"] for _, line in pages if (match := HEADING_WORDS.search(line.text)))
+    (common, _), *_ = words.most_common(1)
+    number = r"\S{1,4}"
+    pattern = rf"^[^\S\n]*(?:{number}[^\S\n]+)?{re.escape(common)}\W{{0,3}}?(?:[^\S\n]+{number})?[^\S\n]*$"
+    yield from _lines(text, re.compile(pattern, re.MULTILINE), pages[0][1].start, pages[-1][1].end)
 
 
 def _page_numbers(lines: Sequence[Line]) -> Iterator[Boilerplate]:
@@ -199,8 +218,12 @@ def _page_numbers(lines: Sequence[Line]) -> Iterator[Boilerplate]:
 
 
 def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:
-    """Whether the numbers grow, each is there once, and they are no farther apart than pages are."""
+    """Whether the numbers grow, and are no farther apart than pages are. A scan garbles many of them."""
     numbers = [number for number, _ in pages]
+    smallest_last: list[int] = []  # of the growing series of each length
+    for number in numbers:
+        place = bisect_left(smallest_last, number)
+        smallest_last[place : place + 1] = [number]
+    growing = GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING
     chars = pages[-1][1].start - pages[0][1].start
-    grow = sum(b > a for a, b in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
-    return grow and len(set(numbers)) == len(numbers) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
+    return len(smallest_last) >= growing * len(pages) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))

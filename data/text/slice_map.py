@@ -66,6 +66,15 @@ class SliceMap:
         return self.sentences + self.lines
 
     @property
+    def units_text(self) -> str:
+        """The number of sentences and of lines: '340 sentences, 12 lines'."""
+        return describe_units(self.sentences, self.lines)
+
+    @property
+    def unit_name(self) -> str:
+        return unit_name(self.sentences, self.lines)
+
+    @property
     def ends(self) -> str:
         """Where blocks end, in words."""
         return describe_ends(self.parts_by_lines, self.sections)

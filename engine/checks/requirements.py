@@ -16,9 +16,9 @@ from ...core.findings import Finding, advice, problem, texts
 from ...core.host import Host, ModelCard
 from ...core.launcher import launch_command
 from ...core.model_shape import ModelShape
-from ...data.report import is_known_architecture, target_layers, weight_precision
 from ...records.folder import choose_run_folder
 from ...settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
+from ...settings.target_layers import is_known_architecture, target_layers
 from .optimizers import optimizer_problems
 from .reporters import reporter_problems
 
@@ -54,7 +54,7 @@ class DeviceInfo:
             return DeviceInfo(model.device.type, quantized, dtype, host.owns_process, *placement)
         card = _model_card_or_none(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
-        held = weight_precision(card, on_card=device != "cpu") if card else ""
+        held = card.weight_precision(on_card=device != "cpu") if card else ""
         return DeviceInfo(device, held, held if "float" in held else "", host.owns_process)
 
 

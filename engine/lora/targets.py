@@ -20,8 +20,8 @@ from torch.nn import Module
 
 from ...core.errors import SettingsError
 from ...core.model_shape import OUTER_LAYERS, ModelShape
-from ...data.report import TARGET_CHOICES
 from ...settings.definitions import LoraSettings
+from ...settings.target_layers import TARGET_CHOICES
 
 ALL_LINEAR = "all-linear"
 CUSTOM_LIST = "the layers in your list"

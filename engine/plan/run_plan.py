@@ -9,7 +9,7 @@ from typing import Any
 from ...core.errors import Remedy
 from ...core.host import DeviceMemory, ModelCard
 from ...data.prepare import TrainingData
-from ...data.report import MemoryModel, find_remedies, plan_checks
+from ...data.report import MemoryModel, find_remedies
 from ...records.folder import RunFolder
 from ...schedulers import Phase, lr_multipliers
 from ...settings.definitions import SETTINGS, TrainingSettings, section_keys
@@ -71,5 +71,5 @@ class RunPlan:
 
 def build_run_plan(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> RunPlan:
     """Build the run plan, with the schedule resolved for the number of steps."""
-    phases = plan_checks.planned_phases(settings, data.plan)
+    phases = settings.learning.phases(data.plan)
     return RunPlan(settings, card, data, tuple(phases), tuple(lr_multipliers(phases, data.plan.steps)), folder)

@@ -13,7 +13,7 @@ from ...core.host import Folders, Host, get_model_card
 from ...core.jobs import Advice, Job, JobEnded, Note, Request, RunPlanned, Stage
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
-from ...data.report import plan_checks
+from ...data.report import evaluation_interval, sample_interval
 from ...records.folder import choose_run_folder, hold_run_lock, refuse_in_progress
 from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
@@ -203,8 +203,8 @@ def _announce(
                     *segment.state.recalls,
                 ),
                 disk=data.report.disk.words() if data.report.disk else "",
-                evaluate_every=plan_checks.evaluation_interval(settings, plan, run_plan.data.validation),
-                answer_every=plan_checks.sample_interval(settings, plan),
+                evaluate_every=evaluation_interval(settings, plan, run_plan.data.validation),
+                answer_every=sample_interval(settings, plan),
             )
         )
         phases = describe_phases(run_plan.phases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import gradio as gr
@@ -27,20 +28,30 @@ def stream_options() -> dict[str, Any]:
 def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
     """A standalone page, and extra arguments for its `launch()`."""
     if "css" in inspect.signature(gr.Blocks.__init__).parameters:
-        return Page(title=title, css=css, analytics_enabled=False), {}
-    return Page(title=title, analytics_enabled=False), {"css": css}
+        return _page_class()(title=title, css=css, analytics_enabled=False), {}
+    return _page_class()(title=title, analytics_enabled=False), {"css": css}
 
 
-class Page(gr.Blocks):  # type: ignore[misc]
-    """A page that answers a value of the wrong kind with a sentence.
+@cache
+def _page_class() -> type[gr.Blocks]:
+    """Create the class of standalone pages, which the tab in the webui does without.
 
-    Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+    Gradio writes a stub file whenever a subclass of Blocks is made, which would slow down the webui's start.
     """
 
-    async def preprocess_data(self, *args: Any, **options: Any) -> Any:
-        """Turn what a browser sent into the inputs of a handler."""
-        try:
-            return await super().preprocess_data(*args, **options)
-        except Exception as error:
-            reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
-            raise gr.Error(f"The page received a value of the wrong type. Reload the page. ({reason})") from error
+    class Page(gr.Blocks):  # type: ignore[misc]
+        """A page that answers a value of the wrong type with a sentence.
+
+        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+        """
+
+        async def preprocess_data(self, *args: Any, **options: Any) -> Any:
+            """Turn what a browser sent into the inputs of a handler."""
+            try:
+                return await super().preprocess_data(*args, **options)
+            except Exception as error:
+                reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
+                message = f"The page received a value of the wrong type. Reload the page. ({reason})"
+                raise gr.Error(message) from error
+
+    return Page

@@ -33,7 +33,7 @@ def describe_existing_name(context: PageContext, name: str, chosen: str, method:
             for choice, label in labels.items()
             if label
         )
-        line = Markup('<p class="tp-quiet">{} exists: {}. {}</p>')
+        line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
         return line.format(name, loras.describe_folder(folder), buttons)
     except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
         return ""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
 from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, Request, Session, Stage
-from ...data.report import DatasetReport
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from . import markup
 from .outdated import ResultInputs
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport
 
 POLL_SECONDS = 0.2
 T = TypeVar("T")

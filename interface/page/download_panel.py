@@ -98,7 +98,7 @@ class DownloadPanel:
             with gr.Row():
                 self._name = gr.Textbox(
                     label="From the Hugging Face Hub",
-                    placeholder="OWNER/NAME, or the address of the model's page",
+                    placeholder="OWNER/NAME, or the URL of the model's page",
                     max_lines=1,
                     min_width=300,
                     elem_id=NAME_BOX,
@@ -131,7 +131,7 @@ class DownloadPanel:
         try:
             self._context.check_writable()
             if not name_or_url:
-                raise SettingsError(["Enter the OWNER/NAME of a model, or paste the address of its page."])
+                raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
             name, work = self._prepare(name_or_url)
             self._context.session.start_without_model("download", f"Downloading {name}", work)
         except TrainingProError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gradio as gr
 
@@ -12,13 +12,15 @@ from ...core.engine import Engine
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Session
 from ...core.model_shape import ModelShape, model_bytes
-from ...data.report import DatasetReport, weight_precision
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
 from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load, refresh_choices
 from . import tab
 from .download_panel import TITLE, DownloadPanel
 from .quick_demo import QuickDemo
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport
 
 PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
@@ -127,7 +129,7 @@ class ModelPicker:
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
-        text = f"Models are read from {host.folders.models}. To get one, open '{TITLE}'."
+        text = f"Put models in {host.folders.models}. To get one, open '{TITLE}'."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
@@ -135,9 +137,9 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     text = f"Its weights need {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
-        precision = weight_precision(ModelCard(name, config, None, loading), on_card=host.uses_gpu())
+        precision = ModelCard(name, config, None, loading).weight_precision(on_card=host.uses_gpu())
         in_memory = size(model_bytes(shape, precision))
         text += f", and about {in_memory} in memory when loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
-        text += "; loading unpacks them, so they need more memory"
+        text += ", and more in memory, because they are dequantized when the model is loaded"
     return markup.paragraph(f"{text}.", quiet=True)

@@ -20,6 +20,8 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
+from ...train_utils import format_count
+
 MAX_BODY_BYTES, MAX_UPLOAD_BYTES = 64_000_000, 4_000_000_000
 UPLOAD = "/upload"
 LOGIN = "/login"
@@ -57,7 +59,7 @@ class Guesses:
         if len(self.recent) >= GUESSES_A_MINUTE and not _is_loopback(address):
             wait = max(wait, self.recent[0] + MINUTE - now)
         if wait > 0:
-            raise Refusal(429, f"Too many wrong passwords. Try again in {int(wait) + 1} seconds.")
+            raise Refusal(429, f"Too many wrong passwords. Try again in {format_count(int(wait) + 1, 'second')}.")
         self.recent.append(now)
         self.by_address[address] = (number + 1, now)
         self.by_address.move_to_end(address)
@@ -98,11 +100,11 @@ class PageGuard:
         host = headers.get("host", "")
         if not self._is_this_computer(_host_name(host)):
             raise Refusal(
-                403, f"{host[:100]!r} is not a name of this computer. Open the address that the console shows."
+                403, f"{host[:100]!r} is not a name of this computer. Open the URL that the console shows."
             )
         origin = headers.get("origin")
         if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
-            raise Refusal(403, "This request comes from another website. Open the address that the console shows.")
+            raise Refusal(403, "This request comes from another website. Open the URL that the console shows.")
         path = _api_path(scope)
         if _content_length(headers) > _max_body(path):
             raise Refusal(413, _too_large(path))

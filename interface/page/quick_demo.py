@@ -81,7 +81,7 @@ class DemoView:
     def html(self) -> str:
         end = self.demo.run.end
         time_is_over = end is not None and end.time_over
-        text = f"The two minutes are over at step {self._run_view.step}. Here is what it learned."
+        text = f"The two minutes are over at step {self._run_view.step}. Here is what the model learned."
         message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
         return markup.join((message, self._run_view.html(), self._status))
 

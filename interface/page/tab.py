@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from ...core.engine import Engine
 from ...core.host import Host
 from ...core.jobs import Session
-from ...data.report import DatasetReport
 from ...settings.definitions import TrainingSettings
 from ..base import PageContext
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport
 
 
 def draw(

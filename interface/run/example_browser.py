@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError, error_message
-from ...data.report import DatasetReport
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural
 from ..base import Form, PageContext, ResultInputs, add_handler, markup, private_options
 from . import report_view
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport
 
 PLACEHOLDER_NAME = "examples"
 """A name for a form without one; the examples do not depend on it."""
@@ -36,7 +38,7 @@ class ExampleBrowser:
                     label="Only examples that contain", max_lines=1, scale=3, elem_id="tp-leafing-holding"
                 )
             with gr.Row(elem_classes="tp-buttons"):
-                self._previous_button = gr.Button("Before", size="sm", elem_id="tp-leafing-before")
+                self._previous_button = gr.Button("Previous", size="sm", elem_id="tp-leafing-before")
                 self._show_button = gr.Button("Show", size="sm", elem_id="tp-leafing-show")
                 self._next_button = gr.Button("Next", size="sm", elem_id="tp-leafing-next")
             self._message = gr.HTML(elem_id="tp-leafing-said", elem_classes="tp-said")
@@ -77,5 +79,5 @@ def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
     if not request.containing:
         count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
         return markup.paragraph(f"{count}, but none with number {request.first:,}.", quiet=True)
-    searched = f"Of examples 1 to {request.first:,}" if request.backward else f"From example {request.first:,} on"
-    return markup.paragraph(f"{searched}, none contains {request.containing!r}.", quiet=True)
+    searched = f"in examples 1 to {request.first:,}" if request.backward else f"from example {request.first:,} on"
+    return markup.paragraph(f"{request.containing!r} was not found {searched}.", quiet=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ...data.report import plan_checks
-from ...data.text import Bar, SliceMap
 from ...records.report import Mark, draw_curve, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, interval_steps
+from ...train_utils import StepPlan, format_count, interval_steps, plural
+
+if TYPE_CHECKING:
+    from ...data.text import Bar, SliceMap
 
 WIDTH = 640
 MAX_BARS = 300
@@ -57,7 +59,7 @@ def _heat(sliced: SliceMap) -> Iterator[str]:
             continue
         times = sliced.seen_along[start]
         opacity = f"{0.08 + 0.92 * times / highest:.2f}"
-        seen, style = f"seen {times:g} times", {"class_": "tp-heat", "fill_opacity": opacity}
+        seen, style = f"seen {times:g} {plural(times, 'time')}", {"class_": "tp-heat", "fill_opacity": opacity}
         yield _segment(start / columns, column / columns, HEAT_LANE, seen, **style)
         start = column
 
@@ -75,7 +77,7 @@ def _cuts(positions: Sequence[float]) -> Iterator[str]:
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
     """The phases of the schedule, and the learning rate of each step."""
-    phases = plan_checks.planned_phases(settings, plan)
+    phases = settings.learning.phases(plan)
     return phases, [settings.learning.learning_rate * m for m in lr_multipliers(phases, plan.steps)]
 
 

@@ -72,7 +72,7 @@ class QueueView:
         return next((run.name for run in self._read_queue()[0].waiting if not run.skipped), "")
 
     def _on_add(self, inputs: Mapping[Any, Any]) -> Iterator[str]:
-        yield markup.paragraph("Checking it first ...", quiet=True)
+        yield markup.paragraph("Checking the settings first ...", quiet=True)
         values = self._form.values(inputs)
         yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
 
@@ -166,8 +166,8 @@ def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
     if auto_start.enabled and training:
         return "The next run starts when this one ends, even if it fails. Pressing Stop also stops the queue."
     if auto_start.enabled:
-        return f"They start after the next run that you start, or right away if you press {START_LABEL}."
-    reason = auto_start.off_reason or "The queue does not start by itself after a restart."
+        return f"The queue starts after the next run that you start, or right away if you press {START_LABEL}."
+    reason = auto_start.off_reason or "After a restart, the queue does not start by itself."
     if training:
         return f"{reason} The queue does not continue after the current run unless you press {FOLLOW_LABEL}."
     return f"{reason} Press {RESUME_LABEL}."

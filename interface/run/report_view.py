@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from ...core.findings import Suggestion
-from ...data.report import (
-    DatasetReport,
-    ExamplePreview,
-    LengthHistogram,
-    PreviewPiece,
-    RowReport,
-    SourceReport,
-    TextReport,
-    describe_mixture,
-    exclusion_counts,
-)
-from ...data.text import SliceMap, describe_units, unit_name
 from ...records.report import svg
 from ...settings.definitions import SETTINGS
 from ...train_utils import format_count, format_times_range, plural, size
 from ..base import apply_button, link_settings, markup, outdated, setting_link
 from . import plan_svg
+
+if TYPE_CHECKING:
+    from ...data.report import (
+        DatasetReport,
+        ExamplePreview,
+        LengthHistogram,
+        PreviewPiece,
+        RowReport,
+        SourceReport,
+        TextReport,
+    )
+    from ...data.text import SliceMap
 
 MAX_MAPS = 6
 TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlaps", "dropped")
@@ -43,7 +44,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0) -> str:
         _suggestions(report),
         _memory_and_disk(report, free),
         _other_findings(report),
-        _sources(report.sources),
+        _sources(report),
         _lengths(report.lengths),
         _maps(report.sources),
         _examples(report.shown),
@@ -99,7 +100,7 @@ def _other_findings(report: DatasetReport) -> str:
     lines = []
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Padding per step: {shares}.")
+        lines.append(f"Padding, as a share of all tokens: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:
@@ -111,7 +112,10 @@ def _lengths(lengths: LengthHistogram) -> str:
     """A histogram of the lengths of the examples."""
     if len(lengths.counts) < 2:
         return ""
-    caption = f"Lengths of the examples in tokens. Longest: {lengths.longest}. Each bar covers {lengths.width}."
+    caption = (
+        f"Lengths of the examples. The longest has {format_count(lengths.longest, 'token')}. "
+        f"Each bar covers a range of {format_count(lengths.width, 'token')}."
+    )
     chart = svg.picture(320, 64, "tp-lengths", caption, _bars(lengths), preserveAspectRatio="none")
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
@@ -164,11 +168,12 @@ _TRAINED_STYLE = "background:#2f9e5b33;text-decoration:underline;text-decoration
 _SPECIAL_STYLE = "border:1px solid currentColor;border-radius:4px;padding:0 2px 3px;"
 
 
-def _sources(sources: tuple[SourceReport, ...]) -> str:
+def _sources(report: DatasetReport) -> str:
     """A table of the texts and a table of the rows, if there are any."""
+    sources = report.sources
     texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
     rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
-    mixture_line = f"Share of the trained tokens: {describe_mixture(sources)}." if len(sources) > 1 else ""
+    mixture_line = f"Share of the trained tokens: {report.mixture}." if len(sources) > 1 else ""
     notes = markup.bullets(dict.fromkeys(note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 
@@ -179,8 +184,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _text_cells(source: SourceReport, text: TextReport) -> list[str]:
     first, last = (source.files, text.parts), (text.blocks, text.overlaps, text.left_out)
-    made_of = describe_units(text.sentences, text.lines)
-    return [f"{source.name}: {source.what}", *_with_commas(first), made_of, *_with_commas(last)]
+    return [f"{source.name}: {source.what}", *_with_commas(first), text.units_text, *_with_commas(last)]
 
 
 def _with_commas(numbers: Sequence[int]) -> list[str]:
@@ -188,7 +192,7 @@ def _with_commas(numbers: Sequence[int]) -> list[str]:
 
 
 def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
-    dropped = "; ".join(f"{count:,} {reason}" for count, reason in exclusion_counts(rows) if count)
+    dropped = "; ".join(f"{count:,} {reason}" for count, reason in rows.exclusion_counts() if count)
     numbers = (rows.rows, source.examples, source.trained_tokens, source.lengths.longest)
     return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers), dropped or "nothing"]
 
@@ -203,10 +207,10 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 
 
 def _map_html(name: str, sliced: SliceMap) -> str:
-    seen, unit = sliced.seen, unit_name(sliced.sentences, sliced.lines)
+    seen = sliced.seen
     caption = (
-        f"{name}: blocks end at {sliced.ends}; each {unit} is seen "
-        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average; "
-        f"an epoch trains on {sliced.growth:.2f} times the tokens of the text; {sliced.proof}"
+        f"{name}: blocks end at {sliced.ends}. The model sees each {sliced.unit_name} "
+        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average. "
+        f"An epoch trains on {sliced.growth:.2f} times as many tokens as the text has; {sliced.proof}"
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"

@@ -323,7 +323,7 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
     if not math.isfinite(last.loss):
         return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
     if len(done) < 5:
-        return "It is too early to judge."
+        return "It is too early to judge the loss."
     reference = done[max(0, len(done) - 1 - max(4, steps // 10))]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
     return _describe(change, last, steps)
@@ -337,7 +337,7 @@ def _describe(change: float, last: Step, steps: int) -> str:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
         return "The loss is level" + (
-            ", which is normal at the start." if early else ": the model is learning little more."
+            ", which is normal at the start." if early else ": the model is learning very little."
         )
     if early:
         return "The loss is rising, which can happen in the first steps."

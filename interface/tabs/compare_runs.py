@@ -59,9 +59,9 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
 def _warnings(first: RunRecords, second: RunRecords) -> Iterator[str]:
     """Warnings about figures that must not be compared."""
     if first.entry.model != second.entry.model:
-        yield "They use different models, so their losses can't be compared."
+        yield "The runs use different models, so their losses can't be compared."
     if first.validation_ids and second.validation_ids and not first.validation_ids & second.validation_ids:
-        yield "They used different validation splits, so their validation losses can't be compared."
+        yield "The runs used different validation splits, so their validation losses can't be compared."
     for run in (first, second):
         if not run.settings:
             yield f"The settings that {run.entry.name} was trained with are unknown."

@@ -51,8 +51,10 @@ class MergePanel:
 
     def _success(self, text: str) -> str:
         """The result, and where to choose the new model: the standalone page updates its menu at once."""
-        where = "above" if self._context.models else "on the Model tab, after you refresh it"
-        return markup.card("", markup.paragraph(f"{text}. It is in the model menu {where}."), mood="good")
+        where = "above" if self._context.models else "on the Model tab, after you refresh that menu"
+        return markup.card(
+            "", markup.paragraph(f"{text}. You can choose it in the model menu {where}."), mood="good"
+        )
 
     def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:
         context = self._context

@@ -29,7 +29,7 @@ ALONG_TEXT, ALONG_ROWS = (
 ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (
     "A row with a much higher perplexity than the others may be a bad row. Check it in its file. "
-    "Short rows are ranked more cautiously than long ones."
+    "The ranking takes into account that the perplexity of short rows varies more by chance."
 )
 
 

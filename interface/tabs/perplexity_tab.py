@@ -33,7 +33,7 @@ from ..base import (
 from ..train import data_menu
 from .perplexity_details import loss_strips, row_tables
 
-RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "took")
+RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "time")
 MAX_EARLIER_ROWS = 30
 
 
@@ -52,10 +52,10 @@ class PerplexityTab:
             self._loras = gr.Dropdown([], label="LoRAs and checkpoints to measure", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
-            self._include_base = gr.Checkbox(True, label="Also without a LoRA", min_width=200)
-            help_text = "0: the model's context, at most 2048"
+            self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=200)
+            help_text = "0 uses the model's context length, up to 2048"
             self._window = gr.Number(0, precision=0, label="Window, tokens", info=help_text)
-            options = {"info": "0: half a window; not for rows", "elem_id": "tp-perplexity-stride"}
+            options = {"info": "0 uses half the window. Rows have no stride.", "elem_id": "tp-perplexity-stride"}
             self._stride = gr.Number(0, precision=0, label="Stride, tokens", **options)
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
@@ -143,7 +143,7 @@ class PerplexityTab:
             return markup.problem(str(error))
         if not recent:
             return ""
-        heading = markup.paragraph("All results (logs/evaluations.csv), newest first:", quiet=True)
+        heading = markup.paragraph("Latest results in logs/evaluations.csv, newest first:", quiet=True)
         return heading + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(recent)])
 
 

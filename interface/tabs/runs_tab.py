@@ -217,7 +217,7 @@ class RunsTab:
     def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
         """The next click on a row picks the other run; a second press of the button cancels that."""
         name, picking = run_name(require_choice(inputs[self._chosen])), not inputs[self._picking]
-        hint = f"Choose the run in the list that you want to compare with {name}." if picking else ""
+        hint = f"In the list, choose the run that you want to compare with {name}." if picking else ""
         table = self._list_html({**inputs, self._picking: picking})
         return markup.card("", markup.paragraph(hint)) if hint else "", picking, table
 
@@ -258,7 +258,7 @@ class RunsTab:
         if not checkpoints:
             return NOTHING_TO_SLIM
         count, them = format_count(len(checkpoints), "checkpoint"), plural(len(checkpoints), "it", "them")
-        return f"{count} reduced to the LoRA, {size(freed)} freed. Runs can't resume from {them}."
+        return f"{count} reduced to the LoRA, {size(freed)} freed. You can't resume from {them}."
 
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""
@@ -301,9 +301,9 @@ class RunsTab:
         file = self._context.engine.export_gguf(
             GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
-        again = " again" if file.name in existing else ""
-        purpose = "To use it in llama.cpp, load a GGUF file of the same model and add --lora with this file."
-        return f"{file} ({size(file.stat().st_size)}) was written{again}. {purpose}"
+        verb = "replaced" if file.name in existing else "saved"
+        purpose = "To use it in llama.cpp, load a GGUF file of the base model and add --lora with this file."
+        return f"{file} ({size(file.stat().st_size)}) was {verb}. {purpose}"
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         new_name = (inputs[self._name] or "").strip()
@@ -315,7 +315,7 @@ class RunsTab:
     def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         folder = _run_folder(inventory.find_folder(require_choice(inputs[self._chosen]), folders), folders)
         run_files.write_note(folder, inputs[self._note] or "")
-        return f"The note of {folder.name} is saved."
+        return f"The note for {folder.name} is saved."
 
 
 def _run_folder(folder: Path, folders: Folders) -> Path:

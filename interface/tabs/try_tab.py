@@ -186,7 +186,7 @@ def answers_heading(question: AnswerRequest) -> str:
     """A heading with the prompt and the LoRA of the answers, since the form may have changed."""
     prompt = question.prompt
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
-    lora = f", {question.lora} at {question.strength:.0%}" if question.lora else ""
+    lora = f", {question.lora} at {question.strength:.0%} strength" if question.lora else ""
     verb = "Replies to" if question.as_chat else "Continuations of"
     return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)
 

@@ -82,13 +82,17 @@ class UsePanel:
         folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
         name, *part = folder.relative_to(folders.loras).parts
         if inventory.read_entry(folders.loras / name, folders).status not in RESUMABLE:
-            raise SavingError(f"{name} can't be resumed, because it is not a run that was stopped or crashed.")
+            raise SavingError(
+                f"{name} can't be resumed. You can resume a run only if it was stopped, failed or crashed."
+            )
         loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
         # The name comes from the folder, because the user may have renamed it.
         settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume=folder.name if part else "newest")
         context.session.train(name, context.host, work)
-        return markup.card("", markup.paragraph(f"Resuming {name}. The Train tab shows the run."), mood="good")
+        return markup.card(
+            "", markup.paragraph(f"Resuming {name}. The Train tab shows its progress."), mood="good"
+        )
 
     async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Attach the LoRA to the model in memory, at its full strength."""

@@ -18,12 +18,10 @@ from ..base import markup
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "script.py"
 EXPLANATION = (
-    "This command starts the same run. It lists only settings that differ from their defaults. If there is not "
-    "enough memory for two copies of the model, close the page first."
+    "This command starts the same run. It includes only the settings that differ from their defaults. It also "
+    "loads the model again. If there is not enough memory for two copies, quit this program first."
 )
-CMD_NOTE = (
-    'Run it in the Command Prompt (cmd), because PowerShell treats ", $ and ` in a text as special characters.'
-)
+CMD_NOTE = 'Run it in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
 """Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument."""
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError
 from ...data import dataset_index
 from ...data.readers import unsupported
-from ...data.report import DatasetReport, SourceReport
 from ...settings.parsing import training_settings
 from ..base import PageContext, markup
 from . import data_menu
 from .field_visibility import DataKind
+
+if TYPE_CHECKING:
+    from ...data.report import DatasetReport, SourceReport
 
 MAX_PREVIEW_BYTES = 3_000_000
 """Data up to this size are previewed at once; larger data only when Check is pressed."""

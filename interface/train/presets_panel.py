@@ -69,8 +69,8 @@ class PresetsPanel:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form, components = self._form.inputs(), self._form.components.values()
         for menu, message, action in (
-            (self.menu, self.menu_message, "Copy settings from"),
-            *((menu, message, "The preset") for menu, message in self._tables.items()),
+            (self.menu, self.menu_message, "Copying the settings"),
+            *((menu, message, "Loading the preset") for menu, message in self._tables.items()),
         ):
             on_choose = partial(self._on_choose, menu, message)
             add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)

@@ -101,5 +101,5 @@ def describe_crashed_run(run: CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
     return (
-        f"{run.name} stopped unexpectedly at {when}, at step {run.step}{steps}. If you resume it, {run.lost_work}."
+        f"{run.name} stopped unexpectedly at step {run.step}{steps} ({when}). If you resume it, {run.lost_work}."
     )

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from ...core.errors import TrainingProError
 from ...core.model_shape import ModelShape
-from ...data.report import is_known_architecture, target_layers
 from ...settings import presets
 from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.parsing import training_settings
+from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
 from ..base import reset_button
 from ..run import plan_svg
@@ -28,7 +28,7 @@ def step_summary(values: Mapping[str, Any], examples: int) -> str:
         return ""
     per_step = parsed["batch_size"] * parsed["accumulation"]
     total = StepPlan(examples, **parsed).steps if examples else 0
-    steps = f", {total:,} {plural(total, 'step')}" if examples else ""
+    steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
     return f"Effective batch size: {per_step} {plural(per_step, 'example')} per step{steps}."
 
 
@@ -47,7 +47,7 @@ def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
     if shape is None:
         return ""
     if not is_known_architecture(config, targets):
-        return "; Check shows the size of its file"
+        return "; Check shows its file size"
     return f", file size about {size(4 * shape.lora_weights(rank, target_layers(targets)))}"
 
 

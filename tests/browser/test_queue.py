@@ -39,7 +39,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
             one.close()
     with servers.demo(tmp_path) as server:
         page = open_page(server)
-        page.wait_for_words("queue", "2 wait", "by itself after a restart")
+        page.wait_for_words("queue", "2 wait", "After a restart, the queue does not start by itself")
         page.press("queue on")
         page.wait_for_words("queue", "no waiting runs", "c: finished", "b: finished")
         assert [loras.run_status(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]

@@ -55,7 +55,7 @@ def test_data_is_named_as_everywhere_and_presets_that_collide_are_told(place, ca
     assert main(words(place, "check", "--preset", "style", "--preset", "by-heart", data="datasets/story.txt")) == 0
     out, err = capsys.readouterr()
     assert "story.txt: raw text" in out
-    assert err.count("Some presets change the same settings, and the last preset applies: ") == 1
+    assert err.count("Several presets change the same settings, so the last preset applies: ") == 1
     assert " (by-heart)" in err
     assert main(words(place, "check", "--rank", "0", data="no.txt")) == 1
     out, err = capsys.readouterr()

@@ -36,6 +36,7 @@ RESULTS_IN_THE_KEY = (
     "settings/definitions.py",
     "settings/rules.py",
     "settings/setting.py",
+    "settings/target_layers.py",
     "schedulers.py",
     "train_utils.py",
 )

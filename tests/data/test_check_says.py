@@ -8,7 +8,6 @@ from training_pro.core.errors import DataError
 from training_pro.core.findings import Suggestion
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.prepare import check_datasets
-from training_pro.data.report.estimates import weight_precision
 from training_pro.data.report.preview import preview_examples
 from training_pro.data.report.report_stats import padding_shares
 from training_pro.settings.parsing import training_settings
@@ -330,7 +329,7 @@ def test_memory_is_estimated_from_the_settings(tmp_path):
     ],
 )
 def test_how_weights_are_held(loading, on_card, dtype):
-    assert weight_precision(ModelCard("toy", SMOL, None, loading), on_card=on_card) == dtype
+    assert ModelCard("toy", SMOL, None, loading).weight_precision(on_card=on_card) == dtype
 
 
 def test_a_model_of_unknown_size_has_no_estimate(tmp_path):

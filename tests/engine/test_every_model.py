@@ -11,12 +11,12 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
 from training_pro.core.model_shape import ModelShape
-from training_pro.data.report.estimates import target_layers
 from training_pro.engine.lora import adapter
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import PEFT_LAYER_TYPES, is_linear, resolve_targets
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
+from training_pro.settings.target_layers import target_layers
 from training_pro.tests.engine.architectures import CONFIGS, make_model, save_model
 
 IDS = torch.arange(5, 45)[None]

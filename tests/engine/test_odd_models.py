@@ -15,12 +15,12 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Note
 from training_pro.core.jobs.job import Job
 from training_pro.core.model_shape import LORA_EXPERT_TYPES, ModelShape
-from training_pro.data.report.estimates import target_layers
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import count_layer_names, refuse_misplaced_targets, resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
+from training_pro.settings.target_layers import target_layers
 from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, make_model, save_model
 
 EXPERTS_SUPPORTED = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)

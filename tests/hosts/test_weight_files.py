@@ -135,7 +135,7 @@ def test_one_that_is_missing_broken_or_too_large_is_refused(place, model, other_
 def test_as_a_setting_it_is_refused_with_the_place_where_it_is_chosen(key, reason):
     with pytest.raises(SettingsError) as refused:
         training_settings({"name": "a", "data": ["a.txt"], key: "x"})
-    assert f"There is no setting {key!r}. {reason}" in str(refused.value)
+    assert f"Unknown setting {key!r}. {reason}" in str(refused.value)
 
 
 def test_the_command_for_a_form_names_it(place, model, other_tokenizer):

@@ -41,7 +41,7 @@ def test_a_note_that_cannot_be_written(context):
     assert "notes.txt" in message and "tp-bad" in message
     assert "story" in table
     (story / "notes.txt").rmdir()
-    assert "The note of story is saved." in keep({tab._chosen: "story", tab._note: "the good one"})[0]
+    assert "The note for story is saved." in keep({tab._chosen: "story", tab._note: "the good one"})[0]
 
 
 def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):

@@ -51,7 +51,7 @@ def test_each_flag_has_a_setting(flag, key):
 def test_a_flag_without_a_setting_is_refused_with_what_is_done_instead(flag):
     with pytest.raises(SettingsError) as error:
         settings(**{flag: "true"})
-    assert str(error.value) == f"There is no setting {flag!r}. {other_names.why_not_here(flag)}"
+    assert str(error.value) == f"Unknown setting {flag!r}. {other_names.why_not_here(flag)}"
 
 
 def test_the_values_of_the_first_script_are_settings():
@@ -64,7 +64,7 @@ def test_the_values_of_the_first_script_are_settings():
 
 
 def test_constant_with_warmup_is_called_constant():
-    with pytest.raises(SettingsError, match="'constant_with_warmup' is called 'constant' here"):
+    with pytest.raises(SettingsError, match="'constant_with_warmup' is called 'constant' in Training PRO"):
         settings(schedule="constant_with_warmup")
     assert settings(schedule="constant", warmup_steps=8).learning.warmup_steps == 8
 

@@ -90,9 +90,9 @@ def test_common_layer_patterns_are_found_without_layers_pattern(place, model):
             "layers_pattern",
             "This is not needed, because Layers to transform finds the numbered layers of any model.",
         ),
-        ("lora_target_modules", "It is called 'targets' here."),
-        ("lora_rank", "It is called 'rank' here."),
-        ("lora_alpha", "It is called 'alpha' here."),
+        ("lora_target_modules", "In Training PRO, it is called 'targets'."),
+        ("lora_rank", "In Training PRO, it is called 'rank'."),
+        ("lora_alpha", "In Training PRO, it is called 'alpha'."),
     ],
 )
 def test_the_names_of_the_guide_are_answered(key, answer):

@@ -54,7 +54,7 @@ def test_each_parameter_has_a_setting(parameter, key):
 def test_a_parameter_without_a_setting_is_refused_with_the_reason(parameter):
     with pytest.raises(SettingsError) as error:
         settings(**{parameter: "x"})
-    assert str(error.value) == f"There is no setting {parameter!r}. {other_names.why_not_here(parameter)}"
+    assert str(error.value) == f"Unknown setting {parameter!r}. {other_names.why_not_here(parameter)}"
 
 
 @pytest.mark.parametrize("reporter", REPORTERS)

@@ -63,16 +63,16 @@ def test_tokenizer_name_and_model_name():
 
 @pytest.mark.parametrize(("config", "ours"), OPTIMIZER_CONFIGS)
 def test_every_optimizer_config_names_ours(config, ours):
-    assert f"Optimizer: {config!r} is called {ours!r} here." in refusal(optimizer=config)
+    assert f"Optimizer: {config!r} is called {ours!r} in Training PRO." in refusal(optimizer=config)
     assert ours in SETTINGS["optimizer"].choices
-    assert "It is called 'optimizer' here." in refusal(optimizer_config=config)
+    assert "In Training PRO, it is called 'optimizer'." in refusal(optimizer_config=config)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_predefined_optimizer_config_is_a_preset(kind, size):
     ours = f"{kind.lower()}-{size.lower()}"
-    with pytest.raises(SettingsError, match=f"is called '{ours}' here"):
+    with pytest.raises(SettingsError, match=f"In Training PRO, it is called '{ours}'"):
         presets.find_preset(f"{kind}_{size}_NS", NO_FOLDER)
     assert presets.find_preset(ours, NO_FOLDER).values["optimizer"] == OPTIMIZERS[kind][0]
 
@@ -85,7 +85,7 @@ def test_an_optimizer_config_without_a_size_names_all_of_ours(config):
     with pytest.raises(SettingsError) as refused:
         presets.find_preset(config, NO_FOLDER)
     ours = ", ".join(f"{kind}-{size.lower()}" for size in SIZES)
-    assert str(refused.value) == f"There is no preset {config!r}. Choose one by the size of your model: {ours}."
+    assert str(refused.value) == f"Unknown preset {config!r}. Choose the one for the size of your model: {ours}."
 
 
 @pytest.mark.parametrize("config", [config for config, _ in OPTIMIZER_CONFIGS + LORA_CONFIGS])
@@ -102,7 +102,7 @@ def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):
 
 @pytest.mark.parametrize(("config", "ours"), LORA_CONFIGS)
 def test_every_lora_config_is_a_preset(config, ours):
-    with pytest.raises(SettingsError, match=f"There is no preset '{config}'. It is called '{ours}' here."):
+    with pytest.raises(SettingsError, match=f"Unknown preset '{config}'. In Training PRO, it is called '{ours}'."):
         presets.find_preset(config, NO_FOLDER)
     assert presets.find_preset(ours, NO_FOLDER).values["optimizer"].endswith("adamw_8bit")  # as the manual says
 
@@ -155,7 +155,7 @@ def test_custom_dataset_csv_tsv_db(place, ending):
     ],
 )
 def test_each_other_option_names_ours(theirs, ours):
-    assert f"There is no setting {theirs!r}. It is called {ours!r} here." in refusal(**{theirs: "x"})
+    assert f"Unknown setting {theirs!r}. In Training PRO, it is called {ours!r}." in refusal(**{theirs: "x"})
 
 
 def test_a_longer_line_and_a_larger_batch_increase_the_memory(place):

@@ -30,8 +30,8 @@ def test_all_problems_come_at_once():
         "Name:",
         "Learning Rate:",
         "Maximum context length",
-        "There is no setting 'telepathy'",
-        "There is no setting 'ranks'",
+        "Unknown setting 'telepathy'",
+        "Unknown setting 'ranks'",
         "Dataset:",
     )
     assert [[sentence.startswith(start) for sentence in found].count(True) for start in expected] == [1] * 6
@@ -84,9 +84,9 @@ def test_a_bad_name(name, sentence):
         ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 32768."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
         ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
-        ("epoch", 3, "There is no setting 'epoch'. Did you mean 'epochs'?"),
-        ("learning-rate", 1, "There is no setting 'learning-rate'. Did you mean 'learning_rate'?"),
-        ("zzzz", 3, "There is no setting 'zzzz'. `script.py settings` lists all settings."),
+        ("epoch", 3, "Unknown setting 'epoch'. Did you mean 'epochs'?"),
+        ("learning-rate", 1, "Unknown setting 'learning-rate'. Did you mean 'learning_rate'?"),
+        ("zzzz", 3, "Unknown setting 'zzzz'. `script.py settings` lists all settings."),
     ],
 )
 def test_a_bad_value(key, value, sentence):

@@ -41,7 +41,7 @@ def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
     [
         ("{", "is not a preset file"),
         ({"mine": 3}, "'mine': the values are missing"),
-        ({"mine": {"values": {"lerning_rate": 1}}}, "'mine': there is no setting 'lerning_rate'."),
+        ({"mine": {"values": {"lerning_rate": 1}}}, "'mine': unknown setting 'lerning_rate'."),
         ({"mine": {"values": {"learning_rate": "fast"}}}, "'mine': Learning Rate: 'fast' is not a number."),
     ],
 )

@@ -91,14 +91,14 @@ def test_several_presets_and_which_values_the_later_one_overrides(tmp_path):
     chosen = presets.find_presets(["one,two", "two, too"], tmp_path)
     assert [preset.name for preset in chosen] == ["one", "two", "two, too"]
     changes = ["LoRA Rank 8 \u2192 16 (two)", "LoRA Rank 16 \u2192 4 (two, too)"]
-    note = f"Some presets change the same settings, and the last preset applies: {'; '.join(changes)}."
+    note = f"Several presets change the same settings, so the last preset applies: {'; '.join(changes)}."
     assert presets.override_note(chosen, {"epochs"}) == note
     assert presets.override_note(chosen[:1], set()) == presets.override_note(chosen, {"rank", "epochs"}) == ""
 
 
 def test_a_preset_that_is_not_there_is_named_with_those_that_are(tmp_path):
     with pytest.raises(
-        SettingsError, match=r"There is no preset 'nope'\. Available presets: style, by-heart-once, by-heart"
+        SettingsError, match=r"Unknown preset 'nope'\. Available presets: style, by-heart-once, by-heart"
     ):
         presets.find_preset("nope", tmp_path)
 

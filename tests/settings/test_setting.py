@@ -82,7 +82,7 @@ def test_a_value_becomes_its_type(of, value, read):
         (NUMBER, math.nan, "Label: nan is out of range. Allowed: 0 to 1."),
         (NUMBER, "inf", "Label: inf is out of range. Allowed: 0 to 1."),
         (YES_NO, "maybe", "Label: 'maybe' is neither true nor false."),
-        (TEXTS, 5, "Label: 5 is not a list of texts."),
+        (TEXTS, 5, "Label: 5 is not a list of strings."),
         (NAMES, 5, "Label: 5 is not a list of names."),
         (NAMES, ["a", 5], "Label: ['a', 5] is not a list of names."),
         (TEXT, 5, "Label: 5 is not text."),

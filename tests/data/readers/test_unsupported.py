@@ -145,6 +145,22 @@ def test_subtitles(tmp_path):
     assert read_text(tmp_path / "d.srt", "1\n0:00:01,0 --> 0:00:02,0\n船は\nどこ？\n") == "船はどこ？"
 
 
+@pytest.mark.parametrize(
+    ("shown", "lines"),
+    [
+        (["It was small,", "720p at that time."], ["It was small, 720p at that time."]),
+        (["This is the part", "I can't explain."], ["This is the part I can't explain."]),
+        (["We had a ship", "and a crew."], ["We had a ship and a crew."]),
+        (["Well,", "- Gone."], ["Well,", "- Gone."]),
+        (["Popeye", "Olive"], ["Popeye", "Olive"]),
+        (["I know.", "I can't."], ["I know.", "I can't."]),
+    ],
+)
+def test_subtitles_that_share_a_sentence_share_a_line(tmp_path, shown, lines):
+    subtitles = "\n".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},500\n{line}\n" for n, line in enumerate(shown))
+    assert read_text(tmp_path / "a.srt", subtitles).split("\n") == lines
+
+
 def test_a_file_without_times_is_no_subtitles(tmp_path):
     (tmp_path / "a.srt").write_text("Only some words.")
     with pytest.raises(DataError, match=r"a\.srt has no timestamps, .* rename it to end in \.txt"):

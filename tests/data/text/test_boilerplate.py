@@ -56,6 +56,17 @@ def test_page_headings_with_their_numbers():
     assert "RED HOUSE" not in without(text) and without(text).count("A page") == 18
 
 
+def test_page_headings_whose_numbers_a_scan_garbled():
+    pages = [f"{n} THE RED HOUSE." if n % 2 else f"THE RED HOUSE. {n}" for n in range(12, 80)]
+    pages[5:9] = ["5$ THE RED HOUSE.", "THE RED HOUSE. 183", "m THE RED HOUSE.", "THE RED HOUSE."]
+    text = "\n\n".join(f"{page}\n\nA page of the red house ends here and" for page in pages)
+    assert "RED HOUSE" not in without(text) and without(text).count("A page") == 68
+
+
+def test_numbered_psalms_are_no_pages():
+    assert kinds("\n\n".join(f"Psalm {n}\n\nThe Lord is my shepherd." for n in range(1, 40))) == []
+
+
 def test_a_page_heading_divides_neither_a_sentence_nor_sections():
     pages = [f"{n} THE RED HOUSE" for n in range(12, 30)]
     divided = "".join(f"The road to the sea was\n\n{page}\n\nlong and dusty.\n\n" for page in pages)

@@ -13,7 +13,6 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.model_shape import ModelShape
-from training_pro.data.report.estimates import KNOWN_MODEL_TYPES, is_known_architecture, target_layers
 from training_pro.engine.lora import meta_model
 from training_pro.engine.lora.adapter import inject_lora, lora_config
 from training_pro.engine.lora.targets import resolve_targets
@@ -21,6 +20,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.interface.train import summary
 from training_pro.settings.definitions import LoraSettings
+from training_pro.settings.target_layers import KNOWN_MODEL_TYPES, is_known_architecture, target_layers
 from training_pro.tests.engine.architectures import CONFIGS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

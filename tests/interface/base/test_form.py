@@ -93,7 +93,7 @@ def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
 
 
 def test_the_label_of_a_choice_counts_as_the_choice():
-    assert choice_value(SETTINGS["format"], "Auto, by columns") == "auto"
+    assert choice_value(SETTINGS["format"], "Auto, based on the columns") == "auto"
     assert choice_value(SETTINGS["format"], "my-format") == "my-format"
 
 

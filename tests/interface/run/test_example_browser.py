@@ -61,8 +61,8 @@ def test_next_and_previous(browser):
 def test_only_examples_that_contain_a_text(browser):
     assert show_example(browser, 1, " CAT ", by=1)[0] == 4
     assert show_example(browser, 4, "cat", by=-1)[0] == 1
-    assert "From example 3 on, none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=1)[1]
-    assert "Of examples 1 to 1, none contains &#39;dog&#39;" in show_example(browser, 2, "dog", by=-1)[1]
+    assert "&#39;dog&#39; was not found from example 3 on" in show_example(browser, 2, "dog", by=1)[1]
+    assert "&#39;dog&#39; was not found in examples 1 to 1" in show_example(browser, 2, "dog", by=-1)[1]
 
 
 def test_a_missing_example_is_reported_and_the_number_is_kept(browser):

@@ -58,7 +58,7 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
         ({"enabled": True}, True, "starts when this one ends, even if it fails", "Start queue (1 waiting)"),
         ({"enabled": True}, False, "after the next run that you start, or right away", "Start queue (1 waiting)"),
         ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waiting)"),
-        ({}, False, "does not start by itself after a restart", "Resume queue (1 waiting)"),
+        ({}, False, "After a restart, the queue does not start by itself", "Resume queue (1 waiting)"),
         (
             {"off_reason": "Stopped by hand."},
             True,

@@ -183,7 +183,7 @@ def test_a_merge_on_the_page_takes_the_shard_size_of_the_form(folders):
     assert "&#39;two&#39; is not a file size. Enter a size such as 500MB or 5GB." in last and asked == ["2GB"]
 
 
-def test_an_existing_gguf_file_is_reported_as_written_again(folders):
+def test_an_existing_gguf_file_is_reported_as_replaced(folders):
     class GgufEngine:
         def export_gguf(self, asked, host):
             file = host.folders.loras / "story" / "story.gguf"
@@ -194,7 +194,7 @@ def test_an_existing_gguf_file_is_reported_as_written_again(folders):
     tab = draw_tab(folders, GgufEngine())
     write = tab._handler(tab._on_gguf)
     first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))
-    assert "was written. To use it in llama.cpp" in first and "was written again. To use it in llama.cpp" in second
+    assert "was saved. To use it in llama.cpp" in first and "was replaced. To use it in llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second
 
 

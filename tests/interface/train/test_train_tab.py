@@ -109,6 +109,6 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
         return [words async for words in panel._on_start(inputs)]
 
     (words,) = asyncio.run(collect())
-    assert "asked exists: a finished LoRA." in words and "press Start again" in words
+    assert "asked already exists: a finished LoRA." in words and "press Start again" in words
     assert "continue training it" in words and "replace it (keeps a backup)" in words
     assert tab._context.session.latest("training") is None
