@@ -284,9 +284,9 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
         f"characters lost: {text.characters_lost}{lost_reason}"
     )
     yield (
-        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {text.unit_name} is seen "
+        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; the model sees each {text.unit_name} "
         f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
-        f"average; an epoch trains on {source.growth:.2f} times the tokens of the text"
+        f"average; an epoch trains on {source.growth:.2f} times as many tokens as the text has"
     )
 
 

@@ -217,7 +217,7 @@ def test_in_bfloat16_small_steps_are_said_to_be_lost(place):
 
 @pytest.mark.parametrize(
     ("name", "more", "reason"),
-    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights besides")],
+    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights other than")],
 )
 def test_gguf_refuses_what_llama_cpp_can_not_hold(place, name, more, reason):
     place.train(host_of(place, name), **more)
