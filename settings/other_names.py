@@ -16,6 +16,7 @@ PROGRAMS = {
     "original": "The original Training PRO",
     "webui": "The webui's Training tab",
     "void": "Void Trainer",
+    "hybrid": "The request for hybrid training",
     "libraries": "transformers, PEFT and TRL",
 }
 OUR_VALUES = {
@@ -170,9 +171,13 @@ def _section(program: str) -> str:
         for named in (*load_names(), *load_options())
         if (names := named.names.get(program))
     ]
-    return "\n".join(
-        [f"## {PROGRAMS[program]}", "", "| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
-    )
+    names = ["| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join([f"## {PROGRAMS[program]}", "", *names, *_statements(program)])
+
+
+def _statements(program: str) -> list[str]:
+    rows = [f"| {theirs} | {ours} |" for theirs, ours in _load_tables()["statements"].get(program, {}).items()]
+    return ["| statement there | what is true here |", "| --- | --- |", *rows, ""] if rows else []
 
 
 def _as_code(names: Sequence[str]) -> str:
@@ -183,7 +188,8 @@ _INTRODUCTION = """# Coming from another tool
 
 This page shows where to find the settings that you know from other tools. The search field above the form finds
 settings by all of these names. You can load settings files of the original Training PRO and of the webui's
-Training tab without changes, because Training PRO converts their values. To generate this page again, run
+Training tab without changes, because Training PRO converts their values. The second table of a section lists what
+the other tool says and what is true here, also where Training PRO differs. To generate this page again, run
 `python3 script.py settings --coming-from > docs/coming-from.md`.
 """
 

@@ -19,7 +19,7 @@ from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
-from .row_parts import PartLimits, RowParts, find_parts
+from .prompt_and_reply import PartLimits, RowParts, find_parts
 from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
 from .text_quality import TextInspector
 

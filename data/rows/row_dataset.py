@@ -22,7 +22,7 @@ from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
 from .encoding import LossMaskSpec, RowCounts, RowEncoder, Tokenizer
-from .row_parts import PartLimits
+from .prompt_and_reply import PartLimits
 from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
 from .text_quality import TextInspector, load_refusal_phrases
 
