@@ -313,7 +313,10 @@ def _render_fixed_text(row: FixedText) -> RenderedText:
 
 def _check_text(text: str) -> None:
     if len(text) > MAX_ROW_CHARS:
-        raise BadRowError(f"has {len(text):,} characters. Split it into several rows, or save it as a .txt file.")
+        raise BadRowError(
+            f"has {len(text):,} characters, which is more than the limit of {MAX_ROW_CHARS:,}. Split it into "
+            "several rows, or save it as a .txt file."
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -67,7 +67,7 @@ def test_bias_none_all_or_lora_only(place, bias, expected):
 
 def test_bias_is_not_applicable_to_llama_models(place):
     advice = PeftEngine().check(place.settings(bias="all"), place.host()).advice
-    assert "Bias all: this model has no biases, so this trains nothing. Set Bias to none." in advice
+    assert "Bias all: this model has no biases, so this setting has no effect. Set Bias to none." in advice
 
 
 def test_modules_to_save_are_trainable_and_saved(place):

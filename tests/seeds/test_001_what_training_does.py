@@ -217,7 +217,7 @@ def test_the_processing_step_is_not_run_every_time_you_restart_a_run(place):
         job = Job("training", "a test")
         place.train(job=job, if_exists="replace", max_steps=1, **data)
         said.append(str(job.log.since(0)))
-    assert ["already prepared" in words for words in said] == [False, True]
+    assert ["Using the cached version" in words for words in said] == [False, True]
     assert list(place.folders.prepared_data.glob("*.arrow"))
 
 

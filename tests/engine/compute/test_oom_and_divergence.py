@@ -182,7 +182,7 @@ def test_a_nan_loss_ends_the_run_before_the_weights_change(place, value):
     end = place.train(host, **{**three, "schedule": "constant"})
     assert end.outcome == "failed"
     assert end.text.startswith(
-        "Step 3 would have damaged the weights: the loss is nan. They stay as they were after"
+        "Step 3 would have damaged the weights: the loss is nan. The weights stay as they were after"
     )
     assert "a lower learning rate (it was 0.001; try a tenth of that)" in end.text
     assert place.weights() == place.weights("good")  # the LoRA of the last good step
