@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
-import package
+import bench_utils
 
 TRAINING = Path(__file__).with_name("training.py")
 WAYS = {"dynamic": "HF Trainer, each batch padded to its longest", "ours": "Training PRO"}
@@ -53,7 +53,7 @@ def main() -> None:
         for (busy, policy, way), quiet in medians.items()
         if not busy
     ]
-    package.print_table(
+    bench_utils.print_table(
         ("way", "waiting threads", "quiet, s", f"with {args.busy} busy processes, s", "ratio"), *rows
     )
 
@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace, way: str, policy: str, text: Path) -> floa
     environment |= {"OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
     environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
     command = [TRAINING, "--way", way, "--model", args.model, "--text", text, "--samples", args.samples]
-    return float(package.run_python([*command, "--threads", args.threads], environment)["seconds"])
+    return float(bench_utils.run_python([*command, "--threads", args.threads], environment)["seconds"])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import package
+import bench_utils
 
 ROUNDS = 3
 BATCH_ROWS = 1000
@@ -30,7 +30,7 @@ WAYS = ("floor", "floor, a thousand rows a call", "examples only", "first start"
 def write_chats(path: Path, rows: int) -> None:
     """Write different chats of one to three questions, made from words of the project's examples."""
     rng = random.Random(1)
-    words = re.findall(r"\S+", (package.ROOT / "examples" / "story.txt").read_text(encoding="utf-8"))
+    words = re.findall(r"\S+", (bench_utils.ROOT / "examples" / "story.txt").read_text(encoding="utf-8"))
 
     def random_words(least: int, most: int) -> str:
         start, count = rng.randrange(len(words) - most), rng.randrange(least, most)
@@ -49,17 +49,17 @@ def write_chats(path: Path, rows: int) -> None:
 
 def measure(way: str, args: argparse.Namespace) -> dict[str, float]:
     """Measure one way once, in this process: wall-clock seconds, processor seconds and memory in GB."""
-    package.load()
+    bench_utils.load()
     work = _floor(args, way) if way.startswith("floor") else _ours(args, way)
     start, processor_start = time.perf_counter(), time.process_time()
     count = work()
     seconds, processor = time.perf_counter() - start, time.process_time() - processor_start
-    return {"seconds": seconds, "processor": processor, "peak": package.peak_memory() / 1e9, "count": count}
+    return {"seconds": seconds, "processor": processor, "peak": bench_utils.peak_memory() / 1e9, "count": count}
 
 
 def _floor(args: argparse.Namespace, way: str) -> Callable[[], float]:
     """Tokenize the rows in one call; its time grows faster than the number of rows."""
-    tokenizer = package.load_tokenizer(args.tokenizer)
+    tokenizer = bench_utils.load_tokenizer(args.tokenizer)
     with (args.folder / "training" / "datasets" / "chats.jsonl").open(encoding="utf-8") as file:
         chats = [json.loads(line)["messages"] for line in file]
     rows = tokenizer.apply_chat_template(chats, tokenize=False)
@@ -76,11 +76,11 @@ def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.engine.tokenizer import make_working_tokenizer
     from training_pro.settings.parsing import training_settings
 
-    tokenizer = make_working_tokenizer(package.load_tokenizer(args.tokenizer))
+    tokenizer = make_working_tokenizer(bench_utils.load_tokenizer(args.tokenizer))
     config = json.loads((args.tokenizer / "config.json").read_text(encoding="utf-8"))
     card = ModelCard("model", config, tokenizer.tokenizer, "auto")
     data = args.folder
-    folders = Folders(data, data / "models", data / "loras", data / "logs", package.ROOT / "examples")
+    folders = Folders(data, data / "models", data / "loras", data / "logs", bench_utils.ROOT / "examples")
     settings = training_settings({"name": "a", "data": ["chats.jsonl"]})
     if way == "examples only":
         path = folders.datasets / "chats.jsonl"
@@ -118,7 +118,7 @@ def _print_all(args: argparse.Namespace) -> None:
                 for file in (args.folder / "training" / "prepared").glob("*"):
                     file.unlink()
             command = [__file__, "--tokenizer", args.tokenizer, "--rows", args.rows, "--way", way]
-            results[way].append(package.run_python([*command, "--folder", args.folder]))
+            results[way].append(bench_utils.run_python([*command, "--folder", args.folder]))
     rows = []
     floor = _medians(results["floor"])
     for way, measurements in results.items():
@@ -126,7 +126,7 @@ def _print_all(args: argparse.Namespace) -> None:
         ratios = [f for key in ("seconds", "processor") for f in (row[key], row[key] / floor[key])]
         rows.append((way, *(f"{figure:.2f}" for figure in (*ratios, row["peak"]))))
     times = ("seconds", "times the floor", "processor seconds", "times the floor")
-    package.print_table(("way", *times, "peak memory, GB"), *rows)
+    bench_utils.print_table(("way", *times, "peak memory, GB"), *rows)
     print(f"{results['floor'][0]['count']:,.0f} tokens; ours {results['first start'][0]['count']:,.0f}")
 
 

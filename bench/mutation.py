@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import package
+import bench_utils
 
 TESTS = {
     "schedulers.py": ["tests/test_schedulers.py", "tests/test_schedule_points.py"],
@@ -69,7 +69,7 @@ def main() -> None:
                 args.results.write_text(json.dumps(finished, indent=1))
                 print("." if results[key] else f"\nsurvived {module} {key}\n", end="", file=sys.stderr, flush=True)
     rows = [summarize(module, finished[module]) for module in args.modules]
-    package.print_table(["module", "mutants", "killed", "share"], *rows)
+    bench_utils.print_table(["module", "mutants", "killed", "share"], *rows)
 
 
 def _parse_args() -> argparse.Namespace:
@@ -105,7 +105,7 @@ def summarize(module: str, results: dict[str, bool]) -> list[object]:
 
 def sample_mutants(module: str, most: int) -> list[Mutant]:
     """All mutants of a module, or a sample with a fixed seed, in the order of their lines."""
-    mutants = list(mutate((package.ROOT / module).read_text(encoding="utf-8")))
+    mutants = list(mutate((bench_utils.ROOT / module).read_text(encoding="utf-8")))
     if len(mutants) > most:
         mutants = random.Random(SEED).sample(mutants, most)
     return sorted(mutants, key=lambda mutant: (mutant.line, mutant.change))
@@ -187,14 +187,14 @@ def _test(module: str, source: str) -> int:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    path = str(package.ROOT / module)
+    path = str(bench_utils.ROOT / module)
     original = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(self: Any, name: str) -> Any:
         return compile(source, path, "exec") if self.path == path else original(self, name)
 
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
-    os.chdir(package.ROOT)
+    os.chdir(bench_utils.ROOT)
     with tempfile.TemporaryDirectory() as scratch:
         options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long", f"--basetemp={scratch}/pytest"]
         return int(pytest.main([*options, *TESTS[module]]))

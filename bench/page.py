@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import package
+import bench_utils
 
 ROUNDS = 7
 
@@ -47,7 +47,7 @@ def make_run(steps: int) -> Any:
 
 
 def main(steps: int) -> None:
-    package.load()
+    bench_utils.load()
     from training_pro.interface.run import RunView  # type: ignore[import-not-found]
 
     job = make_run(steps)

@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import package
+import bench_utils
 
-MODELS = package.ROOT / "user_data" / "models"
-RESULTS = package.ROOT / "bench" / "recipe_data" / "results.csv"
-PAGE = package.ROOT / "docs" / "what-works.md"
+MODELS = bench_utils.ROOT / "user_data" / "models"
+RESULTS = bench_utils.ROOT / "bench" / "recipe_data" / "results.csv"
+PAGE = bench_utils.ROOT / "docs" / "what-works.md"
 CHARS, TOKENS, PASSES = 4500, 8000, 2.0
 FIRST_GUESS_SECONDS = 240.0
 
@@ -35,7 +35,7 @@ def main() -> None:
     args = parse_args()
     if getattr(args, "threads", None):
         os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is loaded
-    package.load()
+    bench_utils.load()
     if args.command == "run":
         make_runs(args)
     else:

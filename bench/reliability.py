@@ -24,11 +24,11 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
-import package
+import bench_utils
 
 HOURS = "TRAINING_PRO_HARDNESS_HOURS"  # as in tests/hardness/conftest.py
-PROOFS = package.ROOT / "tests" / "hardness"
-PAGE = package.ROOT / "docs" / "reliability.md"
+PROOFS = bench_utils.ROOT / "tests" / "hardness"
+PAGE = bench_utils.ROOT / "docs" / "reliability.md"
 MARKS = {
     False: ("<!-- reliability: begin -->", "<!-- reliability: end -->"),
     True: ("<!-- reliability, long form: begin -->", "<!-- reliability, long form: end -->"),
@@ -104,7 +104,7 @@ def run_file(file: Path, *, long: bool) -> list[Row]:
         try:
             result = subprocess.run(
                 command,
-                cwd=package.ROOT,
+                cwd=bench_utils.ROOT,
                 env=environment,
                 capture_output=True,
                 text=True,

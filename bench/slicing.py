@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import package
+import bench_utils
 
 MEGABYTE = 1_000_000
 ROUNDS = 5
@@ -27,7 +27,7 @@ ROUNDS = 5
 
 def make_text(file: Path | None, size: int) -> str:
     """Text of the given size without hard cuts: the project's example texts or a file, repeated."""
-    files = [file] if file else [*sorted((package.ROOT / "examples").rglob("*.txt"))]
+    files = [file] if file else [*sorted((bench_utils.ROOT / "examples").rglob("*.txt"))]
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -51,7 +51,7 @@ def count_examples(text: str, tokenizer: Any, chunking: str) -> int:
 def load_working_tokenizer(folder: Path) -> Any:
     from training_pro.engine.tokenizer import make_working_tokenizer
 
-    return make_working_tokenizer(package.load_tokenizer(folder))
+    return make_working_tokenizer(bench_utils.load_tokenizer(folder))
 
 
 def print_multiples(folder: Path, text: str) -> None:
@@ -83,7 +83,7 @@ def print_multiples(folder: Path, text: str) -> None:
         median = statistics.median(row)
         rows.append((name, f"{median * 1000:.0f}", f"{median / floor:.2f}", count))
     print()
-    package.print_table((f"{len(text):,} characters", "median, ms", "times the floor", "examples"), *rows)
+    bench_utils.print_table((f"{len(text):,} characters", "median, ms", "times the floor", "examples"), *rows)
 
 
 def print_growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
@@ -99,7 +99,9 @@ def print_growth(folder: Path, file: Path | None, megabytes: list[int]) -> None:
             previous = row["cpu"]
     print()
     heading = ("seconds by the clock", "of the processor", "times the one before")
-    package.print_table(("text, MB", "chunking", *heading, "peak above the tokenizer, bytes a character"), *rows)
+    bench_utils.print_table(
+        ("text, MB", "chunking", *heading, "peak above the tokenizer, bytes a character"), *rows
+    )
 
 
 def measure_in_process(folder: Path, file: Path | None, size: int, chunking: str) -> dict[str, float]:
@@ -107,7 +109,7 @@ def measure_in_process(folder: Path, file: Path | None, size: int, chunking: str
     with tempfile.TemporaryDirectory() as folder_name:
         path = Path(folder_name) / "prose.txt"
         path.write_text(make_text(file, size * MEGABYTE), encoding="utf-8")
-        return dict(package.run_python([__file__, "--tokenizer", folder, "--one", path, chunking]))
+        return dict(bench_utils.run_python([__file__, "--tokenizer", folder, "--one", path, chunking]))
 
 
 def print_measurement(folder: Path, path: Path, chunking: str) -> None:
@@ -117,7 +119,7 @@ def print_measurement(folder: Path, path: Path, chunking: str) -> None:
     tokenizer = load_working_tokenizer(folder)
     # The threads of the tokenizer allocate their memory once.
     count_examples(make_text(None, 300_000), tokenizer, chunking)
-    base = package.reset_peak_memory()
+    base = bench_utils.reset_peak_memory()
     seconds, cpu = [], []
     for _ in range(2):
         start, processor_start = time.perf_counter(), time.process_time()
@@ -125,7 +127,7 @@ def print_measurement(folder: Path, path: Path, chunking: str) -> None:
         count_examples(text_read.text, tokenizer, chunking)
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - processor_start)
-        peak = package.peak_memory()
+        peak = bench_utils.peak_memory()
     print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "bytes": (peak - base) / len(text_read.text)}))
 
 
@@ -136,7 +138,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, nargs="*", default=[1, 10, 100])
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    package.load()
+    bench_utils.load()
     if args.one:
         return print_measurement(args.tokenizer, Path(args.one[0]), args.one[1])
     print(

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
-    import package
+    import bench_utils
 
-    package.load()
+    bench_utils.load()
 from training_pro.bench.published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point, hits
 from training_pro.bench.simulator import GPUS, HALF, MODELS, SINGLE, Setup, Step, simulate, traffic
 

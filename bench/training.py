@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import package
+import bench_utils
 
 WAYS = ("cutoff", "dynamic", "trl", "ours")
 LABELS = {
@@ -102,7 +102,7 @@ def run_once(way: str, args: argparse.Namespace) -> Measurement:
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
     if way == "trl":
         environment["PYTHONPATH"] = str(args.trl)
-    result = Measurement(**package.run_python([*command, "--threads", args.threads], environment))
+    result = Measurement(**bench_utils.run_python([*command, "--threads", args.threads], environment))
     print(f"{way}: {result.seconds:.1f} s, {result.processor_seconds:.1f} s of the processor", file=sys.stderr)
     return result
 
@@ -115,7 +115,7 @@ def measure(args: argparse.Namespace) -> Measurement:
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     on_card = torch.cuda.is_available()
-    tokenizer = package.load_tokenizer(args.model)
+    tokenizer = bench_utils.load_tokenizer(args.model)
     texts = cut_pieces(tokenizer, args.text.read_text(encoding="utf-8"), args.samples)
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.bfloat16 if on_card else torch.float32
@@ -130,7 +130,10 @@ def measure(args: argparse.Namespace) -> Measurement:
 
 def read_text() -> str:
     """Text of the project's example stories and docs."""
-    files = [*sorted((package.ROOT / "examples").glob("*.txt")), *sorted((package.ROOT / "docs").glob("*.md"))]
+    files = [
+        *sorted((bench_utils.ROOT / "examples").glob("*.txt")),
+        *sorted((bench_utils.ROOT / "docs").glob("*.md")),
+    ]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
@@ -181,7 +184,7 @@ class StepMeter:
             if from_now:
                 torch.cuda.reset_peak_memory_stats()
             return float(torch.cuda.max_memory_allocated()) / 1e9
-        return (package.reset_peak_memory() if from_now else package.peak_memory()) / 1e9
+        return (bench_utils.reset_peak_memory() if from_now else bench_utils.peak_memory()) / 1e9
 
 
 def lora_config() -> Any:
@@ -268,7 +271,7 @@ def train_with_ours(
     model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: StepMeter
 ) -> None:
     """Train a whole run of Training PRO, followed by a page, and measure its steps."""
-    package.load()
+    bench_utils.load()
     from training_pro.core.host import LoadedModel
     from training_pro.core.jobs import Job, Step
     from training_pro.engine.peft_engine import PeftEngine
@@ -349,7 +352,7 @@ def print_ways(results: Sequence[Measurement]) -> None:
         )
         rows.append((LABELS[way], f"{speed:.0f}", by_clock, by_processor, f"{peak:.2f}", memory))
     columns = ("useful tokens/s", "ours, by the clock", "by the processor", "peak above the model, GB", "ours")
-    package.print_table(("way", *columns), *rows)
+    bench_utils.print_table(("way", *columns), *rows)
 
 
 def results_of(way: str, results: Sequence[Measurement]) -> list[Measurement]:

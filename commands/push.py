@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
+from ..core.errors import SavingError
 from ..core.hub_upload import HubUpload
 from ..downloads import upload
 from ..hosts.standalone import standalone_folders
@@ -14,11 +16,18 @@ from . import options
 from .environment import interpreter
 from .options import handle_end_signals, say
 
+RUN_FILES = (
+    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "notes.txt"),
+    *("checkpoint-*", "backup*", "Backup-*"),
+)
+"""Patterns of the files of a run that its folder has besides a whole model; some hold parts of the dataset."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
     args = _parse_args(arguments)
     folders = standalone_folders(options.find_user_data(args.user_data))
+    _refuse_whole_model(folders.models / args.name, args)
     folder = loras.find_lora(args.name, folders.loras)
     plan = plan_upload(folder, args.name, args.to, public=args.public, base=args.base_model, also=args.also)
     say("\n".join(plan.lines))
@@ -31,6 +40,17 @@ def run(arguments: Sequence[str]) -> int:
     say(f"Uploaded {args.name}. Set its license in its README.md on the Hub.")
     print(address)
     return 0
+
+
+def _refuse_whole_model(folder: Path, args: argparse.Namespace) -> None:
+    """Raise SavingError for a fully fine-tuned or merged model, with the command that uploads it."""
+    if loras.output_kind(folder) == "model":
+        exclusions = " ".join(f'--exclude "{pattern}"' for pattern in RUN_FILES)
+        visibility = "" if args.public else " --private"
+        raise SavingError(
+            f"{args.name} is a full model, and push uploads only LoRAs. To upload the model without the other "
+            f'files of its run, use this command: hf upload {args.to} "{folder}" .{visibility} {exclusions}'
+        )
 
 
 def _is_confirmed(plan: HubUpload) -> bool:

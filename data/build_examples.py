@@ -144,7 +144,7 @@ def _check_texts(
     )
     if settings.rows.train_only_after:
         yield note(
-            "train_only_after", "Train only after applies only to rows. A raw text is always trained on in full."
+            "train_only_after", "Train only after applies only to rows. Raw text is always trained on in full."
         )
     for key in ("source_max_len", "target_max_len"):
         if getattr(settings.rows, key):
@@ -157,7 +157,7 @@ def _slice_texts(
     tokenizer, contents = context.tokenizer, [text.text for text in texts]
     sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
     if stored:
-        context.say(f"{dataset.name} was already prepared and is reused", None)
+        context.say(f"Using the cached version of {dataset.name}", None)
     return [
         TextSource(dataset.name + text.name if dataset.name.endswith("/") else dataset.name, sliced, text.open_end)
         for text, sliced in zip(texts, sliced_texts, strict=True)
@@ -213,9 +213,10 @@ def _dropped_rows_problem(
     if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
         yield problem(
             "too_long",
-            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) are longer "
-            f"than the cutoff of {rules.cutoff} tokens; the longest has {int(source.lengths.max())}. "
-            "Raise the cutoff, or choose what to do with these rows under 'Rows over the cutoff'.",
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) "
+            f"{plural(long_rows, 'is', 'are')} longer than the cutoff of {rules.cutoff} tokens. The longest row "
+            f"has {int(source.lengths.max())} tokens. Raise the cutoff, or choose what to do with these rows "
+            "under 'Rows over the cutoff'.",
         )
 
 

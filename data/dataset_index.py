@@ -154,7 +154,7 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
                 return name_with_share.replace(name, path.relative_to(root).as_posix(), 1)
     raise DataError(
         f"Dataset: {name!r} is at {located_path}, but a run only reads datasets in {folders.datasets}. "
-        "Copy it there, or put a link to it there."
+        "Copy it there, or create a link to it there."
     )
 
 

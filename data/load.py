@@ -78,7 +78,7 @@ def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> Ro
             context.store,
         )
     if stored:
-        context.say(f"{name} was already prepared and is reused", None)
+        context.say(f"Using the cached version of {name}", None)
     return rows
 
 
@@ -129,7 +129,7 @@ def _text_files(path: Path) -> list[Path]:
     if not files:
         raise DataError(
             f"{path.name}: this folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
-            f"Put your texts into it. {unsupported.describe_unsupported(path)}".rstrip()
+            f"Add your text files to it. {unsupported.describe_unsupported(path)}".rstrip()
         )
     return files
 

@@ -411,7 +411,7 @@ class LearningSettings:
         2e-4,
         "Learning Rate",
         "Size of each weight update. 2e-4 works well for most LoRAs, and small models can handle 1e-3.",
-        bounds=(1e-9, 1.0),
+        bounds=(1e-9, 0.9999),
     )
     schedule: str = choice(
         "LR Scheduler",

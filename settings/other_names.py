@@ -16,20 +16,37 @@ PROGRAMS = {
     "original": "The original Training PRO",
     "webui": "The webui's Training tab",
     "void": "Void Trainer",
+    "hybrid": "The request for hybrid training",
     "libraries": "transformers, PEFT and TRL",
+    "guide": "The Novice's LLM Training Guide",
+    "notes": "The training notes on TrainingArguments",
 }
+SWITCH = {"true": "on", "false": "off"}
 OUR_VALUES = {
     "schedule": {"constant_with_warmup": "constant"},
     "optimizer": {"adamw": "adamw_torch", "adamw8bit": "adamw_8bit", "adafactor": "adafactor"},
     "targets": {"all": "all-linear"},
-    "batching": {"group_by_length": "by_length", "random": "shuffled", "hybrid": "length_then_order"},
+    "batching": {
+        "group_by_length": "by_length", "true": "by_length", "false": "shuffled", "random": "shuffled",
+        "hybrid": "length_then_order",
+    },
     "too_long": {"truncate": "cut_end"},
-    "train_on": {"all": "everything", "assistant": "replies", "last": "last_reply"},
+    "train_on": {
+        "all": "everything", "true": "everything", "assistant": "replies", "false": "replies",
+        "last": "last_reply",
+    },
     "add_eos": {"every block": "every_block", "hard cut blocks only": "hard_cut"},
+    "format": {"input-output": "auto"},
+    "max_steps": {"-1": "0"},
+    "eval_every": {"epoch": "0"},
+    "gradient_checkpointing": SWITCH,
+    "packing": SWITCH,
+    "attention": {"xformers": "sdpa", "true": "sdpa"},
 }  # fmt: skip
 """Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
 VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
+SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -110,10 +127,34 @@ def _words(text: str) -> list[str]:
 
 def our_value(key: str, value: object) -> str:
     """Our value for one that another program has for a key of OUR_VALUES; empty if there is none or it is ours."""
-    if not isinstance(value, str) or value in SETTINGS[key].choices:
+    if not isinstance(value, str | int) or value in SETTINGS[key].choices:
         return ""
-    name = VOID_OPTIMIZER.sub("", value.strip()).casefold() if key == "optimizer" else value.strip().casefold()
+    text = str(value).strip()
+    name = VOID_OPTIMIZER.sub("", text).casefold() if key == "optimizer" else text.casefold()
     return OUR_VALUES[key].get(name, "")
+
+
+def foreign_value_hint(key: str, value: object) -> str:
+    """What to enter instead of a value that another program has for a key; empty for other values."""
+    if key in OUR_VALUES and (ours := our_value(key, value)):
+        return f"{value!r} is called {ours!r} in Training PRO."
+    if not isinstance(value, str):
+        return ""
+    if key == "eval_share" and (hint := _split_ratio_hint(value)):
+        return hint
+    sentence = _load_tables()["values"].get(key, {}).get(value.strip().casefold(), "")
+    return f"{value!r} is not a value in Training PRO. {sentence}" if sentence else ""
+
+
+def _split_ratio_hint(value: str) -> str:
+    """The validation part of a ratio such as 0.99,0.01."""
+    if not (ratio := SPLIT_RATIO.fullmatch(value.strip())):
+        return ""
+    training, validation = map(float, ratio.groups())
+    if not 0 < validation < training:
+        return ""
+    share = validation / (training + validation)
+    return f"{value!r} is a ratio of training and validation data. Enter only the validation part: {share:.4g}."
 
 
 def our_presets(name: str) -> list[str]:
@@ -145,16 +186,31 @@ def why_not_here(key: str) -> str:
 
 def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
-    rows = [f"| `{key}` | {sentence} |" for key, sentence in _load_tables()["not_here"].items()]
-    rest = [
-        "## Names that are not settings here",
-        "",
-        "| name there | what to do here |",
-        "| --- | --- |",
-        *rows,
-        "",
+    tables = _load_tables()
+    not_here = [f"| `{key}` | {sentence} |" for key, sentence in tables["not_here"].items()]
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            *(_section(program) for program in PROGRAMS),
+            *_void_presets(),
+            *_table("Values that are different here", "setting here | value there | value here", _value_rows()),
+            *_table("Names that are not settings here", "name there | what to do here", not_here),
+        ]
+    )
+
+
+def _table(title: str, columns: str, rows: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", f"| {columns} |", f"|{' --- |' * (columns.count('|') + 1)}", *rows, ""]
+
+
+def _value_rows() -> list[str]:
+    ours = {key: {value: f"`{name}`" for value, name in values.items()} for key, values in OUR_VALUES.items()}
+    return [
+        f"| `{key}` | `{value}` | {answer} |"
+        for table in (ours, _load_tables()["values"])
+        for key, answers in table.items()
+        for value, answer in answers.items()
     ]
-    return "\n".join([_INTRODUCTION, *(_section(program) for program in PROGRAMS), *_void_presets(), *rest])
 
 
 def _void_presets() -> list[str]:
@@ -170,9 +226,13 @@ def _section(program: str) -> str:
         for named in (*load_names(), *load_options())
         if (names := named.names.get(program))
     ]
-    return "\n".join(
-        [f"## {PROGRAMS[program]}", "", "| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
-    )
+    names = ["| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join([f"## {PROGRAMS[program]}", "", *names, *_statements(program)])
+
+
+def _statements(program: str) -> list[str]:
+    rows = [f"| {theirs} | {ours} |" for theirs, ours in _load_tables()["statements"].get(program, {}).items()]
+    return ["| statement there | what is true here |", "| --- | --- |", *rows, ""] if rows else []
 
 
 def _as_code(names: Sequence[str]) -> str:
@@ -181,9 +241,10 @@ def _as_code(names: Sequence[str]) -> str:
 
 _INTRODUCTION = """# Coming from another tool
 
-This page shows where to find the settings that you know from other tools. The search field above the form finds
-settings by all of these names. You can load settings files of the original Training PRO and of the webui's
-Training tab without changes, because Training PRO converts their values. To generate this page again, run
+This page shows where to find the settings that you know from other tools and from training guides. The search
+field above the form finds settings by all of these names. You can load settings files of the original Training PRO
+and of the webui's Training tab without changes, because Training PRO converts their values. The second table of a
+section lists what the tool or the guide says, and what is true in Training PRO. To generate this page again, run
 `python3 script.py settings --coming-from > docs/coming-from.md`.
 """
 

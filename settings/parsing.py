@@ -50,8 +50,8 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
         if problem := _unknown_key_problem(key):
             problems.append(problem)
             continue
-        if key in other_names.OUR_VALUES and (ours := other_names.our_value(key, value)):
-            problems.append(f"{SETTINGS[key].label}: {value!r} is called {ours!r} in Training PRO.")
+        if hint := other_names.foreign_value_hint(key, value):
+            problems.append(f"{SETTINGS[key].label}: {hint}")
             continue
         try:
             parsed[key] = SETTINGS[key].read(value)

@@ -10,6 +10,7 @@ from .definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 USUAL_FIRST_LOSS = 4.0
+MAX_USUAL_SPLIT = 0.5
 
 
 def check_settings(settings: TrainingSettings) -> list[Finding]:
@@ -166,6 +167,16 @@ def _large_head(settings: TrainingSettings) -> Iterator[Finding]:
         )
 
 
+def _large_validation_split(settings: TrainingSettings) -> Iterator[Finding]:
+    share = settings.aside.eval_share
+    if share > MAX_USUAL_SPLIT:
+        yield advice(
+            "eval_share",
+            f"Validation split {share:g}: the run trains on only {1 - share:.0%} of the dataset. If {share:g} is "
+            f"the part to train on, enter {1 - share:.4g}.",
+        )
+
+
 def _missing_eval_data(settings: TrainingSettings) -> Iterator[Finding]:
     if not _has_no_eval_data(settings):
         return
@@ -192,5 +203,6 @@ _RULES: tuple[Callable[[TrainingSettings], Iterator[Finding]], ...] = (
     _stops_at_start,
     _eos_after_every_block,
     _large_head,
+    _large_validation_split,
     _ignored_settings,
 )

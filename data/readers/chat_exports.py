@@ -98,7 +98,7 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
     nodes = columns["mapping"]
     if not isinstance(nodes, dict):
         raise ConversationError(
-            f"'mapping' is {describe_value(nodes)}. It must be an object that contains messages."
+            f"'mapping' is {describe_value(nodes)}. It must be a JSON object that contains messages."
         )
     for node_id in reversed(_branch(nodes, columns.get("current_node"))):
         message = nodes[node_id].get("message")
@@ -114,7 +114,7 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
             child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
             raise ConversationError(f"{child} {node_id!r}, which is not in 'mapping'.")
         if node_id in branch:
-            raise ConversationError(f"'{node_id}' is its own parent: the chain of parents is circular.")
+            raise ConversationError(f"'{node_id}' is its own ancestor: its chain of parents is circular.")
         node = nodes[node_id]
         if not isinstance(node, dict):
             raise ConversationError(
@@ -186,7 +186,9 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
             )
         sender = message.get("sender")
         if not isinstance(sender, str) or sender not in SENDER_ROLES:
-            raise ConversationError(f"message {number} has the sender {sender!r}. Use human or assistant.")
+            raise ConversationError(
+                f"message {number} has the sender {sender!r}. The sender must be human or assistant."
+            )
         for attachments in (message.get("attachments"), message.get("files")):
             left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0
         yield Message(SENDER_ROLES[sender], _claude_text(number, message, left_out))

@@ -193,17 +193,17 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
 def _remedy(dialect: Dialect) -> str:
     separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
     if not dialect.quote:
-        return f"This table has no quotes, so its texts can't contain {separator}."
-    return f"A text that contains {separator} or a line break must be enclosed in {dialect.quote}."
+        return f"This table has no quote character, so a cell can't contain {separator}."
+    return f"A cell that contains {separator} or a line break must be enclosed in {dialect.quote}."
 
 
 def _parse_problem(error: str, dialect: Dialect) -> str:
     quote = dialect.quote
     if "field limit" in error:
-        remedy = f"Split the text, or add its missing closing {quote}." if quote else "Split the text."
-        return f"has a text longer than {MAX_CELL_CHARS:,} characters. {remedy}"
+        remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
+        return f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
     if "unexpected end" in error:
-        return f"ends too early: a {quote} starts a text, but no {quote} ends it."
+        return f"ends too early: an opening {quote} has no closing {quote}."
     if "expected after" in error:
-        return f"has a {quote} inside a text. Write it twice there ({quote}{quote})."
+        return f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
     return f"can't be read ({error})."

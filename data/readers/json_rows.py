@@ -186,7 +186,7 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
     except json.JSONDecodeError as error:
         yield Row(number, {}, _line_problem(error, line))
     except RecursionError:
-        yield Row(number, {}, "is nested too deeply. Each row must be an object whose keys are column names.")
+        yield Row(number, {}, "is nested too deeply. Each row must be a JSON object whose keys are column names.")
     except ValueError:  # valid JSON, but Python limits the digits of a number
         yield Row(number, {}, f"contains {TOO_MANY_DIGITS}")
 
@@ -223,7 +223,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     elif error.msg.startswith("Invalid \\escape"):
         explanation = "there is a single backslash. Write it twice"
     elif rest[:1] in "'‘’“”" or "property name" in error.msg:
-        explanation = 'put names and texts in straight double quotes (")'
+        explanation = 'put keys and strings in straight double quotes (")'
     elif error.msg == "Extra data":
         explanation = "there is extra text after the end of the JSON value"
     else:
@@ -234,7 +234,7 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
 def _limit_problem(error: Exception, name: str) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
-        return f"{name} is nested too deeply. Each row must be an object whose keys are column names."
+        return f"{name} is nested too deeply. Each row must be a JSON object whose keys are column names."
     return f"{name} contains {TOO_MANY_DIGITS}"
 
 
@@ -315,7 +315,9 @@ def _to_row(number: int, value: Any) -> Row:
         return Row(number, {"text": value})
     if isinstance(value, list) and _is_chat(value):
         return Row(number, {MESSAGES_COLUMN: value})
-    return Row(number, {}, f"is {describe_value(value)}. Each row must be an object whose keys are column names.")
+    return Row(
+        number, {}, f"is {describe_value(value)}. Each row must be a JSON object whose keys are column names."
+    )
 
 
 def describe_value(value: Any) -> str:

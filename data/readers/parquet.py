@@ -107,7 +107,7 @@ def _read_row(row: Any) -> tuple[dict[str, Any], str]:
     try:
         return {column: values[0] for column, values in row.to_pydict().items()}, ""
     except UnicodeDecodeError as error:
-        problem = f"byte {error.start + 1} of a text is not UTF-8. Save the file as UTF-8."
+        problem = f"byte {error.start + 1} of a string is not UTF-8. Save the file as UTF-8."
     except (ValueError, OverflowError) as error:
         problem = (
             f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "

@@ -25,6 +25,7 @@ REMEDIES = {
     **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as a .pdf with selectable text, or save its text as .txt"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), TABLE),
     ".sql": SQL,
+    ".arrow": "use the .jsonl or .parquet file that it was made from",
     **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), SLIDES),
     **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), PACKED),
     **dict.fromkeys((".mht", ".mhtml", ".webarchive"), "save the page as .html"),

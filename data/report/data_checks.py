@@ -47,7 +47,7 @@ def check_leaks(
         yield advice(
             "eval_data",
             f"Validation split: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
-            f"Remove {plural(shared, 'it', 'them')} from one of the two.",
+            f"Remove {plural(shared, 'it', 'them')} from either the training data or the validation data.",
         )
 
 
@@ -77,7 +77,7 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             if count.stopping < count.of:
                 yield advice(
                     "data",
-                    f"{source.name}: only {count.stopping} of {count.of} examples end in a stop token "
+                    f"{source.name}: only {count.stopping} of {count.of} examples end with a stop token "
                     "that is trained on, so the model may not learn to stop.",
                 )
     texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
@@ -150,6 +150,7 @@ def suggest_boilerplate(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     """Suggest dropping what is not the book, where some was found."""
     found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
     rest = len(found) - MAX_TEXTS_NAMED
-    more = f"; {format_count(rest, 'more text')} also {plural(rest, 'has', 'have')} some" if rest > 0 else ""
+    contain = plural(rest, "contains", "contain")
+    more = f"; {format_count(rest, 'more text')} also {contain} boilerplate" if rest > 0 else ""
     if found:
         yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")

@@ -265,12 +265,12 @@ class DiskEstimate:
     """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB ... and needs at most 4 GB ...'."""
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB ...; it needs at most 4 GB ...'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"{made}, {count}; the run writes {size(self.written)} in total, without backups, and needs at most "
-            f"{size(self.most)} at the same time; {size(self.free)} is free"
+            f"{made}, {count}; the run writes {size(self.written)} in total, not counting backups; it needs at "
+            f"most {size(self.most)} at any time; {size(self.free)} is free"
         )
 
     def findings(self) -> Iterator[Finding]:
@@ -289,8 +289,8 @@ class DiskEstimate:
         if self.free < self.most and fits and not self.unwritable:
             yield advice(
                 "keep_checkpoints",
-                f"Disk: the run may need {size(self.most)} at the same time, but only {size(self.free)} "
-                "is free. Free some space, keep fewer full checkpoints, or save less often.",
+                f"Disk: the run may need up to {size(self.most)}, but only {size(self.free)} is free. "
+                "Free some space, keep fewer full checkpoints, or save less often.",
             )
 
 

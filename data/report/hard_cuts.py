@@ -58,7 +58,10 @@ def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
         return Suggestion("hard_cut", mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", reason)
     blank, count = _most_common(BLANK_LINES.findall(text))
     if count >= MIN_MATCHES:
-        reason = f"{source.name}: two empty lines in a row appear {count} times, but they contain spaces."
+        reason = (
+            f"{source.name}: two empty lines in a row appear {count} times, but they contain spaces, so a hard "
+            "cut without spaces does not match them."
+        )
         return Suggestion("hard_cut", escape_hard_cut(blank), reason)
     return None
 

@@ -56,8 +56,8 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
     if plan.repeated_examples:
         yield note(
             "batch_size",
-            f"The {plan.examples} examples do not fill the batches of all processes, so each epoch ends by "
-            f"repeating {plan.repeated_examples} of its first examples.",
+            f"The {plan.examples} examples do not fill the batches of all processes, so each epoch repeats "
+            f"{plan.repeated_examples} of them at its end.",
         )
 
 
@@ -101,9 +101,8 @@ def _check_accumulation(plan: StepPlan) -> Iterator[Finding]:
     if plan.effective_accumulation < plan.accumulation:
         yield advice(
             "accumulation",
-            f"Gradient Accumulation {plan.accumulation} is more than the "
-            f"{format_count(plan.batches, 'batch', 'batches')} of an epoch, so it is reduced to "
-            f"{plan.effective_accumulation}.",
+            f"Gradient Accumulation {plan.accumulation} is more than the number of batches in an epoch "
+            f"({plan.batches}), so it is reduced to {plan.effective_accumulation}.",
         )
 
 
@@ -127,7 +126,7 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set it to 0 (off).",
+            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set Stop at epoch to 0 (off).",
         )
 
 
@@ -144,7 +143,7 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
             f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
             f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
             "so it never stops early. "
-            + (f"Set Evaluate every to {better} or less." if better else "Set it to 0 (off)."),
+            + (f"Set Evaluate every to {better} or less." if better else "Set Early stopping to 0 (off)."),
         )
 
 

@@ -240,9 +240,9 @@ class DatasetReport:
         if self.examples:
             lines.append(
                 f"{self.examples} {plural(self.examples, 'example')}, {self.tokens} tokens "
-                f"({self.trained_tokens} trained on); the longest has {self.longest} of {self.cutoff} tokens; "
-                f"{self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per epoch, "
-                f"{self.steps} in total"
+                f"({self.trained_tokens} trained on); the longest has {self.longest} tokens "
+                f"(cutoff {self.cutoff}); {self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per "
+                f"epoch, {self.steps} in total"
             )
             lines += self._describe_run()
         return "\n".join([*lines, *(s.text() for s in self.shown)])
@@ -285,9 +285,9 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
         f"characters lost: {text.characters_lost}{lost_reason}"
     )
     yield (
-        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; each {text.unit_name} is seen "
+        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; the model sees each {text.unit_name} "
         f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
-        f"average; an epoch trains on {source.growth:.2f} times the tokens of the text"
+        f"average; an epoch trains on {source.growth:.2f} times as many tokens as the text has"
     )
 
 

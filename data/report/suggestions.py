@@ -55,7 +55,7 @@ def _batch(facts: RunFacts) -> Suggestion:
     if fitting:
         smaller = 1 << (fitting.bit_length() - 1)
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
-        why = f"At most {format_count(fitting, 'example')} fit into the free memory at once."
+        why = f"At most {format_count(fitting, 'example')} fit in the free memory at once."
         return Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
     if (
         plan.examples_per_step > MAX_STEP_EXAMPLES
@@ -126,7 +126,7 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
     highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
     kind = "full fine-tuning" if lora.whole_model else "a LoRA"
     if lowest <= rate <= highest:
-        return _keep("learning_rate", rate, f"Common values for {kind} are {lowest:g} to {highest:g}.")
+        return _keep("learning_rate", rate, f"Common values for {kind} range from {lowest:g} to {highest:g}.")
     trend = "too low to learn much" if rate < lowest else "so high that training may diverge"
     return Suggestion("learning_rate", usual, f"{rate:g} is {trend}.")
 
@@ -137,7 +137,7 @@ def _warmup(facts: RunFacts) -> Suggestion:
     if warmup > plan.steps / 2:
         why = f"The warmup takes more than half of the {_steps(plan.steps)}."
         return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
-    return _keep("warmup_steps", warmup_steps, f"The warmup takes {_steps(warmup)} of {plan.steps:,}.")
+    return _keep("warmup_steps", warmup_steps, f"The warmup takes {warmup:,} of {_steps(plan.steps)}.")
 
 
 def _save_frequency(facts: RunFacts) -> Suggestion:
@@ -145,7 +145,9 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
     if asked := interval_steps(saving.save_every, plan.steps):
         count = plan.steps // asked
         return _keep(
-            "save_every", saving.save_every, f"The run saves {format_count(count, 'checkpoint')} this way."
+            "save_every",
+            saving.save_every,
+            f"With this setting, the run saves {format_count(count, 'checkpoint')}.",
         )
     if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)

@@ -106,13 +106,13 @@ class ChatRenderer:
                 raise
             merged_chat = _merge_system_message(chat)
             if merged_chat is None:
-                raise BadRowError(f"is refused by {self.template.origin}: {error}") from error
+                raise BadRowError(f"is rejected by {self.template.origin}: {error}") from error
         try:
             rendered = self._render(merged_chat, places=places)
         except BadRowError:
             raise
         except ValueError as error:
-            raise BadRowError(f"is refused by {self.template.origin}: {error}") from error
+            raise BadRowError(f"is rejected by {self.template.origin}: {error}") from error
         self.merged_systems += 1
         return rendered
 

@@ -19,7 +19,7 @@ from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
-from .row_parts import PartLimits, RowParts, find_parts
+from .prompt_and_reply import PartLimits, RowParts, find_parts
 from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
 from .text_quality import TextInspector
 
@@ -313,7 +313,10 @@ def _render_fixed_text(row: FixedText) -> RenderedText:
 
 def _check_text(text: str) -> None:
     if len(text) > MAX_ROW_CHARS:
-        raise BadRowError(f"has {len(text):,} characters. Split it into several rows, or save it as a .txt file.")
+        raise BadRowError(
+            f"has {len(text):,} characters, which is more than the limit of {MAX_ROW_CHARS:,}. Split it into "
+            "several rows, or save it as a .txt file."
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:

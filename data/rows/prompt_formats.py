@@ -96,7 +96,7 @@ class FormatSchema:
         if not candidates:
             existing = ", ".join(sorted(filled)) or "none"
             required = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
-            raise BadRowError(f"has text in these columns: {existing}. {self.name} needs: {required}.")
+            raise BadRowError(f"has text in these columns: {existing}. {self.name} needs text in: {required}.")
         return self.templates[max(candidates, key=len)]
 
 

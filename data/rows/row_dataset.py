@@ -22,7 +22,7 @@ from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
 from .encoding import LossMaskSpec, RowCounts, RowEncoder, Tokenizer
-from .row_parts import PartLimits
+from .prompt_and_reply import PartLimits
 from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
 from .text_quality import TextInspector, load_refusal_phrases
 
@@ -138,7 +138,7 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
         absent = " or ".join(missing)
-        unused = f"{table.name} has no column {absent}, so Column names is ignored for this file."
+        unused = f"{table.name} has no column {absent}, so Training PRO ignores Column names for this file."
         return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])
@@ -267,7 +267,7 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
         verb = plural(counts.without_parts, "row has", "rows have")
         notes.append(
             f"{counts.without_parts} {verb} no reply or several replies, so {SETTINGS['source_max_len'].label} "
-            f"and {SETTINGS['target_max_len'].label} do not apply there."
+            f"and {SETTINGS['target_max_len'].label} do not apply to {plural(counts.without_parts, 'it', 'them')}."
         )
     if counts.bad and settings.rows.bad_rows == "skip":
         count = len(counts.bad)

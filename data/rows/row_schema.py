@@ -114,7 +114,7 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
             listed = f"{names[0]!r} and {names[1]!r}"
             if _holds_lists(rows, names[0]):
                 return ChatSchema(names, system, f"chats in {listed}")
-            return CompletionSchema(*names, f"prompts and completions in {listed}, joined as they are")
+            return CompletionSchema(*names, f"prompts and completions in {listed}, joined as is")
     pair = find_pair(columns)
     if pair:
         return question_answer_schema(pair, columns, system)
@@ -191,14 +191,15 @@ def _only_text_column(rows: Sequence[Row]) -> str:
 
 def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
-        return f'{name}: no row has any columns. A row is an object such as {{"instruction": ..., "output": ...}}.'
+        example = '{"instruction": ..., "output": ...}'
+        return f"{name}: no row has any columns. A row is a JSON object such as {example}."
     existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12])
     have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
         f"{name}: the rows {have}. Rename the columns to instruction and output, to messages, or to text. Or "
         "enter your own names under Column names, as in instruction=QUESTIONS output=ANSWERS or text=TEXTS. Put "
-        "names with spaces in double quotes. Or choose a format file that uses your names."
+        "names with spaces in double quotes. Or choose a prompt format that uses your column names."
     )
 
 
@@ -391,6 +392,6 @@ def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSche
         return schema
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
-        return TextSchema(_columns(rows)[text], f"texts in '{text}', as they are")
+        return TextSchema(_columns(rows)[text], f"texts in '{text}', as is")
     known = ", ".join(TEXT_COLUMNS)
     raise DataError(f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format.")

@@ -36,7 +36,7 @@ DESCRIPTIONS = {
     "refusals": ("contains a refusal or mentions", "contain a refusal or mention", "another assistant"),
     "mojibake": ("contains", "contain", "broken characters from a wrong encoding"),
     "html": ("contains", "contain", "leftover HTML"),
-    "template": ("contains", "contain", "markers of a prompt template, which the template adds by itself"),
+    "template": ("contains", "contain", "prompt template markers, which the template adds automatically"),
 }
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle

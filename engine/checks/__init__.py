@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .optimizers import optimizer_problems
-from .requirements import (
+from .run_checks import (
     attention_problems,
     check_run,
     check_run_folder,

@@ -30,7 +30,7 @@ _UNSUPPORTED = {
     "adamw_torch_npu_fused": "it is for Ascend NPUs",
     "galore": "it is an alternative to LoRA and can't train a LoRA",
     "apollo": "it is an alternative to LoRA and can't train a LoRA",
-    "schedule_free": "its result is an average of the weights, but a checkpoint stores the weights of one step",
+    "schedule_free": "it averages the weights over many steps, but a checkpoint stores the weights of one step",
     "lomo": "it updates the weights during the backward pass, so gradients can't be accumulated or clipped",
 }
 

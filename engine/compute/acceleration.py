@@ -42,7 +42,10 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
             job.log.append(
-                Note(text="Workers: this system would start the program again for each worker, so none is used.")
+                Note(
+                    text="Workers: on this system, each worker would start the program again, so Training PRO "
+                    "uses none."
+                )
             )
         yield
 
@@ -155,7 +158,7 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
         try:
             for layer in layers:
                 layer.compile(dynamic=True)
-            text = f"{len(layers)} layers are compiled. New sequence lengths may be slow at first."
+            text = f"{len(layers)} layers are compiled. Batches with a new sequence length may be slow at first."
             try:
                 _run_one_step(model)
             except (RuntimeError, OSError, ImportError) as error:

@@ -37,11 +37,10 @@ class ModelCapabilities:
         """Yield the lines for the log of a run."""
         if self.packed:
             yield (
-                "Packing: the examples of a batch share one row without padding, and the model "
-                "keeps them separate."
+                "Packing: the examples in a batch share one row without padding, but they can't see each other."
             )
         elif self.packing_refusal:
-            yield f"Packing is off: {self.packing_refusal}. Shorter examples are padded."
+            yield f"Packing is off: {self.packing_refusal}. Each batch is padded to its longest example."
         if self.chunked_loss_refusal:
             yield f"The loss is computed from all logits, because {self.chunked_loss_refusal}."
 
@@ -80,7 +79,7 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     try:
         logits = packed_logits(model, row, positions % PROBE_LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
-        return f"this model does not accept position ids ({type(error).__name__})"
+        return f"this model does not accept position IDs ({type(error).__name__})"
     total = _relative_distance(packed_logits(model, row, positions), alone_logits)
     leak = _relative_distance(logits, alone_logits) / max(total, 1e-30)
     bound = MAX_LEAK_COARSE if _rounds_coarsely(model) else MAX_LEAK

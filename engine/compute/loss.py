@@ -206,20 +206,20 @@ def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss
     inputs, labels = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}, texts.clone()
     labels[:, 0] = IGNORE_INDEX
     if head is None:
-        return full, "this model does not say which layer is its head"
+        return full, "this model does not say which layer is its output layer"
     chunked = ChunkedLoss(head, smoothing)
     with torch.no_grad():
         expected = full(model, inputs, labels).losses
         try:
             losses = chunked(model, inputs, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
-            return full, f"this model uses its head in an unusual way ({type(error).__name__})"
+            return full, f"this model uses its output layer in an unusual way ({type(error).__name__})"
     is_full_precision = next(head.module.parameters()).dtype in (torch.float32, torch.float64)
     bound = (TOLERANCE if is_full_precision else HALF_TOLERANCE) * (1 + expected.abs())
     losses = losses.to(expected.device)
     if losses.shape == expected.shape and bool(((expected - losses).abs() <= bound).all()):
         return chunked, ""
-    return full, "this model changes the logits after its head"
+    return full, "this model changes the logits after its output layer"
 
 
 def _find_head(model: Any) -> Head | None:

@@ -37,7 +37,7 @@ from ..compute import probe_model, use_packed_attention
 from ..lora import loaded_lora, lora_folder, preserve_rng, without_loras
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 from .eval_loop import BatchLimit, EvalLoop, GroupSums
-from .free_writing import (
+from .evidence_replies import (
     Question,
     Writer,
     count_right,

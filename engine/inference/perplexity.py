@@ -93,8 +93,7 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
     loaded = load_dataset(context, dataset)
     if loaded.texts and loaded.rows:
         raise DataError(
-            f"{dataset.name} contains both texts and rows, which are measured differently. Choose one of its "
-            "files."
+            f"{dataset.name} contains both text and rows, which are measured differently. Choose one of its files."
         )
     if not loaded.rows:
         return window_input(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)

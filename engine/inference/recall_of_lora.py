@@ -25,8 +25,8 @@ from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, 
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 DATA_CHANGED = (
-    "The data differs from what the LoRA was trained on: a file, the tokenizer or the way texts are sliced has "
-    "changed. Passages that the LoRA never saw are counted as training data."
+    "The data has changed since the LoRA was trained: a file, the tokenizer or the slicing is different. Recall "
+    "counts passages as training data even if the LoRA never saw them."
 )
 
 
@@ -73,7 +73,7 @@ def run_settings(folder: Path, host: Host) -> TrainingSettings:
     """The settings that the LoRA was trained with, which say what its data were."""
     if not (folder / PARAMETERS).is_file():
         raise SavingError(
-            f"{folder.name} has no {PARAMETERS}, so its training data is not known. Choose a LoRA that was "
+            f"{folder.name} has no {PARAMETERS}, so its training data is unknown. Choose a LoRA that was "
             "trained with Training PRO."
         )
     return training_settings(files.load_settings(folder / PARAMETERS, host.folders.datasets).values)

@@ -46,7 +46,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 def _nothing_counts_advice(marker: str) -> str:
     if marker:
         return f"No row contains {marker!r} followed by text ('Train only after')."
-    return "Choose other parts of the rows under 'Train on', or a longer window."
+    return "Change 'Train on', or use a longer window."
 
 
 def _reading_notes(sets: Sequence[RowDataset]) -> Iterator[str]:

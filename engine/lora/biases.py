@@ -82,8 +82,8 @@ def refuse_lost_biases(base: Any) -> None:
     trained = [name for name, config in getattr(base, "peft_config", {}).items() if bias_of(config) != "none"]
     if trained and KEPT_BIASES not in vars(base):
         raise ModelError(
-            f"The LoRA {trained[0]!r} was attached outside Training PRO and has replaced biases of the model. "
-            "Load the model again, and use Training PRO to attach LoRAs with trained biases."
+            f"The LoRA {trained[0]!r} was attached outside Training PRO and has replaced some of the model's "
+            "biases. Load the model again, and use Training PRO to attach LoRAs with trained biases."
         )
 
 
@@ -98,4 +98,6 @@ def unused_bias_advice(lora: LoraSettings, model: Any, names: Sequence[str]) -> 
     biases = {name for name, _ in named_biases(model)}
     if lora.bias != "none" and not (biases if lora.bias == "all" else biases & layers):
         where = "this model has" if lora.bias == "all" else "the layers with a LoRA have"
-        yield advice("bias", f"Bias {lora.bias}: {where} no biases, so this trains nothing. Set Bias to none.")
+        yield advice(
+            "bias", f"Bias {lora.bias}: {where} no biases, so this setting has no effect. Set Bias to none."
+        )

@@ -60,17 +60,20 @@ def _only_in_layers(targets: Targets, lora: LoraSettings, model: Any) -> Targets
     count, label = model.config.get_text_config().num_hidden_layers, "Layers to transform"
     if beyond := sorted(number for number in lora.layers if number >= count):
         raise SettingsError(
-            [f"{label}: there is no layer {beyond[0]}. This model has {count} layers, 0 to {count - 1}."]
+            [f"{label}: there is no layer {beyond[0]}. This model has {count} layers, numbered 0 to {count - 1}."]
         )
     if lora.targets == ALL_LINEAR and _has_expert_tensors(model):
         raise SettingsError(
-            [f"{label}: PEFT can't limit the experts to some layers. Use the target modules q-k-v-o."]
+            [f"{label}: PEFT can't train the experts of only some layers. Use the target modules q-k-v-o."]
         )
     numbers = {name: _layer_number(name) for name in targets.names}
     names = tuple(name for name in targets.names if numbers[name] is None or numbers[name] in lora.layers)
     if not names:
         raise SettingsError(
-            [f"{label}: {lora.layers_to_transform} contains none of the target modules. Choose other layers."]
+            [
+                f"{label}: no target modules are in the layers that you selected ({lora.layers_to_transform}). "
+                "Choose other layers."
+            ]
         )
     return Targets(names, f"{targets.what}, layers {lora.layers_to_transform}", targets.left_out)
 
@@ -205,8 +208,9 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
-                f"Target modules: PEFT would apply {_as_ranges(misplaced)} to this model's experts. "
-                "Choose all linear layers or q-k-v-o, or remove these names from your list."
+                "Target modules: PEFT would add the LoRA to this model's experts instead of "
+                f"{_as_ranges(misplaced)}. Choose all linear layers or q-k-v-o, or remove these names from your "
+                "list."
             ]
         )
 

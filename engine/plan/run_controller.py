@@ -170,7 +170,7 @@ class RunController:
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
-            Note(text=f"Winding down after step {step}, {reason}. The last step is {self.rates.steps}.")
+            Note(text=f"Winding down after step {step}, {reason}. The run will end at step {self.rates.steps}.")
         )
 
     def _apply_rules(self, state: StepState) -> None:

@@ -81,7 +81,7 @@ def load_run_state(checkpoint: Path) -> RunState:
     trainer_state = read_record(checkpoint / TRAINER_STATE, TrainerRecord, None, damage)
     if state is None or trainer_state is None or damage:
         reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing."
-        raise SavingError(f"{checkpoint} can't be resumed: {reason} Choose another checkpoint.")
+        raise SavingError(f"The run can't resume from {checkpoint}: {reason} Choose another checkpoint.")
     return state
 
 

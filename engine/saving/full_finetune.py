@@ -25,7 +25,8 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
             names = host.model_status().loras
             host.unload()
             message = (
-                "The run trained the loaded model itself, so it was unloaded. It is loaded again when you need it."
+                "The run trained the loaded model itself, so Training PRO unloaded the model. It will load the "
+                "model again when you need it."
             )
             if names:
                 message += f" {removed_message(names)}"

@@ -103,8 +103,8 @@ def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> 
         )
     base = f"The LoRA's base model, {name!r}," if name else "The LoRA's base model"
     raise ModelError(
-        f"{base} was not found, and the export needs its config. Enter the model's folder, or the GGUF file "
-        "that the LoRA is for (--model)."
+        f"{base} was not found, and the export needs its config. Enter the model's folder or its GGUF file "
+        "(--model)."
     )
 
 
@@ -149,7 +149,7 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     elif config.get("bias", "none") != "none" or any(name.endswith(".bias") for name in extra):
         yield "it has biases, which the GGUF format does not support"
     elif extra:
-        yield f"it contains weights besides the LoRA, as with Train Head ({_examples(extra)})"
+        yield f"it contains weights other than the LoRA, for example from Train Head ({_examples(extra)})"
     if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
         yield f"it was made with {options[0]}, which llama.cpp does not support"
     if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:

@@ -70,8 +70,8 @@ def _wait(problems: list[str], job: Job) -> None:
         Advice(
             text="The LoRA is finished but could not be saved anywhere: "
             + " ".join(dict.fromkeys(problems))
-            + f" It stays in memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. Free "
-            "some space, or give up the LoRA with 'Stop and discard'."
+            + f" The LoRA stays in memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. "
+            "Free some space, or press 'Stop and discard' to discard the LoRA."
         )
     )
     time.sleep(RETRY_SECONDS)

@@ -277,7 +277,7 @@ def _check_format(budget: Budget, pattern: str | bytes, values: Collection[Any])
     """Refuse a format whose text could be too large."""
     text = pattern if isinstance(pattern, str) else pattern.decode("latin-1")
     if WIDE_FORMAT.search(text):
-        raise TemplateLimitError("pads a text to a width of more than 9,999 characters")
+        raise TemplateLimitError("pads text to more than 9,999 characters")
     fields = text.count("%") + text.count("{")
     budget.allow_text(len(text) + fields * (10_000 + max(map(budget.weigh, values), default=0)))
 
@@ -288,7 +288,7 @@ def _check_method(budget: Budget, name: str, text: str, values: Collection[Any])
     for value in values if limit else ():
         size = value if isinstance(value, int) else len(value) if isinstance(value, str) else 0
         if limit and size > limit:
-            raise TemplateLimitError(f"uses {name} with the number {size:,}")
+            raise TemplateLimitError(f"uses {name} with a value of {size:,}, which is too large")
         if name in ("indent", "expandtabs"):
             budget.allow_text(len(text) + size * (1 + text.count("\n" if name == "indent" else "\t")))
     if name == "replace" and len(values) >= 2:
@@ -375,7 +375,7 @@ def _check_filter(budget: Budget, name: str, value: Any, others: Collection[Any]
     if name == "format":
         _check_format(budget, str(value), others)
     elif name == "sum" and not all(isinstance(each, (int, float, str)) for each in others):
-        raise TemplateLimitError("adds up lists")
+        raise TemplateLimitError("uses sum to join lists")
     elif name in GROWING_METHODS:
         _check_method(budget, name, value if isinstance(value, str) else "", others)
     if name in SEQUENCE_FILTERS and isinstance(value, str):
@@ -429,7 +429,9 @@ class LimitedTemplates:
 
     def _compile_anew(self, text: str) -> Any:
         if len(text) > MAX_TEMPLATE_CHARS:
-            raise TemplateLimitError(f"has {len(text):,} characters; the limit is {MAX_TEMPLATE_CHARS:,}")
+            raise TemplateLimitError(
+                f"has {len(text):,} characters, which is more than the limit of {MAX_TEMPLATE_CHARS:,}"
+            )
         return limit_templates(self._original("").environment).from_string(text)
 
 

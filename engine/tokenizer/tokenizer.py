@@ -139,7 +139,7 @@ class JinjaChatTemplate:
         except TemplateLimitError as error:
             raise ModelError(
                 f"{self.origin[:1].upper()}{self.origin[1:]} was stopped, because it {error}. Correct the "
-                "template, or choose a model with another one."
+                "template, or choose a model with another template."
             ) from error
         except Exception as error:  # a template may raise anything
             raise ValueError(_template_problem(error)) from error

@@ -23,8 +23,8 @@ from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_err
 from .sampler import BatchingPhases
 
 NOTHING_TO_MEASURE = (
-    "There is no validation split, so there is nothing to evaluate. Set Validation split (eval_share), or Recall "
-    "passages (recall_passages)."
+    "There is nothing to evaluate, because this run has no validation split and no recall passages. For the next "
+    "run, set Validation split (eval_share) or Recall passages (recall_passages)."
 )
 
 
@@ -214,7 +214,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         saved = self.last_saved
         last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
         had_restart = self.controller.cancel_checkpoint()
-        planned = " with its earlier plan" if had_restart else ""
+        planned = ", but the pause or the added epochs that you requested are canceled" if had_restart else ""
         explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
         self._log.append(Advice(text=f"The checkpoint of step {step} {explanation}"))
         if had_restart:

@@ -220,7 +220,7 @@ def _best_checkpoint(trained: TrainingResult) -> _Checkpoint | None:
     existing = [folder for folder in loras.folders_of_step(path, best.step) if loras.has_weights(folder)]
     if best.step in (0, trained.step) or not existing:
         return None
-    return _Checkpoint(best.step, existing[0], f"the best by {best.measure} ({best.value:.4f})")
+    return _Checkpoint(best.step, existing[0], f"the one with the best {best.measure} ({best.value:.4f})")
 
 
 def describe_model(run_plan: RunPlan, model: Any, ways: ModelCapabilities) -> dict[str, Any]:

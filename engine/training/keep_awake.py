@@ -26,7 +26,9 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     try:
         release = _inhibit_sleep(platform)
     except _CannotError as error:
-        log_note(f"Training PRO can't keep the computer awake: {error}. It may go to sleep during the run.")
+        log_note(
+            f"Training PRO can't keep the computer awake: {error}. The computer may go to sleep during the run."
+        )
     try:
         yield
     finally:
@@ -76,7 +78,7 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
     assert helper.stdout is not None and helper.stderr is not None
     ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
     if not ready:
-        raise _CannotError("the system does not respond")
+        raise _CannotError("the system did not respond")
     if not helper.stdout.readline():
         reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0]
         raise _CannotError(reason or "the system refused the request")

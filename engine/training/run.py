@@ -168,7 +168,9 @@ def _first_segment(run_plan: RunPlan, job: Job) -> RunSegment:
     folder, checkpoint = run_plan.folder, run_plan.folder.start
     folder.refuse_without_start()
     if folder.initial_lora is not None:
-        _log_note(job, f"Continuing to train '{folder.name}'. Its current files are moved to a backup first.")
+        _log_note(
+            job, f"Continuing to train '{folder.name}'. Training PRO first moves its current files to a backup."
+        )
     elif checkpoint is None and folder.resumes:
         _log_note(job, f"There is nothing to resume for '{folder.name}', so the run starts from the beginning.")
     if checkpoint is None:
@@ -206,7 +208,7 @@ def _announce(
             )
         )
         phases = describe_phases(run_plan.phases)
-        schedule = f"Learning rate schedule {settings.learning.schedule}: {phases}. Computed in {dtype}."
+        schedule = f"Learning rate schedule {settings.learning.schedule}: {phases}. Compute data type: {dtype}."
         notes_on_processes = data.report.notes if plan.processes > 1 else ()
         for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)

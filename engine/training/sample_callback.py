@@ -44,7 +44,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and not self._has_folder:
             self._has_folder = True
             started = time.monotonic()
-            with self._logged_errors("The prompt format of the LoRA could not be saved"):
+            with self._logged_errors("The LoRA's prompt format could not be saved"):
                 write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
                 if self._samples:  # from before there was a folder
                     record.write_samples(self._folder, self._samples)

@@ -198,7 +198,7 @@ class Reporter:
                 act()
         except Exception as error:  # noqa: BLE001 - no report is worth ending a training run
             self._failed = True
-            text = f"Reporting to {self._name} failed, so it is off for the rest of this run"
+            text = f"Reporting to {self._name} failed, so it is turned off for the rest of this run"
             self._log.append(Advice(text=f"{text}: {first_line(error)}"))
         for line in output.getvalue().splitlines():
             self._log.append(LibraryMessage(source=self._name, text=line))

@@ -170,8 +170,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         if reason := find_divergence(loss, float(norm), smoothed, vocabulary, scaled=fp16):
             self.refuse_broken_weights()
             raise DivergenceError(
-                f"Step {done + 1} would have damaged the weights: {reason}. They stay as they were after step "
-                f"{done}.",
+                f"Step {done + 1} would have damaged the weights: {reason}. The weights stay as they were after "
+                f"step {done}.",
                 self._callback.controller.rates.rate(done + 1),
                 fp16=fp16,
             )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from . import markup, outdated, setting_layout, status_line
+from . import markup, model_status, outdated, setting_layout
 from .form import Form
 from .gradio_compat import make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
-from .links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .markup import table_row
 from .name_status import describe_existing_name
 from .outdated import ResultInputs
@@ -19,6 +18,7 @@ from .page_context import (
     stop_job,
 )
 from .scripts import load_script
+from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .style import CSS
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "load_script",
     "make_blocks",
     "markup",
+    "model_status",
     "on_load",
     "outdated",
     "page_load",
@@ -46,7 +47,6 @@ __all__ = [
     "reset_button",
     "setting_layout",
     "setting_link",
-    "status_line",
     "stop_job",
     "stream_options",
     "table_row",

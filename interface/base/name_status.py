@@ -10,8 +10,8 @@ from ...core.errors import TrainingProError
 from ...core.files import safe_paths
 from ...records.folder import loras
 from ...settings.definitions import FULL_FINETUNE
-from .links import apply_button
 from .page_context import PageContext
+from .setting_links import apply_button
 
 
 def describe_existing_name(context: PageContext, name: str, chosen: str, method: str) -> str:

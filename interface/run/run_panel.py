@@ -25,9 +25,9 @@ from ..base import (
     follow_refusal,
     load_script,
     markup,
+    model_status,
     on_load,
     private_options,
-    status_line,
     stream_options,
 )
 from . import plan_svg, report_view
@@ -159,7 +159,7 @@ class RunPanel:
             seconds = int(beats * REFRESH_SECONDS)
             running = view is not None and view.running
             current = {
-                "line": status_line.html(self._context),
+                "line": model_status.html(self._context),
                 "run": (*_state(view), self._queue.next_run_name()),
                 "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
                 "beat": seconds // BEAT_SECONDS,

@@ -1,4 +1,4 @@
-"""Passes clicks inside our HTML (interface/base/links.py) to the form, and loads clicks.js in the browser."""
+"""Passes clicks on our links (interface/base/setting_links.py) to the form, and loads clicks.js in the browser."""
 
 from __future__ import annotations
 

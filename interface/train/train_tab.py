@@ -19,11 +19,11 @@ from ..base import (
     add_handler,
     describe_existing_name,
     markup,
+    model_status,
     on_load,
     outdated,
     refresh_choices,
     setting_layout,
-    status_line,
 )
 from ..run import RunPanel
 from . import data_menu, field_visibility, summary
@@ -61,7 +61,7 @@ class TrainTab:
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
-        self._status_line = gr.HTML(status_line.html(self._context), elem_id="tp-line")
+        self._status_line = gr.HTML(model_status.html(self._context), elem_id="tp-line")
         self._resume_panel.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):

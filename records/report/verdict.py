@@ -276,6 +276,9 @@ def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
         count = f"{len(losses)} {plural(len(losses), 'step')}"
         text = f"After {count} it is too early to tell what the model learned: {change}."
         return Verdict("too early to tell", text, 0, "", evidence)
+    if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
+        text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "
+        return Verdict("did not learn", f"{text}More epochs or a higher learning rate may help.", 0, "", evidence)
     falling = earlier - last > MIN_CHANGE * earlier
     fall = "was still falling" if last < first else "fell again"
     trend = f"and {fall if falling else 'stopped falling'} in the last quarter of the run"

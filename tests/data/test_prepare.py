@@ -143,7 +143,8 @@ def test_accumulation_beyond_the_batches_is_lowered_with_a_note(folders):
     result = check_story(folders, accumulation=5)
     assert (result.steps_per_epoch, result.resolved.accumulation) == (1, 2)
     assert (
-        "Gradient Accumulation 5 is more than the 2 batches of an epoch, so it is reduced to 2." in result.advice
+        "Gradient Accumulation 5 is more than the number of batches in an epoch (2), so it is reduced to 2."
+        in result.advice
     )
     assert result.verdict == "ready with advice"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -12,7 +13,7 @@ from huggingface_hub import constants, errors
 from training_pro.commands import push
 from training_pro.core.errors import SavingError
 from training_pro.downloads.upload import upload_lora
-from training_pro.records.folder import plan_upload
+from training_pro.records.folder import filenames, plan_upload
 
 REPOSITORY = "me/story"
 TOKEN = "hf_secretsecret"
@@ -205,6 +206,23 @@ def test_the_command_shows_what_it_uploads_and_asks_for_the_name(command, stub, 
     out, err = capsys.readouterr()
     assert out.strip().endswith(f"/{REPOSITORY}") and TOKEN not in out + err
     assert command("", "--yes") == 0 and len(stub.commits) == 2
+
+
+def test_a_whole_model_is_refused_with_the_command_that_uploads_it_without_its_run(place, monkeypatch):
+    place.train(name="whole", method="full", learning_rate=1e-3, max_steps=1)
+    folder = place.folders.models / "whole"
+    for name in (*filenames.RUN_FILES, "checkpoint-1-user/model.safetensors", "backup/1/model.safetensors"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    asked = ["whole", "--to", REPOSITORY, "--user-data", str(place.folders.user_data)]
+    text = refusal(push.run, asked)
+    assert f'hf upload {REPOSITORY} "{folder}" . --private --exclude ' in text
+    assert "--private" not in refusal(push.run, [*asked, "--public"])
+    patterns = re.findall(r'--exclude "([^"]+)"', text)
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    left = {path for path in paths if not any(fnmatch(path, pattern) for pattern in patterns)}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= left
+    assert not {path for path in left if "/" in path} and not left & set(filenames.RUN_FILES)
 
 
 async def all_of(stream):

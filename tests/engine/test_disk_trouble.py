@@ -343,7 +343,10 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
     end = place.train(job=job, **TWO)
     assert end.text.startswith("'a' finished at step 8 of 8")
     assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
-    assert any("The run continues with its earlier plan." in text for text in advice(job))
+    assert any(
+        "The run continues, but the pause or the added epochs that you requested are canceled." in text
+        for text in advice(job)
+    )
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):

@@ -104,7 +104,10 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
             {"targets": ["q_proj", "down_proj"]},
-            ["Target modules: PEFT would apply model.layers.0-0.mlp.down"],
+            [
+                "Target modules: PEFT would add the LoRA to this model's experts instead of "
+                "model.layers.0-0.mlp.down"
+            ],
         ),
         (
             {"targets": ["gate_proj"]},
@@ -139,7 +142,7 @@ def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
     with (
         inject_lora(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
-            SettingsError, match=r"apply model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
+            SettingsError, match=r"instead of model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
         ),
     ):
         refuse_misplaced_targets(targets, model)

@@ -10,11 +10,14 @@ from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import EvaluationDone, Step
 from training_pro.core.jobs.job import Job
+from training_pro.engine.inference.eval_loop import EvalLoop
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.records.report import judge_run
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import read_graph, read_log, record_batches
+from training_pro.train_utils import StepPlan
 
 SAMPLES = 16
 PLAIN_SGD = {
@@ -74,6 +77,57 @@ def test_larger_batch_sizes_result_in_higher_memory_usage_and_accumulation_does_
     assert memory(place, batch_size=2, accumulation=4) == memory(place, batch_size=2)
 
 
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_popular_batch_sizes(size):
+    asked = training_settings({"name": "a", "data": ["a.txt"], "batch_size": size})
+    assert StepPlan(examples=1000, batch_size=asked.steps.batch_size, accumulation=1, epochs=1).steps == -(
+        -1000 // size
+    )
+
+
+def test_a_batch_size_of_32_from_8_samples_and_4_accumulation_steps():
+    assert StepPlan(examples=1000, batch_size=8, accumulation=4, epochs=1).examples_per_step == 32
+
+
+def test_the_evaluation_batch_is_no_part_of_the_memory_estimate(place):
+    small, large = (memory(place, eval_share=0.2, eval_batch_size=size) for size in (1, 1024))
+    assert small == large
+    assert "split in halves" in read_page("evaluation batch in the memory estimate")
+
+
+def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place, monkeypatch):
+    add_part, sizes = EvalLoop._add_part, []
+
+    def fits_two(self, sums, part):
+        if len(part) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(part))
+        add_part(self, sums, part)
+
+    monkeypatch.setattr(EvalLoop, "_add_part", fits_two)
+    events = run_events(place, eval_share=0.25, eval_batch_size=4, max_steps=1, recall_passages=0)
+    assert any(isinstance(event, EvaluationDone) for event in events) and max(sizes) == 2
+
+
+def test_the_number_of_epochs_ends_at_1000_and_the_number_of_steps_does_not(place):
+    """The guide sets no limit: max_steps goes on from there."""
+    with pytest.raises(SettingsError, match=r"Epochs: 1001 is out of range\. Allowed: 0\.01 to 1000\."):
+        training_settings({"name": "a", "data": ["a.txt"], "epochs": 1001})
+    report = PeftEngine().check(place.settings(max_steps=5000, batch_size=SAMPLES), place.host())
+    assert report.problems == () and report.steps == 5000, "one step is one epoch"
+    assert "Epochs ends at 1000" in read_page("an infinite number of epochs")
+
+
+def test_a_smaller_learning_rate_requires_more_epochs(place):
+    """high learning rate = less epochs: the same loss after fewer of them."""
+    losses = {
+        rate: [step.loss for step in steps_of(place, name=name, **{**PLAIN_SGD, "learning_rate": rate}, epochs=4)]
+        for name, rate in (("slow", 0.002), ("fast", 0.01))
+    }
+    reached = min(losses[0.002])
+    assert losses[0.002][-1] == reached and losses[0.01][1] < reached
+
+
 def test_in_sgd_each_variable_changes_by_the_learning_rate_times_its_gradient(place):
     """V = V - (lr * grad): the gradient is the same, so twice the rate is twice the change."""
     once, twice = changes(place, "a"), changes(place, "b", learning_rate=0.02)
@@ -99,8 +153,8 @@ def test_variables_are_updated_in_the_fifth_step_only(place, monkeypatch):
     assert (len(records), len(steps)) == (5, 1)
 
 
-@pytest.mark.parametrize("rate", [0, -1e-5, 1.5])
-def test_the_learning_rate_is_between_0_and_1(rate):
+@pytest.mark.parametrize("rate", [0, -1e-5, 1.0, "1", 1.5])
+def test_the_learning_rate_is_between_0_and_1_and_not_these_values_themselves(rate):
     with pytest.raises(SettingsError, match="Learning Rate"):
         training_settings({"name": "a", "data": ["a.txt"], "learning_rate": rate})
 

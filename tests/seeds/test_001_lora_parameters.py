@@ -12,8 +12,14 @@ from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.engine import architectures
 from training_pro.tests.engine.architectures import save_model
 
+OLDER_MODELS = {
+    "gptj": ("GPTJConfig", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 4}),
+    "mpt": ("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 256, "expansion_ratio": 2}),
+}
 GUIDE_MODULES = "up_proj,down_proj,q_proj,v_proj,k_proj,o_proj,embed_tokens,lm_head"
 
 
@@ -61,7 +67,7 @@ def test_bias_none_all_or_lora_only(place, bias, expected):
 
 def test_bias_is_not_applicable_to_llama_models(place):
     advice = PeftEngine().check(place.settings(bias="all"), place.host()).advice
-    assert "Bias all: this model has no biases, so this trains nothing. Set Bias to none." in advice
+    assert "Bias all: this model has no biases, so this setting has no effect. Set Bias to none." in advice
 
 
 def test_modules_to_save_are_trainable_and_saved(place):
@@ -76,11 +82,31 @@ def test_layers_to_transform_and_without_it_all_layers(place):
         assert {key.split(".layers.")[1][0] for key in weights} == layers
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2", "gpt_neox"])
-def test_common_layer_patterns_are_found_without_layers_pattern(place, model):
-    """model.layers, transformer.h and gpt_neox.layers."""
+@pytest.mark.parametrize(
+    ("model", "pattern"),
+    [
+        ("llama", "model.layers"), ("gpt2", "transformer.h"), ("gpt_neox", "gpt_neox.layers"),
+        ("gptj", "transformer.h"), ("mpt", "transformer.blocks"),
+    ],
+)  # fmt: skip
+def test_common_layer_patterns_are_found_without_layers_pattern(place, monkeypatch, model, pattern):
+    """layers, h and blocks: LLaMA 7B, GPT-J 6B and Pythia, which the guide recommends, are among the models."""
+    for name, config in OLDER_MODELS.items():
+        monkeypatch.setitem(architectures.OTHERS, name, config)
     _, weights = trained(place, model, layers_to_transform="0")
-    assert {part for key in weights for part in key.split(".") if part.isdigit()} == {"0"}
+    assert {key.partition(f".{pattern}.")[2].split(".")[0] for key in weights} == {"0"}
+
+
+@pytest.mark.parametrize("rank", [1, 4, 7])
+def test_a_rank_below_8_is_allowed_without_advice(place, rank):
+    report = PeftEngine().check(place.settings(rank=rank, alpha=rank, learning_rate=1e-4), place.host())
+    assert (report.problems, report.advice) == ((), ())
+    assert "Lower ranks are allowed" in read_page("rank of at least 8")
+
+
+def test_higher_ranks_have_higher_compute_requirements(place):
+    low, high = (PeftEngine().check(place.settings(rank=rank), place.host()).memory for rank in (8, 64))
+    assert high.total > low.total and high.optimizer == 8 * low.optimizer
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from training_pro.commands import options
-from training_pro.core.host import get_model_card
+from training_pro.commands import options, push
+from training_pro.core.errors import SavingError
+from training_pro.core.host import DeviceMemory, ModelCard, get_model_card
 from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, Step
 from training_pro.core.jobs.job import Job
+from training_pro.data.report.estimates import MemoryModel
+from training_pro.engine.checks.optimizers import optimizer_problems
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.setup import prepare_data
 from training_pro.hosts import max_memory
 from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.tiny import watched_job
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+LLAMA_65B = {
+    "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 22016,
+    "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 32000, "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}  # fmt: skip
 
 
 def run_events(place, host=None, **more):
@@ -130,6 +142,18 @@ def test_a_quantized_model_takes_less_memory_and_its_lora_is_trained(place, load
     assert all(float(weight.norm()) > 0 for name, weight in weights.items() if "lora_B" in name)
 
 
+def test_qlora_fits_a_65b_model_on_a_single_48_gb_gpu_and_16_bits_do_not():
+    machine = DeviceMemory("NVIDIA Some Card", 0, 48 * 2**30)
+    values = {"name": "a", "data": ["a.txt"], "rank": 64, "batch_size": 1, "optimizer": "paged_adamw_32bit"}
+    asked = training_settings(values)
+    fits = {}
+    for loading in ("4bit", "bfloat16"):
+        examples = SimpleNamespace(lengths=lambda: [512], learned=lambda: [511])
+        model = MemoryModel.of(ModelCard("m", LLAMA_65B, None, loading), examples, machine)
+        fits[loading] = model.fits(model.memory(asked))
+    assert fits == {"4bit": True, "bfloat16": False}
+
+
 def test_4_bit_is_normal_float_with_double_quantization(place):
     config = place.host("4bit").loaded_model().model.config.quantization_config
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant) == ("nf4", True)
@@ -193,7 +217,7 @@ def test_the_processing_step_is_not_run_every_time_you_restart_a_run(place):
         job = Job("training", "a test")
         place.train(job=job, if_exists="replace", max_steps=1, **data)
         said.append(str(job.log.since(0)))
-    assert ["already prepared" in words for words in said] == [False, True]
+    assert ["Using the cached version" in words for words in said] == [False, True]
     assert list(place.folders.prepared_data.glob("*.arrow"))
 
 
@@ -234,3 +258,49 @@ def test_flash_attention_can_be_chosen(place):
     assert "flash_attention_2" in SETTINGS["attention"].choices
     findings = checked(place, attention="flash_attention_2")
     assert any("flash" in text.lower() for text in (*findings.problems, *findings.advice))
+
+
+def test_a_full_fine_tune_holds_weights_gradients_and_two_values_of_adam_for_each_weight(place):
+    memory = checked(place, method="full", learning_rate=1e-5).memory
+    assert (memory.gradients, memory.optimizer) == (memory.weights, 2 * memory.weights)
+    numbers = sum(weight.numel() for weight in load_file(place.tiny / "model.safetensors").values())
+    assert memory.weights == 4 * numbers
+    assert "16 bytes per weight in float32" in read_page("160 to 192 GB for a full fine-tune of a 7B model")
+
+
+def test_no_amount_of_data_is_required_for_a_full_fine_tune(place):
+    """The guide's rule of thumb is 100 MiB; here a validation split shows whether the model memorizes."""
+    report = checked(place, method="full", learning_rate=1e-5)
+    assert (report.problems, report.advice) == ((), ())
+    assert "Check names no minimum" in read_page("100 MiB of data for a full fine-tune")
+
+
+def test_a_fully_fine_tuned_model_is_uploaded_with_the_command_that_push_shows(place):
+    place.train(method="full", learning_rate=1e-3, max_steps=1)
+    with pytest.raises(SavingError) as refused:
+        push.run(["a", "--to", "me/story", "--user-data", str(place.folders.user_data)])
+    assert f'hf upload me/story "{place.folders.models / "a"}" . --private' in str(refused.value)
+    assert "it shows the hf upload command" in read_page("upload of a fully fine-tuned model")
+
+
+def test_tpus_are_not_supported():
+    (problem,) = optimizer_problems("adamw_torch_xla", "cpu")
+    assert "it is for TPUs" in problem.text
+    assert read_page("TPUs") == "Training PRO trains on CPUs and GPUs."
+
+
+def test_no_tokens_are_masked_as_in_masked_language_modeling(place, monkeypatch):
+    """The model reads the examples as they are, and each token is learned from the ones before it alone."""
+    read = []
+    forward = LlamaForCausalLM.forward
+
+    def record(self, input_ids=None, **more):
+        read.append(input_ids.clone())
+        return forward(self, input_ids=input_ids, **more)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", record)
+    host = place.host()
+    data = prepare_data(place.settings(), host, get_model_card(host), Job("training", "a test"))
+    run_events(place, host, max_steps=1, batch_size=1, packing="off", recall_passages=0)
+    assert tuple(read[-1][0].tolist()) in {tuple(example.ids.tolist()) for example in data.examples}
+    assert "predict the next token" in read_page("masked language modeling")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+import re
 
 import pytest
 from safetensors.torch import load_file
@@ -10,10 +11,15 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.jobs.events import Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.checks.optimizers import optimizer_problems
-from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
+from training_pro.engine.checks.reporters import reporter_problems
+from training_pro.schedulers import SCHEDULES, ScheduleSteps, get_schedule, lr_multipliers
 from training_pro.settings import other_names, presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.coming_from import read_page, read_section
+from transformers import TrainerCallback
+from transformers.integrations import integration_utils
+from transformers.trainer_utils import SchedulerType
 
 OURS = {
     "output_dir": "name", "gradient_accumulation_steps": "accumulation", "weight_decay": "weight_decay",
@@ -26,10 +32,13 @@ OURS = {
     "save_steps": "save_every", "dataloader_num_workers": "workers", "run_name": "run_name", "optim": "optimizer",
     "group_by_length": "batching", "report_to": "report_to", "seed": "seed",
 }  # fmt: skip
-WITHOUT_A_SETTING = (
-    *("gradient_checkpointing_kwargs", "save_safetensors", "jit_mode_eval", "bf16", "fp16", "fp16_opt_level"),
-    *("lr_scheduler_kwargs", "optim_args", "push_to_hub"),
-)
+WITHOUT_A_SETTING = {
+    "gradient_checkpointing_kwargs": "use_reentrant is always false", "save_safetensors": "This is always true",
+    "jit_mode_eval": "Models are not traced", "bf16": "the data type that the model is loaded in",
+    "fp16": "the data type that the model is loaded in", "fp16_opt_level": "an option of Apex",
+    "lr_scheduler_kwargs": "enter points under LR Scheduler", "push_to_hub": "Use the push command",
+    "optim_args": "The betas and epsilon of Adam have their own settings",
+}  # fmt: skip
 REPORTERS = (
     *("azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "mlflow", "neptune"),
     *("tensorboard", "wandb", "all", "none"),
@@ -50,16 +59,47 @@ def test_each_parameter_has_a_setting(parameter, key):
     assert (parameter if parameter in SETTINGS else other_names.our_key(parameter)) == key
 
 
-@pytest.mark.parametrize("parameter", WITHOUT_A_SETTING)
-def test_a_parameter_without_a_setting_is_refused_with_the_reason(parameter):
+@pytest.mark.parametrize(("parameter", "reason"), WITHOUT_A_SETTING.items())
+def test_a_parameter_without_a_setting_is_refused_with_the_reason(parameter, reason):
     with pytest.raises(SettingsError) as error:
         settings(**{parameter: "x"})
-    assert str(error.value) == f"Unknown setting {parameter!r}. {other_names.why_not_here(parameter)}"
+    assert str(error.value).startswith(f"Unknown setting {parameter!r}. ") and reason in str(error.value)
+
+
+@pytest.mark.parametrize("parameter", [*OURS, *WITHOUT_A_SETTING])
+def test_coming_from_says_where_each_parameter_is(parameter):
+    titles = ("The training notes on TrainingArguments", "Names that are not settings here")
+    assert f"`{parameter}`" in "".join(map(read_section, titles))
 
 
 @pytest.mark.parametrize("reporter", REPORTERS)
-def test_supported_platforms(reporter):
+def test_supported_platforms_are_refused_only_for_what_they_lack_here(reporter):
+    """For a package or a variable."""
     assert settings(report_to=reporter).records.report_to == reporter
+    reasons = [problem.text for problem in reporter_problems(settings(report_to=reporter).records.reporters)]
+    assert all(text.startswith(f"Report to: {reporter} ") for text in reasons)
+
+
+def test_a_platform_that_transformers_does_not_know_is_refused_as_such():
+    (unknown,) = reporter_problems(("azureml",))
+    assert unknown.text.startswith(
+        "Report to: transformers has no reporter called 'azureml'. Choose one of azure_ml,"
+    )
+
+
+def test_report_to_all_reports_to_all_installed_integrations_and_none_to_none(place, monkeypatch):
+    started = []
+
+    class Recorder(TrainerCallback):
+        def on_train_begin(self, args, state, control, **_):
+            started.append(args.run_name)
+
+    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["wandb", "trackio"])
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, Recorder)
+    place.train(name="b", report_to="none", max_steps=1)
+    place.train(report_to="all", max_steps=1)
+    assert started == ["a", "a"]
 
 
 def test_report_to_takes_a_list():
@@ -67,8 +107,10 @@ def test_report_to_takes_a_list():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "adafactor"])
-def test_optimizers_that_transformers_still_has(optimizer):
-    assert list(optimizer_problems(optimizer, "cpu")) == []
+def test_optimizers_that_transformers_still_has_take_a_step(place, optimizer):
+    assert place.train(optimizer=optimizer, max_steps=1, save_each_epoch=False).outcome == "finished"
+    weights = load_file(place.lora() / "adapter_model.safetensors")
+    assert all(float(weight.norm()) > 0 for name, weight in weights.items() if "lora_B" in name)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_hf", "adamw_apex_fused", "adamw_anyprecision"])
@@ -113,18 +155,55 @@ def test_fixed_learning_rate():
 
 
 def test_step_decay_is_reduced_by_a_factor_after_each_epoch():
-    assert [rates("step_decay")[step] for step in (0, 10, 20, 30)] == pytest.approx([1, 0.5, 0.25, 0.125])
+    """gamma ** floor(t / N), with 0.5 and 1."""
+    assert rates("step_decay") == pytest.approx([0.5 ** (step // 10) for step in range(100)])
+
+
+@pytest.mark.parametrize(("gamma", "every"), [(0.1, 2), (0.5, 3)])
+def test_step_decay_by_gamma_every_n_epochs_is_entered_as_points(gamma, every):
+    levels = range(-(-10 // every))
+    points = " ".join(f"{n * every}e:{gamma**n:g} {(n + 1) * every}e:{gamma**n:g}" for n in levels)
+    asked = settings(schedule=points).learning.schedule
+    values = lr_multipliers(get_schedule(asked).phases(ScheduleSteps(100, 10)), 100)
+    assert values == pytest.approx([gamma ** (step // 10 // every) for step in range(100)])
+    assert "enter points: 0:1 2e:1 2e:0.1" in read_page("step decay with gamma and N")
 
 
 def test_exponential_decay():
-    values = rates("exponential")
-    ratios = [later / earlier for earlier, later in pairwise(values)]
-    assert max(ratios) == pytest.approx(min(ratios)) and ratios[0] < 1
+    """e ** (-k t), with a k of 3 over the run."""
+    assert rates("exponential") == pytest.approx([math.exp(-3 * step / 100) for step in range(100)])
+    assert "k = 3 over the whole run" in read_page("exponential decay with k")
 
 
-def test_cosine_annealing_with_restarts_and_without():
-    assert rates("cosine")[50] == pytest.approx(0.5, abs=0.02)
-    assert rates("cosine_with_restarts")[10] == pytest.approx(1)
+def test_cosine_annealing_between_the_maximum_and_0():
+    """eta_min + (eta_max - eta_min) / 2 * (1 + cos(t pi / T)): the minimum is 0, and T the run, or an epoch."""
+    assert rates("cosine") == pytest.approx([0.5 * (1 + math.cos(step * math.pi / 100)) for step in range(100)])
+    restarted = [0.5 * (1 + math.cos(step % 10 * math.pi / 10)) for step in range(100)]
+    assert rates("cosine_with_restarts") == pytest.approx(restarted)
+
+
+def test_cosine_annealing_with_eta_min_is_entered_as_points():
+    """The points in the refusal are near the curve from 1 to 0.1."""
+    with pytest.raises(SettingsError, match="For a minimum above 0, enter points, such as ") as refused:
+        settings(schedule="cosine_with_min_lr")
+    points = str(refused.value).partition("such as ")[2].removesuffix(".")
+    values = lr_multipliers(get_schedule(points).phases(ScheduleSteps(100, 10)), 100)
+    exact = [0.1 + 0.45 * (1 + math.cos(step * math.pi / 100)) for step in range(100)]
+    assert max(abs(a - b) for a, b in zip(values, exact, strict=True)) < 0.04
+    assert "cosine decays to 0 over the run" in read_page("cosine with a minimum rate and a cycle of T")
+
+
+@pytest.mark.parametrize("name", [kind.value for kind in SchedulerType])
+def test_every_scheduler_type_of_transformers_is_one_here_or_answered(name):
+    if name in SCHEDULES:
+        assert settings(schedule=name).learning.schedule == name
+        return
+    with pytest.raises(SettingsError) as refused:
+        settings(schedule=name)
+    assert re.search(
+        r"is called 'constant' in Training PRO|is not a value in Training PRO\. .*\bcosine\b", str(refused.value)
+    )
+    assert f"| `schedule` | `{name}` |" in read_section("Values that are different here")
 
 
 def test_learning_rate_warmup():
@@ -139,6 +218,50 @@ def test_one_cycle_rises_and_falls():
     assert values[:top] == sorted(values[:top]) and values[top:] == sorted(values[top:], reverse=True)
 
 
+@pytest.mark.parametrize("value", [-1, "-1"])
+def test_max_steps_minus_1_is_called_0(value):
+    with pytest.raises(SettingsError, match=f"Max steps: {value!r} is called '0' in Training PRO"):
+        settings(max_steps=value)
+    assert SETTINGS["max_steps"].default == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "strategy", "answer"),
+    [
+        ("eval_every", "no", "Set eval_share to 0"), ("eval_every", "steps", "Enter the number of steps."),
+        ("eval_every", "epoch", "is called '0' in Training PRO"),
+        ("save_every", "no", "set save_each_epoch to false"),
+        ("save_every", "steps", "Enter the number of steps."),
+        ("save_every", "epoch", "Set save_each_epoch to true."),
+        ("logging_steps", "no", "Set report_to to none."), ("logging_steps", "epoch", "a share of the run"),
+        ("logging_steps", "steps", "Enter the number of steps."),
+    ],
+)  # fmt: skip
+def test_the_values_of_each_strategy_are_answered(key, strategy, answer):
+    with pytest.raises(SettingsError) as refused:
+        settings(**{key: strategy})
+    assert answer in str(refused.value)
+    assert f"| `{key}` | `{strategy}` |" in read_section("Values that are different here")
+
+
+DEFAULTS = {
+    "weight_decay": 0, "max_grad_norm": 1.0, "accumulation": 1, "compile": False, "adam_beta1": 0.9,
+    "adam_beta2": 0.999, "adam_epsilon": 1e-8, "workers": 0, "optimizer": "adamw_torch", "max_steps": 0,
+    "batching": "shuffled",
+}  # fmt: skip
+OWN_DEFAULTS = {
+    "learning_rate": 5e-5, "schedule": "linear", "epochs": 3, "batch_size": 8, "logging_steps": 500,
+    "save_every": 500, "report_to": "all", "warmup_steps": 0,
+}  # fmt: skip
+"""Values of the notes where Training PRO has others."""
+
+
+def test_the_defaults_of_the_notes_and_those_that_are_different_here():
+    assert {key: SETTINGS[key].default for key in DEFAULTS} == DEFAULTS
+    assert [key for key, value in OWN_DEFAULTS.items() if SETTINGS[key].default == value] == []
+    assert "its own defaults" in read_page("defaults of TrainingArguments")
+
+
 def test_the_example_run_is_a_preset(tmp_path):
     preset = presets.find_preset("instruction-tuning", tmp_path)
     flat = settings(**preset.values).values()
@@ -149,6 +272,15 @@ def test_the_example_run_is_a_preset(tmp_path):
         "batching": "shuffled", "logging_steps": 10, "max_steps": 0,
     }  # fmt: skip
     assert {key: flat[key] for key in expected} == expected
+
+
+def test_the_example_run_reports_where_you_ask_for_it(tmp_path):
+    """The notes report to wandb under the name of the output; neither is part of the preset."""
+    values = presets.find_preset("instruction-tuning", tmp_path).values
+    assert not {"report_to", "run_name"} & values.keys()
+    asked = settings(**values, report_to="wandb", run_name="mine").records
+    assert (asked.reporters, asked.run_name) == (("wandb",), "mine")
+    assert "does not report to any service" in read_page("report_to=wandb in the example run")
 
 
 def test_the_example_run_trains(place, tmp_path):

@@ -14,10 +14,11 @@ from training_pro.core.jobs.job import Job
 from training_pro.engine.checks import reporters
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
+from training_pro.hosts.standalone import StandaloneHost
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
-from training_pro.settings import other_names
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import read_graph, record_batches
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.engine.architectures import read_graph, record_batches, save_model
 from training_pro.train_utils import is_logged
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
@@ -78,6 +79,33 @@ def test_weight_decay_is_decoupled_from_the_optimization_step_in_adamw(place):
         if "norm" not in name:
             shrunk = 0.01 * 0.5 * before[name]
             assert torch.allclose(plain[name] - decayed[name], shrunk, atol=1e-6), name
+
+
+def test_weight_decay_is_l2_regularization_in_sgd(place):
+    """L' = L + decay / 2 * sum(weight ** 2) adds decay * weight to the gradient."""
+    plain = full_weights(place, "a", optimizer="sgd")
+    decayed = full_weights(place, "b", optimizer="sgd", weight_decay=0.5)
+    before = base_weights(place)
+    for name in before:
+        share = 0 if "norm" in name else 0.5
+        assert torch.allclose(plain[name] - decayed[name], 0.01 * share * before[name], atol=1e-6), name
+
+
+def test_weight_decay_spares_biases_and_layer_norms(place):
+    """In a GPT-2, whose layers and norms have biases."""
+    host = StandaloneHost(place.folders, model=str(save_model(place, "gpt2", tied=False)))
+    for name, decay in (("a", 0.0), ("b", 0.5)):
+        place.train(host, name=name, **{**ONE_STEP, "weight_decay": decay})
+    without, decayed = (load_file(place.folders.models / name / "model.safetensors") for name in "ab")
+    spared = {name for name, weight in without.items() if weight.equal(decayed[name])}
+    assert spared == {name for name in without if name.endswith(".bias") or ".ln_" in name}
+    assert sum(name.endswith("c_attn.bias") for name in spared) == 2
+
+
+def test_a_gradient_below_the_max_norm_is_not_scaled(place):
+    whole = full_weights(place, "whole", optimizer="sgd")
+    limited = full_weights(place, "limited", optimizer="sgd", max_grad_norm=1000)
+    assert all(weight.equal(limited[name]) for name, weight in whole.items())
 
 
 @pytest.mark.parametrize("norm", [0.3, 0.05])
@@ -169,16 +197,31 @@ def test_logging_steps_is_the_number_of_steps_between_two_logs(place, monkeypatc
     assert logged == [(step, "mine") for step in expected]
 
 
-@pytest.mark.parametrize(
-    ("parameter", "answer"),
-    [
-        ("save_safetensors", "This is always true."),
-        ("push_to_hub", "Use the push command to upload a finished LoRA."),
-        ("jit_mode_eval", "Models are not traced. The Compile setting uses torch.compile."),
-    ],
-)
-def test_what_has_no_setting_says_what_is_done_instead(parameter, answer):
-    assert answer in other_names.why_not_here(parameter)
+def test_gradient_checkpointing_is_never_reentrant(place, monkeypatch):
+    """As gradient_checkpointing_kwargs=dict(use_reentrant=False) in the notes."""
+    function, calls = torch.utils.checkpoint._checkpoint_without_reentrant_generator, []
+
+    def record(*arguments, **more):
+        calls.append(arguments)
+        return function(*arguments, **more)
+
+    monkeypatch.setattr(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", record)
+    monkeypatch.setattr(torch.utils.checkpoint, "CheckpointFunction", None)  # the reentrant one
+    place.train(gradient_checkpointing="on", max_steps=1)
+    assert calls
+
+
+def test_rows_of_preferences_are_refused_until_their_replies_are_named(place):
+    """Reinforcement learning is not here; the preferred replies can be trained on."""
+    rows = [json.dumps({"prompt": f"What is {n}?", "chosen": f"It is {n}.", "rejected": "No."}) for n in range(8)]
+    place.write("preferences.jsonl", "\n".join(rows))
+    asked = {"data": ["preferences.jsonl"], "cutoff": "auto"}
+    (problem,) = PeftEngine().check(place.settings(**asked), place.host()).problems
+    assert "the rows have the columns prompt, chosen, rejected, and none of them is recognized" in problem
+    page = read_page("reinforcement learning and preferences (DPO)")
+    columns = page.partition("such as ")[2].removesuffix(".")
+    report = PeftEngine().check(place.settings(columns=columns, **asked), place.host())
+    assert report.problems == () and report.examples == 8 and report.trained_tokens < report.tokens
 
 
 def test_safetensors_are_what_is_saved(place):

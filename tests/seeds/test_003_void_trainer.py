@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import shutil
 import sqlite3
 
 import pytest
@@ -10,12 +12,15 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.engine.training import trainer
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from training_pro.settings import other_names, presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import save_model
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.engine.architectures import read_log, save_model
 
+COMPUTE_TYPES = {"float32": torch.float32, "float16": torch.float16, "8bit": torch.int8, "4bit": torch.uint8}
 NO_FOLDER = presets.GOALS_FILE.with_name("none")
 SIZES = ("S", "M", "L", "XL")
 OPTIMIZERS = {
@@ -38,11 +43,14 @@ def refusal(**values):
     return str(refused.value)
 
 
-@pytest.mark.parametrize("compute_type", ["float32", "float16", "8bit", "4bit"])
-def test_compute_type(place, compute_type):
+@pytest.mark.parametrize("compute_type", COMPUTE_TYPES)
+def test_compute_type_is_the_dtype_in_which_a_model_is_trained(place, compute_type):
     assert compute_type in LOADING_OPTIONS
     assert "(--load)" in refusal(compute_type=compute_type)
-    assert place.host(compute_type).loaded_model().card.loading == compute_type
+    host = place.host(compute_type)
+    weight = host.loaded_model().model.model.layers[0].self_attn.q_proj.weight
+    assert weight.dtype == COMPUTE_TYPES[compute_type]
+    assert place.train(host, max_steps=1).outcome == "finished"
 
 
 def test_float32_costs_almost_double_the_memory_of_float16(place):
@@ -50,15 +58,37 @@ def test_float32_costs_almost_double_the_memory_of_float16(place):
     assert four.weights == 2 * two.weights
 
 
+@pytest.mark.parametrize("loading", ["auto", "8bit", "4bit"])
 @pytest.mark.parametrize("model_type", ["gpt_neo", "gpt_neox", "llama", "opt", "mistral"])
-def test_model_type(place, model_type):
-    host = StandaloneHost(place.folders, model=str(save_model(place, model_type)))
+def test_model_type_is_trained_also_with_a_lora_in_8_and_4_bits(place, model_type, loading):
+    host = StandaloneHost(place.folders, model=str(save_model(place, model_type)), loading=loading)
     assert place.train(host, max_steps=1).outcome == "finished"
 
 
 def test_tokenizer_name_and_model_name():
     assert "(--model)" in refusal(model_name="m") and "(--model)" in refusal(model_type="Llama")
     assert "(--tokenizer)" in refusal(tokenizer_name="t")
+
+
+def test_tokenizer_name_is_the_tokenizer_that_you_want_to_use(place, tiny):
+    folder = place.folders.models / "words"
+    folder.mkdir(parents=True)
+    for file in tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<|im_start|>"}))
+    host = StandaloneHost(place.folders, model=str(tiny), tokenizer="words")
+    assert host.card().tokenizer.eos_token == "<|im_start|>" != place.host().card().tokenizer.eos_token
+    place.train(host, max_steps=1)
+    assert read_log(place)["tokenizer"] == "words"
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_each_of_the_three_optimizers_trains(place, kind):
+    ours, _ = OPTIMIZERS[kind]
+    place.train(optimizer=ours, max_steps=2)
+    weights = load_file(place.lora() / "adapter_model.safetensors")
+    assert any(weights[name].any() for name in weights if "lora_B" in name), "a new LoRA has only zeros there"
 
 
 @pytest.mark.parametrize(("config", "ours"), OPTIMIZER_CONFIGS)
@@ -98,6 +128,8 @@ def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):
     for table, values in (("optimizers", {"optimizer": "adafactor"}), ("loras", {"rank": 8})):
         (tmp_path / f"{table}.json").write_text(json.dumps({f"my-{table}": {"values": values}}))
         assert presets.find_preset(f"my-{table}", tmp_path).values == values
+    statement = "A custom JSON file can be the optimizer or LoRA config."
+    assert read_page(statement).startswith("Save it as `optimizers.json` or `loras.json`")
 
 
 @pytest.mark.parametrize(("config", "ours"), LORA_CONFIGS)
@@ -118,9 +150,14 @@ def test_larger_configs_for_smaller_models(bits):
     ]  # fmt: skip
 
 
-def test_lora_config_none_is_full_fine_tuning_or_a_lora_in_any_type(place):
-    assert "full" in SETTINGS["method"].choices
-    assert PeftEngine().check(place.settings(), place.host("float32")).verdict != "not ready"
+def test_lora_config_none_is_method_full_which_trains_the_model_itself(place, tiny):
+    statement = "Keep the LoRA config None unless the model is in 8 or 4 bits."
+    assert "set Method to full" in read_page(statement)
+    place.train(place.host("float32"), method="full", learning_rate=1e-3, max_steps=1)
+    folder = place.folders.models / "a"
+    before, after = load_file(tiny / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert not (folder / "adapter_model.safetensors").exists()
+    assert any(not before[name].equal(after[name]) for name in before)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "db"])
@@ -149,13 +186,18 @@ def test_custom_dataset_csv_tsv_db(place, ending):
         ("best_loss_saving", "keep_best"),
         ("best_acc_saving", "keep_best"),
         ("checkpoint_save_path", "name"),
-        ("checkpoint_load_path", "if_exists"),
-        ("shard_checkpoint_loading", "if_exists"),
         ("shard_checkpoint_size", "shard_size"),
     ],
 )
 def test_each_other_option_names_ours(theirs, ours):
     assert f"Unknown setting {theirs!r}. In Training PRO, it is called {ours!r}." in refusal(**{theirs: "x"})
+
+
+@pytest.mark.parametrize("theirs", ["checkpoint_load_path", "shard_checkpoint_loading"])
+def test_checkpoint_load_path_and_shard_checkpoint_loading_are_the_path_of_the_model(theirs):
+    assert "(--model PATH)" in refusal(**{theirs: "x"})
+    rows = [line for line in other_names.render_markdown().splitlines() if f"`{theirs}`" in line]
+    assert len(rows) == 1 and rows[0].endswith("| Model | `--model` |")
 
 
 def test_a_longer_line_and_a_larger_batch_increase_the_memory(place):
@@ -166,45 +208,49 @@ def test_a_longer_line_and_a_larger_batch_increase_the_memory(place):
     assert long > small and large > small
 
 
-def test_num_workers_shuffle_and_gradient_checkpointing():
-    values = {"workers": 2, "batching": "shuffled", "gradient_checkpointing": "on"}
-    settings = training_settings({"name": "a", "data": ["a.txt"], **values})
-    assert (settings.machine.workers, settings.steps.batching) == (2, "shuffled")
-    assert settings.machine.gradient_checkpointing == "on"
+@pytest.mark.parametrize("workers", [0, 2])
+def test_num_workers_are_the_workers_of_the_data_loader(place, monkeypatch, workers):
+    loaders, make = [], trainer.RunTrainer.get_train_dataloader
+    monkeypatch.setattr(
+        trainer.RunTrainer, "get_train_dataloader", lambda self: loaders.append(make(self)) or loaders[-1]
+    )
+    place.train(workers=workers, max_steps=1)
+    forked = multiprocessing.get_start_method() == "fork"
+    assert [loader.num_workers for loader in loaders] == [workers if forked else 0]
 
 
-def test_best_loss_and_best_acc_saving():
-    assert {"loss", "accuracy"} <= SETTINGS["keep_best"].choices.keys()
+def test_a_large_number_of_workers_is_refused():
+    assert "Workers: 65 is out of range. Allowed: 0 to 64." in refusal(workers=65)
+    assert "0 to 64" in read_page("A large number of workers has unexpected outcomes.")
 
 
-@pytest.mark.parametrize("size", ["100MB", "1GB"])
-def test_shard_checkpoint_size(size):
-    assert training_settings({"name": "a", "data": ["a.txt"], "shard_size": size}).machine.shard_size == size
-
-
-def test_a_sharded_checkpoint_is_loaded_from_its_folder(place):
-    place.train(method="full", learning_rate=1e-3, max_steps=1, shard_size="200KB", name="new")
-    folder = place.folders.models / "new"
-    assert len(list(folder.glob("*.safetensors"))) > 1
+@pytest.mark.parametrize(("size", "several"), [("200KB", True), ("100MB", False), ("1GB", False)])
+def test_shard_checkpoint_size_splits_the_model_which_is_loaded_from_its_folder(place, size, several):
+    place.train(method="full", learning_rate=1e-3, max_steps=1, shard_size=size, name="new")
+    shards = list((place.folders.models / "new").glob("*.safetensors"))
+    assert (len(shards) > 1) == several
+    assert all(shard.stat().st_size < 2**10 * 200 for shard in shards) == several
     assert place.train(StandaloneHost(place.folders, model="new"), max_steps=1).outcome == "finished"
 
 
-def test_a_checkpoint_is_loaded_from_the_path_of_its_file(place, tiny):
+@pytest.mark.parametrize("compute_type", ["auto", "8bit", "4bit"])
+def test_a_checkpoint_is_loaded_from_the_path_of_its_file_also_in_8_and_4_bits(place, tiny, compute_type):
     folder = place.folders.models / "saved_models"
     folder.mkdir(parents=True)
     for file in tiny.glob("*.json"):
-        (folder / file.name).write_bytes(file.read_bytes())
+        shutil.copy(file, folder)
     torch.save(load_file(tiny / "model.safetensors"), folder / "pytorch_model.bin")
-    host = StandaloneHost(place.folders, model=str(folder / "pytorch_model.bin"))
+    host = StandaloneHost(place.folders, model=str(folder / "pytorch_model.bin"), loading=compute_type)
     assert place.train(host, max_steps=1).outcome == "finished"
 
 
 @pytest.mark.parametrize("compute_type", ["8bit", "4bit"])
-def test_in_8_and_4_bits_whole_checkpoints_are_refused_and_loras_are_not(place, compute_type):
-    report = PeftEngine().check(place.settings(method="full", learning_rate=1e-4), place.host(compute_type))
-    assert any(f"{compute_type[0]}-bit can't be fully fine-tuned" in problem for problem in report.problems)
-    place.train(place.host(compute_type), max_steps=1)
-    assert place.train(place.host(compute_type), max_steps=2, resume="newest").outcome == "finished"
+def test_in_8_and_4_bits_full_fine_tuning_is_refused(place, compute_type):
+    settings, host = {"method": "full", "learning_rate": 1e-4}, place.host(compute_type)
+    sentence = f"{compute_type[0]}-bit can't be fully fine-tuned"
+    assert any(sentence in problem for problem in PeftEngine().check(place.settings(**settings), host).problems)
+    with pytest.raises(SettingsError, match=sentence):
+        place.train(host, **settings)
 
 
 def test_a_custom_dataset_class_is_not_run_and_the_refusal_says_what_to_do():

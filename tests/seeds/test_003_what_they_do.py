@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone
+import torch
+from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import record_batches
+from training_pro.tests.tiny import watched_job
 
 SAMPLES = 16
 
@@ -65,13 +68,40 @@ def test_gradient_checkpointing_reduces_the_memory_usage(place):
     assert on < off and {"on", "off"} <= SETTINGS["gradient_checkpointing"].choices.keys()
 
 
-def test_a_checkpoint_is_resumed_in_8_and_4_bits_as_well(place):
-    """Void Trainer disables loading there."""
-    asked = {"save_every": 1, "save_each_epoch": False}
-    for loading in ("8bit", "4bit"):
-        place.train(place.host(loading), name=loading, max_steps=1, **asked)
-        end = place.train(place.host(loading), name=loading, resume="newest", max_steps=2, **asked)
-        assert end.outcome == "finished"
+@pytest.mark.parametrize(("value", "passes"), [("on", 2), ("off", 1)])
+def test_gradient_checkpointing_is_on_in_a_run_and_slower_by_a_second_forward_pass(place, value, passes):
+    host, forward, kinds = place.host(), [], []
+    model = host.loaded_model().model
+
+    def watch(job, event):
+        if isinstance(event, Step):
+            modules = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
+            kinds.append({module._gradient_checkpointing_func.keywords["use_reentrant"] for module in modules})
+
+    def count(module, inputs):
+        if torch.is_grad_enabled():
+            forward.append(module)
+
+    model.model.layers[0].mlp.register_forward_pre_hook(count)
+    place.train(host, job=watched_job(watch), gradient_checkpointing=value, max_steps=1)
+    assert kinds == [{False} if value == "on" else set()]
+    assert len(forward) == passes
+    assert not model.is_gradient_checkpointing, "the model is given back as it was"
+
+
+def test_gradient_checkpointing_is_auto_by_default_where_void_trainer_has_it_off(place):
+    assert SETTINGS["gradient_checkpointing"].default == "auto"
+    assert read_page("Gradient checkpointing is off by default.").startswith("The default is auto")
+    assert checked(place).memory.total == checked(place, gradient_checkpointing="off").memory.total
+
+
+@pytest.mark.parametrize("loading", ["8bit", "4bit"])
+def test_a_checkpoint_is_resumed_in_8_and_4_bits_as_well(place, loading):
+    assert "resume a LoRA there" in read_page("Checkpoint loading is disabled in 8 and 4 bits.")
+    asked, job = {"save_every": 1, "save_each_epoch": False}, Job("training", "a test")
+    place.train(place.host(loading), max_steps=1, **asked)
+    place.train(place.host(loading), job=job, resume="newest", max_steps=2, **asked)
+    assert [event.step for event in job.log.since(0) if isinstance(event, Step)] == [2]
 
 
 @pytest.mark.parametrize("name", ["data.csv", "data.tsv"])

@@ -12,9 +12,11 @@ from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.phase_event import PhasesMeasured
 from training_pro.engine.training import trainer
 from training_pro.engine.training.setup import prepare_data
+from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS, TrainingSettings
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import read_graph, record_batches
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.engine.architectures import read_graph, read_log, record_batches
 
 CONVERSATIONS, TURNS = 6, 3
 HYBRID = {
@@ -46,7 +48,15 @@ def chats(place):
 
 
 @pytest.fixture
+def curve(chats):
+    """The smoothed losses of a run by length."""
+    run_events(chats, name="by-length", batching="by_length")
+    return [entry["smoothed_loss"] for entry in read_graph(chats, "by-length")]
+
+
+@pytest.fixture
 def steps(monkeypatch):
+
     return record_batches(monkeypatch, trainer)
 
 
@@ -86,6 +96,14 @@ def test_transition_phase_groups_two_sequential_entries_as_a_single_sample(chats
         assert place_in_conversation(second) == (conversation, turn + 1)
 
 
+def test_pairs_come_at_once_and_not_gradually(chats, steps):
+    run_events(chats, switch_pairs=True, switch_at=1, second_switch_at=3)
+    pairs = [sum(step.joins) for step in steps]
+    assert not any(pairs[:EPOCH])
+    assert sum(pairs[EPOCH : 2 * EPOCH]) == sum(pairs[2 * EPOCH :]) == CONVERSATIONS
+    assert "starts at once" in read_page("The transition phase introduces pairs gradually.")
+
+
 def test_final_phase_feeds_conversations_and_messages_in_their_original_order(chats, steps):
     run_events(chats, **PAIRS)
     assert phases(chats)[2 * EPOCH :] == ["sequential"] * EPOCH
@@ -112,16 +130,46 @@ def test_step_based_transition(chats):
     assert phases(chats) == ["by length"] * 4 + ["sequential"] * (3 * EPOCH - 4)
 
 
-def test_loss_threshold_for_transition(chats):
-    run_events(chats, name="b", batching="by_length")
-    bound = read_graph(chats, "b")[6]["smoothed_loss"]
-    events = run_events(chats, switch_after="loss", switch_loss_low=0.1, switch_loss_high=bound)
-    first = next(event.step for event in events if isinstance(event, Step) and event.smoothed <= bound)
-    (note,) = [event.text for event in events if isinstance(event, Note) and "Batch order after" in event.text]
+def switch_notes(events):
+    return [event.text for event in events if isinstance(event, Note) and "Batch order after" in event.text]
+
+
+def first_step_below(events, bound):
+    return next(event.step for event in events if isinstance(event, Step) and event.smoothed <= bound)
+
+
+def test_loss_threshold_for_transition(chats, curve):
+    events = run_events(chats, switch_after="loss", switch_loss_low=0.1, switch_loss_high=curve[6])
+    first = first_step_below(events, curve[6])
+    (note,) = switch_notes(events)
     assert note.startswith(f"Batch order after step {first}: sequential")
     found = phases(chats)
     assert found[first - 1] == "by length"
     assert found[first + 1] == "sequential"  # one batch was fetched before
+
+
+def test_secondary_transition_at_a_loss_of_its_own(chats, curve, steps):
+    bounds = {"switch_loss_high": curve[4], "second_switch_loss_high": curve[14]}
+    low = {"switch_loss_low": 0.1, "second_switch_loss_low": 0.1}
+    steps.clear()  # of the run by length
+    events = run_events(chats, switch_after="loss", switch_pairs=True, **bounds, **low)
+    first, second = (first_step_below(events, bound) for bound in bounds.values())
+    pair_note, order_note = switch_notes(events)
+    assert pair_note.startswith(f"Batch order after step {first}: pairs of neighbors, because the smoothed loss")
+    assert order_note.startswith(f"Batch order after step {second}: sequential, because the smoothed loss")
+    expected = ["by length"] * (first + 1) + ["pairs of neighbors"] * (second - first)  # one batch was fetched
+    assert phases(chats) == [*expected, *["sequential"] * (3 * EPOCH - len(expected))]
+    joins = [any(step.joins) for step in steps]
+    assert any(joins[first + 1 : second + 1]) and not any(joins[: first + 1] + joins[second + 1 :])
+
+
+def test_a_loss_that_has_fallen_past_the_range_switches_too(chats):
+    past = {"switch_loss_low": 50, "switch_loss_high": 60}
+    (note,) = switch_notes(run_events(chats, switch_after="loss", max_steps=4, **past))
+    assert note.startswith("Batch order after step 1: sequential")
+    assert note.endswith("It is already below 50, so the previous phase was short.")
+    statement = "The transition happens when the loss falls into the range."
+    assert "at or below the upper bound" in read_page(statement)
 
 
 def test_the_proposed_loss_ranges_are_the_defaults():
@@ -162,8 +210,9 @@ def test_monitoring_evaluates_the_performance_impact_of_each_phase(chats):
         assert (phase.before.step, phase.after.step, phase.steps) == (before, after, EPOCH)
         assert phase.after.loss != phase.before.loss
         assert phase.examples == CONVERSATIONS * TURNS
-    log = json.loads((chats.lora() / "training_log.json").read_text(encoding="utf-8"))
-    assert [phase["name"] for phase in log["phases"]] == ["by length", "pairs of neighbors", "sequential"]
+    names = [phase["name"] for phase in read_log(chats)["phases"]]
+    assert names == ["by length", "pairs of neighbors", "sequential"]
+    assert "evaluated at each switch" in read_page("Monitor the performance impact of each phase.")
 
 
 def test_metrics_specific_to_context_understanding_and_conversation_coherence(chats):
@@ -176,3 +225,41 @@ def test_metrics_specific_to_context_understanding_and_conversation_coherence(ch
     report = (chats.lora() / "report.html").read_text(encoding="utf-8")
     assert "<th>Context gain</th>" in report
     assert all(f"{gain:.4f}" in report for gain in gains)
+
+
+def test_one_metric_covers_context_understanding_and_coherence(chats):
+    run_events(chats, eval_data=["eval.jsonl"], max_steps=2, switch_after="steps")
+    phases_logged = read_log(chats)["phases"]
+    assert [set(phase["after"]) for phase in phases_logged] == [{"step", "loss", "perplexity", "context_gain"}] * 2
+    statement = "Track metrics for context understanding and for conversation coherence."
+    assert read_page(statement).startswith("One metric covers both: [context gain]")
+
+
+@pytest.mark.parametrize(("turns", "known"), [(1, False), (2, True)])
+def test_context_gain_needs_an_earlier_turn_of_the_same_conversation(chats, turns, known):
+    rows = [exchange(conversation, turn) for conversation in (7, 8, 9) for turn in range(turns)]
+    chats.write("eval.jsonl", "\n".join(map(json.dumps, rows)))
+    events = run_events(chats, eval_data=["eval.jsonl"], max_steps=2)
+    gains = [event.context_gain for event in events if isinstance(event, EvaluationDone)]
+    assert gains and all((gain is not None) == known for gain in gains)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("Hybrid Training Approach", "batching"),
+        ("length-based batching", "batching"),
+        ("sequential feeding", "batching"),
+        ("Epoch-Based Transition", "switch_after"),
+        ("Step-Based Transition", "switch_after"),
+        ("Loss Threshold for Transition", "switch_after"),
+        ("number of training steps", "switch_at"),
+        ("Transition Phase", "switch_pairs"),
+        ("secondary transition", "second_switch_at"),
+    ],
+)
+def test_the_words_of_the_request_lead_to_the_settings(theirs, ours):
+    section = other_names.render_markdown().split("## The request for hybrid training")[1].split("\n## ")[0]
+    (row,) = [line for line in section.splitlines() if f"`{theirs}`" in line]
+    assert row.endswith(f"| {SETTINGS[ours].label} | `{ours}` |")
+    assert ours in [named.key for named in other_names.find_settings(theirs)[:3]]

@@ -72,8 +72,8 @@ def test_a_bad_name(name, sentence):
     ("key", "value", "sentence"),
     [
         ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4 with a decimal point."),
-        ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. Allowed: 1e-09 to 1."),
-        ("learning_rate", 2, "Learning Rate: 2 is out of range. Allowed: 1e-09 to 1."),
+        ("learning_rate", "abc", "Learning Rate: 'abc' is not a number. Allowed: 1e-09 to 0.9999."),
+        ("learning_rate", 2, "Learning Rate: 2 is out of range. Allowed: 1e-09 to 0.9999."),
         ("cutoff", 0, "Maximum context length (Cutoff): 0 is out of range. Allowed: auto or 16 to 131072."),
         (
             "cutoff",

@@ -112,7 +112,8 @@ def test_validation_data_of_their_own(tmp_path):
     data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
     assert (len(data.examples), len(data.validation)) == (2, 2)
     assert data.report.advice == (
-        "Validation split: 1 of its rows is also in the training data. Remove it from one of the two.",
+        "Validation split: 1 of its rows is also in the training data. Remove it from either the training "
+        "data or the validation data.",
     )
 
 

@@ -125,11 +125,11 @@ def test_other_rows_are_left_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be an object that "
+        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be a JSON object that "
 "contains messages."),
         (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
         (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
-        (chatgpt(a=node("e", "user", "A")), "'e' is its own parent: the chain of parents is circular."),
+        (chatgpt(a=node("e", "user", "A")), "'e' is its own ancestor: its chain of parents is circular."),
         (chatgpt(d="A knot"), "'d' in 'mapping' is a string. It must be a JSON object with a 'message'."),
         (chatgpt(d={"parent": "a", "message": {}}), "'d' has no role under 'author' in its message."),
         (chatgpt(d={"parent": "a", "message": "A"}), "'d' has no role under 'author' in its message."),
@@ -148,7 +148,10 @@ def test_broken_conversations_are_named(tmp_path, broken, problem):
     ("message", "problem"),
     [
         ("hello", "message 2 is a string. It must be a JSON object with a sender and text."),
-        ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'. Use human or assistant."),
+        (
+            {"sender": "nobody", "text": "x"},
+            "message 2 has the sender 'nobody'. The sender must be human or assistant.",
+        ),
         ({"sender": "human"}, "message 2 has no text: its 'text' is null."),
     ],
 )

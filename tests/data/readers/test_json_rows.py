@@ -83,11 +83,11 @@ def test_utf_16(tmp_path):
         ),
         (
             '[{"a": "b"},\n {"a": \'b\'}]',
-            "a.json, line 2: at column 8 (\"'b'}]\"): put names and texts in straight double",
+            "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings in straight double",
         ),
         (
             "[{'a': 'b'}]",
-            ("a.json, line 1: at column 3 (\"'a': 'b'}]\"): put names and texts in straight double quotes"),
+            ("a.json, line 1: at column 3 (\"'a': 'b'}]\"): put keys and strings in straight double quotes"),
         ),
         ('[{"a": "b"},]', "a.json, line 1: at column"),
         (
@@ -103,7 +103,7 @@ def test_utf_16(tmp_path):
         ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
         (
             "[" * 100_000,
-            "a.json is nested too deeply. Each row must be an object whose keys are column names.",
+            "a.json is nested too deeply. Each row must be a JSON object whose keys are column names.",
         ),
         (b"\x00" * 5000, "a.json is not text"),
         (b"%PDF-1.7", "a.json is a PDF document"),
@@ -128,18 +128,18 @@ def test_files_that_cannot_be_read(tmp_path, content, message):
             "starts an object that does not end on the same line. Put each row on one line, or save all rows "
             "as an array in a .json file.",
         ),
-        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put names and texts in straight double quotes (\")."),
-        ("{“a”: “b”}", "put names and texts in straight double quotes"),
+        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put keys and strings in straight double quotes (\")."),
+        ("{“a”: “b”}", "put keys and strings in straight double quotes"),
         (
             '{"a": "b"} {"a": "c"}',
             'at column 12 (\'{"a": "c"}\'): there is extra text after the end of the JSON value.',
         ),
         ('{"a": "b\x00c"}', "a string contains a line break or control character"),
         ('{"a": "\\x"}', "there is a single backslash. Write it twice"),
-        ("5", "is a number (5). Each row must be an object whose keys are column names."),
-        ("null", "is null. Each row must be an object whose keys are column names."),
-        ("[1, 2]", "is a list. Each row must be an object whose keys are column names."),
-        ("[" * 100_000, "is nested too deeply. Each row must be an object whose keys are column names."),
+        ("5", "is a number (5). Each row must be a JSON object whose keys are column names."),
+        ("null", "is null. Each row must be a JSON object whose keys are column names."),
+        ("[1, 2]", "is a list. Each row must be a JSON object whose keys are column names."),
+        ("[" * 100_000, "is nested too deeply. Each row must be a JSON object whose keys are column names."),
         (b'{"a": ' + b"1" * 5_000 + b"}", "contains a number with thousands of digits. Put it in quotes"),
         (b'{"a": "\xe9"}', "byte 8 is not UTF-8. Save the file as UTF-8."),
         ("a,b,c", "at column 1 ('a,b,c'): expecting value."),

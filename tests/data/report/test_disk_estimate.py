@@ -101,7 +101,7 @@ def test_check_refuses_a_full_disk_and_advises_where_space_is_short(place, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=tight))
     report = PeftEngine().check(place.settings(save_every=1), place.host())
     assert report.problems == ()
-    assert [a for a in report.advice if a.startswith("Disk: the run may need 2.")]
+    assert [a for a in report.advice if a.startswith("Disk: the run may need up to 2.")]
     assert "free" not in json.loads(json.dumps(report.as_json()))["disk"]
 
 

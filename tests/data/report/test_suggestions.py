@@ -9,7 +9,7 @@ from training_pro.chunking import SlicingRules
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
 from training_pro.data.resolve import suggest_cutoff
-from training_pro.engine.checks.requirements import rank_findings
+from training_pro.engine.checks.run_checks import rank_findings
 from training_pro.settings.definitions import TextSettings
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.data.test_check_says import SMOL

@@ -177,7 +177,7 @@ def test_conversations_are_the_same_from_the_cache(tmp_path):
     settings = training_settings({"name": "a", "data": ["a.jsonl"]})
     card = ModelCard("toy", {}, CHATML.tokenizer, "auto")
     first, second = (prepare(settings, folders, card, CHATML, lambda text, _: said.append(text)) for _ in "ab")
-    assert any("was already prepared" in text for text in said)
+    assert any("Using the cached version" in text for text in said)
     assert first.examples.successors() == second.examples.successors() == [1, 2, -1, 4, 5, -1]
     assert first.examples.digest() == second.examples.digest()
     assert first.report.sources == second.report.sources

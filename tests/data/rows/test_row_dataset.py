@@ -101,7 +101,7 @@ def test_too_many_too_long_stop_a_run(tmp_path):
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, cutoff=64)
     (problem,) = data.report.problems
     assert problem.startswith(
-        "rows.json: 1 of 4 rows (25%) are longer than the cutoff of 64 tokens; the longest has"
+        "rows.json: 1 of 4 rows (25%) is longer than the cutoff of 64 tokens. The longest row has"
     )
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows}, cutoff=64, too_long="drop_any")
     assert (data.report.problems, len(data.examples)) == ((), 3)
@@ -235,7 +235,7 @@ def test_columns_that_no_template_of_a_format_has(tmp_path):
     data_rows = [pair(), {"instruction": "a", "other": "b"}]
     data = prepare_rows(tmp_path, CHATML, {"rows.json": data_rows}, format="alpaca-format")
     assert data.report.problems == (
-        "rows.json, row 2: the row has text in these columns: instruction, other. alpaca-format needs: "
+        "rows.json, row 2: the row has text in these columns: instruction, other. alpaca-format needs text in: "
         "instruction, output; or input, instruction, output.",
     )
 
@@ -261,7 +261,7 @@ def test_a_template_s_refusal_is_a_broken_row(tmp_path):
     data = prepare_rows(tmp_path, family("Mistral"), {"rows.json": rows})
     (problem,) = data.report.problems
     assert problem.startswith(
-        "rows.json, row 2: the row is refused by the model's own chat template: Only user and"
+        "rows.json, row 2: the row is rejected by the model's own chat template: Only user and"
     )
 
 

@@ -41,9 +41,9 @@ def test_clean_texts_have_no_issues():
         ("a&nbsp;b", "contains leftover HTML"),
         (
             "one <|im_end|> two",
-            "contains markers of a prompt template, which the template adds by itself",
+            "contains prompt template markers, which the template adds automatically",
         ),
-        ("### Response: a", "contains markers of a prompt template"),
+        ("### Response: a", "contains prompt template markers"),
     ],
 )
 def test_issues_of_a_text(text, expected):

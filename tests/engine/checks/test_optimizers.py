@@ -63,7 +63,7 @@ def test_an_optimizer_steps(place, name):
         ),
         (
             "schedule_free_adamw",
-            "Optimizer: schedule_free_adamw does not work here: its result is an average of the weights",
+            "Optimizer: schedule_free_adamw does not work here: it averages the weights over many steps",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.engine.checks import requirements
+from training_pro.engine.checks import run_checks
 from training_pro.engine.compute import acceleration
 from training_pro.engine.lora import dtypes, state_guards
 from training_pro.tests.engine.architectures import read_graph
@@ -74,8 +74,8 @@ def test_attention_comes_back_after_an_error_too(model):
 def test_flash_attention_is_refused_with_its_requirements(place, monkeypatch):
     with pytest.raises(SettingsError, match=r"flash_attention_2 needs an NVIDIA GPU\. Choose auto"):
         place.train(attention="flash_attention_2")
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
-    (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "")
+    monkeypatch.setattr(run_checks, "find_spec", lambda name: None)
+    (problem,) = run_checks.attention_problems("flash_attention_2", "cuda", "")
     assert "pip install flash-attn" in problem.text
 
 
@@ -117,8 +117,8 @@ def test_tf32_set_by_the_new_flags_is_restored(on, new_flag, flags):
 def test_liger_is_refused_with_its_requirements(place, monkeypatch):
     with pytest.raises(SettingsError, match=r"Liger kernels: .*(pip install liger-kernel|GPU)"):
         place.train(liger=True)
-    monkeypatch.setattr(requirements, "find_spec", lambda name: object())
-    with pytest.raises(SettingsError, match="kernels: they need a GPU"):
+    monkeypatch.setattr(run_checks, "find_spec", lambda name: object())
+    with pytest.raises(SettingsError, match="kernels need a GPU"):
         place.train(liger=True)
 
 

@@ -69,7 +69,7 @@ def test_a_model_without_positions_is_not_packed():
             return self.inner(input_ids, attention_mask)
 
     result = probe(Positionless())
-    assert result.packing_refusal == "this model does not accept position ids (TypeError)"
+    assert result.packing_refusal == "this model does not accept position IDs (TypeError)"
 
 
 def test_packing_on_is_refused_with_the_reason():
@@ -120,8 +120,7 @@ def test_a_run_logs_its_capabilities(place):
     place.train(job=job)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert (
-        "Packing: the examples of a batch share one row without padding, and the model keeps them separate."
-        in notes
+        "Packing: the examples in a batch share one row without padding, but they can't see each other." in notes
     )
     assert (read_log(place)["packing"], read_log(place)["loss_from"]) == ("on", "supervised rows only")
 

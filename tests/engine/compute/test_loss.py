@@ -144,7 +144,7 @@ def test_a_model_that_changes_its_logits_computes_all_of_them():
     loss_fn, reason = loss.choose_loss(model, PROBE_TEXTS, 0.0)
     assert (type(loss_fn), reason) == (
         loss.FullLogitsLoss,
-        "this model changes the logits after its head",
+        "this model changes the logits after its output layer",
     )
 
 

@@ -27,7 +27,7 @@ from training_pro.core.jobs import (
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
 from training_pro.engine.inference import evidence, general_loss
-from training_pro.engine.inference.free_writing import pick_questions
+from training_pro.engine.inference.evidence_replies import pick_questions
 from training_pro.engine.inference.habits import INSTRUCTIONS, MESSAGES, NAME_QUESTION, Reply, score_replies
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer

@@ -137,7 +137,7 @@ def test_the_defaults_are_what_the_model_takes(place):
     [
         ("nothing.txt", {}, "There is no dataset 'nothing.txt' in"),
         ("rows.jsonl", {}, "rows.jsonl: no row has any columns."),
-        ("both/", {}, "both/ contains both texts and rows, which are measured differently. Choose one of"),
+        ("both/", {}, "both/ contains both text and rows, which are measured differently. Choose one of"),
         ("empty.txt", {}, "empty.txt"),
         ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
         ("story.txt", {"max_length": 10**9}, "Window length: 1000000000 is more than tiny supports"),

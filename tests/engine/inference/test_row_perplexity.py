@@ -185,7 +185,7 @@ def test_rows_with_nothing_left_are_counted(place):
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
         ({"train_only_after": "###"}, {}, DataError, "No row contains '###' followed by text ('Train only"),
-        ({}, {"max_length": 2}, DataError, "Choose other parts of the rows under 'Train on', or a longer window."),
+        ({}, {"max_length": 2}, DataError, "Change 'Train on', or use a longer window."),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],
 )

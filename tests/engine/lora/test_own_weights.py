@@ -145,7 +145,7 @@ def test_biases_that_another_program_has_overwritten_are_refused(place):
 
 
 def test_a_model_without_biases_is_told_so_by_check_and_run(place):
-    expected = "Bias all: this model has no biases, so this trains nothing. Set Bias to none."
+    expected = "Bias all: this model has no biases, so this setting has no effect. Set Bias to none."
     assert expected in PeftEngine().check(place.settings(bias="all"), place.host()).advice
     job = Job("training", "a test")
     place.train(bias="all", max_steps=1, job=job)
@@ -173,7 +173,7 @@ def test_a_model_without_biases_is_told_so_by_check_and_run(place):
         ),
         (
             {"layers_to_transform": "0-2"},
-            "Layers to transform: there is no layer 2. This model has 2 layers, 0 to 1.",
+            "Layers to transform: there is no layer 2. This model has 2 layers, numbered 0 to 1.",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_in_bfloat16_small_steps_are_said_to_be_lost(place):
 
 @pytest.mark.parametrize(
     ("name", "more", "reason"),
-    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights besides")],
+    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights other than")],
 )
 def test_gguf_refuses_what_llama_cpp_can_not_hold(place, name, more, reason):
     place.train(host_of(place, name), **more)
@@ -238,6 +238,6 @@ def test_only_the_chosen_layers_have_a_lora_and_memory_knows(place):
 def test_experts_can_not_be_chosen_by_layer(place):
     host = host_of(place, "mixtral")
     (problem,) = PeftEngine().check(place.settings(layers_to_transform="0"), host).problems
-    assert problem.startswith("Layers to transform: PEFT can't limit the experts to some layers.")
+    assert problem.startswith("Layers to transform: PEFT can't train the experts of only some layers.")
     place.train(host, layers_to_transform="0", targets="q-k-v-o", max_steps=1)
     assert not any("layers.1" in key for key in saved_weights(place))

@@ -107,7 +107,7 @@ def test_quantized_weights_cannot_be_trained(place, loading):
 def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
     with pytest.raises(SettingsError, match="Turn them all off"):
         place.train(**FULL, dora=True)
-    with pytest.raises(SettingsError, match="is the model that you train"):
+    with pytest.raises(SettingsError, match="is the name of the model that you are training"):
         place.train(name="tiny", **FULL)
 
 
@@ -154,5 +154,6 @@ def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_l
     with_lora.attach_lora(host, "a")
     with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
     assert host.model_status().loras == ()
-    (note,) = [event.text for event in job.log.since(0) if "so it was unloaded" in getattr(event, "text", "")]
+    notes = [getattr(event, "text", "") for event in job.log.since(0)]
+    (note,) = [note for note in notes if "Training PRO unloaded the model" in note]
     assert note.endswith(" a is detached. Attach it again after the model is loaded.")

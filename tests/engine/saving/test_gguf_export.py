@@ -300,7 +300,7 @@ def test_a_lora_on_a_tied_head_is_refused(place):
         ({"use_dora": True}, "it was trained with DoRA, which llama.cpp does not support"),
         (
             {"modules_to_save": ["lm_head"]},
-            "it contains weights besides the LoRA, as with Train Head (lm",
+            "it contains weights other than the LoRA, for example from Train Head (lm",
         ),
         ({"lora_bias": True}, "it has biases, which the GGUF format does not support"),
     ],
@@ -335,7 +335,7 @@ def test_unknown_models_are_refused(place):
     shutil.rmtree(place.folders.models / "opt")
     message = refusal(ModelError, place)
     assert message.startswith("The LoRA's base model, '/elsewhere/opt', was not found")
-    assert "Enter the model's folder, or the GGUF file that the LoRA is for (--model)" in message
+    assert "Enter the model's folder or its GGUF file (--model)" in message
     assert refusal(ModelError, place, model="b").startswith("There is no model 'b' in ")
     broken = place.folders.models / "broken.gguf"
     broken.parent.mkdir(exist_ok=True)

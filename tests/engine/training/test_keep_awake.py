@@ -81,7 +81,7 @@ def test_windows_may_refuse(monkeypatch):
         pass
     assert messages == [
         "Training PRO can't keep the computer awake: Windows refused the request. "
-        "It may go to sleep during the run."
+        "The computer may go to sleep during the run."
     ]
 
 
@@ -113,7 +113,9 @@ def test_a_refusal_on_linux_is_reported(program):
     messages = []
     with prevent_sleep(messages.append, platform="linux"):
         pass
-    assert messages == ["Training PRO can't keep the computer awake: No bus. It may go to sleep during the run."]
+    assert messages == [
+        "Training PRO can't keep the computer awake: No bus. The computer may go to sleep during the run."
+    ]
 
 
 @posix
@@ -123,7 +125,7 @@ def test_a_system_that_does_not_answer_does_not_block(program, monkeypatch):
     messages = []
     with prevent_sleep(messages.append, platform="linux"):
         assert not is_alive(called.read_text().split()[0])
-    assert ["does not respond" in message for message in messages] == [True]
+    assert ["did not respond" in message for message in messages] == [True]
 
 
 @posix

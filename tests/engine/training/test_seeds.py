@@ -95,10 +95,10 @@ def test_check_and_the_probe_use_seed_0_and_reuse_prepared_data(place):
     assert any("Seed -1" in note for note in first.notes)
     job = Job("probe", "a test")
     assert engine.probe(place.settings(seed=-1, **asked), place.host(), job).outcome == "finished"
-    assert "rows.jsonl was already prepared and is reused" in stages(job)
+    assert "Using the cached version of rows.jsonl" in stages(job)
     job = Job("training", "a test")
     place.train(job=job, seed=-1, **asked)
-    assert "rows.jsonl was already prepared and is reused" in stages(job)
+    assert "Using the cached version of rows.jsonl" in stages(job)
 
 
 def test_several_processes_can_not_draw_a_seed_together(place, monkeypatch):

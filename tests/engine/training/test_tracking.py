@@ -197,7 +197,9 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fa
     end, events = run(place, "trackio")
     assert end.outcome == "finished"
     advice = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
-    assert advice == ["Reporting to trackio failed, so it is off for the rest of this run: the network is gone"]
+    assert advice == [
+        "Reporting to trackio failed, so it is turned off for the rest of this run: the network is gone"
+    ]
     assert callbacks[0].calls.count(fails) == 1
     assert place.weights() == place.weights("without")
 

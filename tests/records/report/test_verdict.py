@@ -25,6 +25,7 @@ def _evaluation(step, loss):
 
 FALLING = {step: 3.0 - step / 10 for step in range(1, 17)}
 LEVEL = dict.fromkeys(range(1, 17), 2.0)
+SETTLED = {step: 3.0 - min(step, 8) / 10 for step in range(1, 17)}
 NAMES = {4: "checkpoint-4-epoch-1", 8: "checkpoint-8", 12: "checkpoint-12-epoch-3", 16: "checkpoint-16"}
 MEMORIZED = {0: 3.0, 4: 2.5, 8: 2.2, 12: 2.4, 16: 2.9}
 
@@ -98,13 +99,27 @@ def test_worse_in_both_losses_is_not_memorizing():
     assert "the model is better on such texts without this LoRA" in without.text
 
 
-@pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (LEVEL, "stopped falling")])
+@pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (SETTLED, "stopped falling")])
 def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend):
     verdict = judge_run(graph(losses, {}), NAMES)
     assert verdict.kind == "training loss only"
     assert verdict.text.startswith("There was no validation split, so only the training loss can be judged: ")
     assert trend in verdict.text
     assert verdict.evidence["training_last"] == losses[16]
+
+
+def test_a_flat_training_loss_is_enough_to_say_that_nothing_was_learned():
+    verdict = judge_run(graph(LEVEL, {}), NAMES)
+    assert (verdict.kind, verdict.step, verdict.better) == ("did not learn", 0, "")
+    assert verdict.text == (
+        "The model did not learn (underfit). There was no validation split, and the training loss stayed flat: "
+        "the smoothed loss went from 2.0000 to 2.0000. More epochs or a higher learning rate may help."
+    )
+
+
+def test_a_training_loss_that_fell_and_rose_again_is_not_flat():
+    back = {step: 2.0 - min(step, 17 - step) / 10 for step in range(1, 17)}
+    assert judge_run(graph(back, {}), NAMES).kind == "training loss only"
 
 
 def test_a_single_evaluation_is_not_enough():

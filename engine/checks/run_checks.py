@@ -138,8 +138,8 @@ def gpu_index_problems(card: int) -> Iterator[Finding]:
     if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
         yield problem(
             "",
-            f"The model is only on GPU {card}, but a run trains on GPU 0, or on all GPUs that the model "
-            f"is spread over. Load it on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
+            f"The model is on GPU {card}, but a run uses GPU 0 unless the model is spread over several GPUs. "
+            f"Load the model on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
         )
 
 
@@ -150,7 +150,7 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
     if settings.lora.whole_model:
         yield problem(
             "method",
-            "Method full: the model is in float16, where an optimizer step sets its weights to NaN. "
+            "Method full: the model is in float16, and an optimizer step would turn its weights into NaN. "
             "Load it in bfloat16 or float32.",
         )
         return
@@ -158,8 +158,8 @@ def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding
         label = SETTINGS[key].label
         yield problem(
             key,
-            f"{label}: the model is in float16, where an optimizer step sets {weights} to NaN. Load it in "
-            f"bfloat16 or float32, or {_TURN_OFF[key]}.",
+            f"{label}: the model is in float16, and an optimizer step would turn {weights} into NaN. Load the "
+            f"model in bfloat16 or float32, or {_TURN_OFF[key]}.",
         )
 
 
@@ -194,15 +194,15 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if settings.lora.whole_model:
         yield advice(
             "learning_rate",
-            f"Method 'full': {cause} many updates are too small and are lost. Load the model in float32, or use "
+            f"Method full: {cause} many updates are too small and are lost. Load the model in float32, or use "
             f"a learning rate of {SAFE_LR:g} or more.",
         )
     elif settings.lora.train_head:
         yield advice(
             "head_rate",
             f"Train Head: {cause} many updates of the embeddings and the head are too small and are lost. The "
-            "LoRA is not affected. Raise Train Head rate until this learning rate is at least "
-            f"{SAFE_LR:g}, load the model in float32, or turn Train Head off.",
+            "LoRA is not affected. Raise Train Head rate until the embeddings and the head train at a rate of at "
+            f"least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
         )
     elif trained := _trained_base_weights(lora):
         label = " and ".join(SETTINGS[key].label for key in trained)
@@ -261,7 +261,7 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     elif compute_dtype == "float32":
         yield problem(
             "attention",
-            "Attention: flash_attention_2 needs a model in bfloat16 or float16, and this one is in float32. "
+            "Attention: flash_attention_2 needs a model in bfloat16 or float16, but this one is in float32. "
             "Load it in one of those types, or choose auto.",
         )
 
@@ -276,7 +276,7 @@ def liger_problems(requested: bool, device: str) -> Iterator[Finding]:
             "liger-kernel), or turn Liger kernels off.",
         )
     elif device != "cuda":
-        yield problem("liger", "Liger kernels: they need a GPU. Turn them off.")
+        yield problem("liger", "Liger kernels need a GPU. Turn Liger kernels off.")
 
 
 def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
@@ -291,9 +291,7 @@ def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterato
 def _shared_seed_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
     """Processes train on the same split in the same order, and are not connected yet when the data are split."""
     if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
-        yield problem(
-            "seed", "Seed -1: each process would pick a different seed. Enter a seed yourself, such as 42."
-        )
+        yield problem("seed", "Seed -1: each process would pick a different seed. Enter a fixed seed, such as 42.")
 
 
 def _sharding_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterator[Finding]:
@@ -344,7 +342,9 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         )
     if card.name == settings.what.name:
         yield problem(
-            "name", f"Name: {card.name!r} is the model that you train. Choose another name for the new model."
+            "name",
+            f"Name: {card.name!r} is the name of the model that you are training. Choose another name for the new "
+            "model.",
         )
     if any(getattr(lora, key) != SETTINGS[key].default for key in LORA_ONLY_KEYS):
         *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)

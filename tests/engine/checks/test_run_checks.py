@@ -13,8 +13,8 @@ from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.jobs.events import Step
 from training_pro.core.jobs.job import Job
-from training_pro.engine.checks import requirements
-from training_pro.engine.checks.requirements import DeviceInfo
+from training_pro.engine.checks import run_checks
+from training_pro.engine.checks.run_checks import DeviceInfo
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.setup import _check_trainable_dtypes
 from training_pro.tests.tiny import watched_job
@@ -194,7 +194,7 @@ def test_a_model_that_did_not_fit_on_the_gpu_is_refused_by_all_entry_points(with
 
 
 def test_a_model_loaded_for_the_run_is_refused_too(with_lora, offloaded, monkeypatch):
-    monkeypatch.setattr(requirements.DeviceInfo, "of", lambda host: DeviceInfo("cuda", "", "float16", True))
+    monkeypatch.setattr(run_checks.DeviceInfo, "of", lambda host: DeviceInfo("cuda", "", "float16", True))
     assert reported("run", with_lora.settings(name="b"), offloaded)[0].startswith("The model did not fit")
 
 
@@ -205,11 +205,11 @@ def test_an_offloaded_model_cannot_be_merged(offloaded, tmp_path):
 
 
 def test_flash_attention_needs_half_precision(monkeypatch):
-    monkeypatch.setattr(requirements, "find_spec", lambda name: object())
-    (problem,) = requirements.attention_problems("flash_attention_2", "cuda", "float32")
+    monkeypatch.setattr(run_checks, "find_spec", lambda name: object())
+    (problem,) = run_checks.attention_problems("flash_attention_2", "cuda", "float32")
     assert problem.text.startswith("Attention: flash_attention_2 needs a model in bfloat16 or float16")
     for half in ("bfloat16", "float16", "4bit", ""):
-        assert not list(requirements.attention_problems("flash_attention_2", "cuda", half))
+        assert not list(run_checks.attention_problems("flash_attention_2", "cuda", half))
 
 
 class FakeModel:
@@ -227,29 +227,29 @@ class FakeModel:
     [(["cpu"], 0), (["cuda"], 0), (["cuda:0"] * 2, 0), (["cuda:1"] * 2, 1), (["cuda:0", "cuda:1"], 0)],
 )
 def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeypatch):
-    assert requirements.only_gpu_index(FakeModel(*devices)) == card
-    problems = list(requirements.gpu_index_problems(card))
+    assert run_checks.only_gpu_index(FakeModel(*devices)) == card
+    problems = list(run_checks.gpu_index_problems(card))
     assert len(problems) == bool(card)
     if problems:
-        assert "only on GPU 1" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
-        monkeypatch.setattr(requirements.dist_env, "world_size", lambda: 2)
-        assert not list(requirements.gpu_index_problems(card))
+        assert "is on GPU 1" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
+        monkeypatch.setattr(run_checks.dist_env, "world_size", lambda: 2)
+        assert not list(run_checks.gpu_index_problems(card))
 
 
 def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
-    monkeypatch.setattr(requirements, "only_gpu_index", lambda model: 1)
+    monkeypatch.setattr(run_checks, "only_gpu_index", lambda model: 1)
     host = with_lora.host()
     host.loaded_model()
     for entry in ENTRY_POINTS:
-        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("The model is only on GPU 1")
+        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("The model is on GPU 1")
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_a_launcher_that_divides_the_model_is_refused(place, monkeypatch, entry):
     """On a CPU, Accelerate would train without FSDP and say nothing."""
-    for variable, name in requirements.dist_env.SHARDING.items():
+    for variable, name in run_checks.dist_env.SHARDING.items():
         with monkeypatch.context() as environment:
             environment.setenv(variable, "true")
             told = reported(entry, place.settings(max_steps=1), place.host())
             assert any(f"The launcher is set up for {name}" in problem for problem in told)
-    assert requirements.dist_env.sharding() == ""
+    assert run_checks.dist_env.sharding() == ""
