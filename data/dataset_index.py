@@ -103,7 +103,10 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
             if path.is_file():
                 unsupported.refuse_unsupported(path, stem)
             return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
-    raise DataError(f"Dataset: there is no {name!r} in {folders.datasets}. Available: {_existing_names(folders)}.")
+    raise DataError(
+        f"Dataset: there is no dataset named {name!r} in {folders.datasets}. "
+        f"Available: {_existing_names(folders)}."
+    )
 
 
 LOOKUP_ORDER = (

@@ -106,8 +106,8 @@ class TextSettings:
     block_ends: str = choice(
         "Blocks end at",
         "Where blocks end. With auto, they end after a sentence, or after a line if each line of a section "
-        "stands on its own, as in chat logs, scripts, and verse. Check shows what auto chose. A line longer than "
-        "the cutoff is split between sentences.",
+        "stands on its own, as in chat logs, scripts, and verse. Check shows the result of auto. A line longer "
+        "than the cutoff is split between sentences.",
         {"auto": "Auto", "sentences": "Sentences", "lines": "Lines"},
     )
     drop_boilerplate: bool = boolean(

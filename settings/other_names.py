@@ -242,8 +242,8 @@ def _as_code(names: Sequence[str]) -> str:
 _INTRODUCTION = """# Coming from another tool
 
 This page shows where to find the settings that you know from other tools and from training guides. The search
-field above the form finds settings by all of these names. You can load settings files of the original Training PRO
-and of the webui's Training tab without changes, because Training PRO converts their values. The second table of a
+field above the form finds settings by all of these names. You can load settings files from the original Training
+PRO and from the webui's Training tab as they are. Their values are converted. The second table of a
 section lists what the tool or the guide says, and what is true in Training PRO. To generate this page again, run
 `python3 script.py settings --coming-from > docs/coming-from.md`.
 """
@@ -252,6 +252,6 @@ _VOID_PRESETS = """## Presets of Void Trainer
 
 The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). In Training PRO, the size in the name
 of a preset is the size of the model. In Void Trainer, it is the size of the LoRA. Void Trainer recommends the
-largest LoRAs for the smallest models, so its S corresponds to our XL. If a name in Void Trainer does not include
-a size, use the preset for the size of your model.
+largest LoRAs for the smallest models, so its S corresponds to our XL. If the name of a Void Trainer preset
+does not include a size, choose the preset here that fits the size of your model.
 """

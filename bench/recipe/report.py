@@ -31,19 +31,19 @@ runs, and `python3 bench/recipes.py report` writes this page from their results.
 
 How to read it:
 
-- An **arm** is one set of training settings. Each table compares the arms for one question.
+- A **setup** is one set of training settings. Each table compares the setups for one question.
 - The code in parentheses after a dataset is a hash that identifies its text.
 - **Recall** is the share of the next 32 tokens of a passage that the model continues word for word. **Control
   recall** is the same figure for text that the model was not trained on.
-- **Validation loss** is also measured on text that the model was not trained on. All arms are evaluated on the
+- **Validation loss** is also measured on text that the model was not trained on. All setups are evaluated on the
   same blocks, no matter how they were trained.
 - **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
   model forgets what it knew.
 - Each figure is the median of several runs with different seeds. The figure after ± is their range: the largest
   result minus the smallest.
-- This page gives an answer only for arms with at least {MIN_RUNS} runs. If two medians differ by no more than the
-  larger of their ranges, it says that the runs show no difference.
-- If two questions compare arms with the same settings, both use the same runs.
+- This page gives an answer only for setups with at least {MIN_RUNS} runs. If two medians differ by no more than
+  the larger of their ranges, it says that the runs show no difference.
+- If two questions compare setups with the same settings, both use the same runs.
 - The runs are short, and the model is small. We have not measured whether the answers hold for larger models.
 """
 
@@ -144,16 +144,16 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     """One sentence: the best arm, and the arms from which it can't be told apart."""
     known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
     if len(known) < 2:
-        return f"There is no answer yet, because fewer than two arms have at least {MIN_RUNS} runs."
+        return f"There is no answer yet, because fewer than two setups have at least {MIN_RUNS} runs."
     sign = 1 if metric in LOWER_IS_BETTER else -1
     best, *others = sorted(known, key=lambda name: sign * known[name].median)
     equals = [name for name in others if not differ(known[best], known[name])]
     figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
     if len(equals) == len(others):
         best_median = f"**{best}** has the best median ({figure})"
-        return f"The runs show no difference between the {len(known)} arms. {best_median}."
+        return f"The runs show no difference between the {len(known)} setups. {best_median}."
     also = f" The runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
-    return f"The best arm is **{best}** ({figure}).{also}"
+    return f"The best setup is **{best}** ({figure}).{also}"
 
 
 def _in_words(names: Sequence[str]) -> str:
@@ -171,7 +171,14 @@ def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list
     metrics: list[Metric] = ["recall", "validation_loss", "general_loss"]
     if experiment.metric not in metrics:
         metrics.append(experiment.metric)
-    heading = ["arm", "runs", "trained tokens", "steps", *(LABELS[metric] for metric in metrics), "control recall"]
+    heading = [
+        "setup",
+        "runs",
+        "trained tokens",
+        "steps",
+        *(LABELS[metric] for metric in metrics),
+        "control recall",
+    ]
     rows = [heading, ["---"] * len(heading)]
     for name, runs in arms.items():
         finished = [run for run in runs if run.outcome == "finished"]

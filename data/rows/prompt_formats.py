@@ -144,7 +144,8 @@ def _read_format(name: str, folders: Folders) -> dict[str, str]:
         if path.is_file():
             return _parse_templates(path)
     raise DataError(
-        f"Data format: there is no {name!r}. Available: auto, chat, text, {', '.join(list_formats(folders))}."
+        f"Data format: there is no format named {name!r}. "
+        f"Available: auto, chat, text, {', '.join(list_formats(folders))}."
     )
 
 

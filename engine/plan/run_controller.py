@@ -170,7 +170,10 @@ class RunController:
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
-            Note(text=f"Winding down after step {step}, {reason}. The run will end at step {self.rates.steps}.")
+            Note(
+                text=f"Winding down from step {step} on, {reason}: the learning rate falls to 0, and the run ends "
+                f"at step {self.rates.steps}."
+            )
         )
 
     def _apply_rules(self, state: StepState) -> None:

@@ -77,7 +77,10 @@ def load_run_state(checkpoint: Path) -> RunState:
     damage: list[str] = []
     state = read_record(checkpoint / STATE, RunState, None, damage)
     if state is not None and state.steering:
-        check_record(state.steering, SteeringRecord, f"{STATE}: steering", damage)
+        try:
+            check_record(state.steering, SteeringRecord, f"{STATE}: steering", damage)
+        except ValueError as error:  # none of it is right
+            damage.append(str(error))
     trainer_state = read_record(checkpoint / TRAINER_STATE, TrainerRecord, None, damage)
     if state is None or trainer_state is None or damage:
         reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing."

@@ -89,7 +89,7 @@ class RunFolder:
                 advice = "load it as the model and choose another name for the run"
             raise SavingError(
                 f"{self.name!r} is a {noun} without a checkpoint to resume from. To continue "
-                f"training, {advice}, or choose replace or new_name."
+                f"training, {advice}. Otherwise, choose replace or new_name."
             )
 
     def open(self, settings: TrainingSettings) -> None:

@@ -95,14 +95,14 @@ def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
     made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
     text = report.page(made)
     assert (
-        "The best arm is **a** (recall: 81.0% ± 2.0%). The runs show no difference between **a** and **b**."
+        "The best setup is **a** (recall: 81.0% ± 2.0%). The runs show no difference between **a** and **b**."
         in text
     )
 
 
 def test_the_report_calls_a_lower_loss_better():
     summaries = {name: report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
-    assert "The best arm is **low**" in report.answer("validation_loss", summaries)
+    assert "The best setup is **low**" in report.answer("validation_loss", summaries)
 
 
 def test_the_report_claims_nothing_from_two_runs():
@@ -194,7 +194,7 @@ def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
         *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
         *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
     ]
-    assert "The best arm is **both** (questions answered correctly: 40.0% ± 0.0%)." in report.page(made)
+    assert "The best setup is **both** (questions answered correctly: 40.0% ± 0.0%)." in report.page(made)
     assert len(report.grouped(made)) == 1
 
 

@@ -56,7 +56,7 @@ def test_all_are_checked_before_the_first_begins(with_lora, capsys, file):
     said = capsys.readouterr().err.splitlines()[-3:]
     assert said[0].startswith("again.json: Name: an earlier run is also called 'b'. Choose another name")
     assert said[1].startswith("a.json: Name: 'a' already exists: a finished LoRA.")
-    assert said[2].startswith("d.json: Dataset: there is no 'missing.txt' in ")
+    assert said[2].startswith("d.json: Dataset: there is no dataset named 'missing.txt' in ")
     assert train(with_lora, file("e", rank=0), file("f", epochs="many")) == 1
     said = capsys.readouterr().err.splitlines()[-2:]
     assert [line.partition(":")[0] for line in said] == ["e.json", "f.json"]

@@ -106,8 +106,8 @@ def test_all_missing_datasets_are_named_at_once(folders):
         find_datasets(["missing.txt", "story.txt", "x" * 256], folders)
     existing = "book/, chapter 2.txt, chapter 10.txt, notes.MD, rows.jsonl, table.csv, story.txt"
     assert str(refusal.value).splitlines() == [
-        f"Dataset: there is no 'missing.txt' in {folders.datasets}. Available: {existing}.",
-        f"Dataset: there is no '{'x' * 256}' in {folders.datasets}. Available: {existing}.",
+        f"Dataset: there is no dataset named 'missing.txt' in {folders.datasets}. Available: {existing}.",
+        f"Dataset: there is no dataset named '{'x' * 256}' in {folders.datasets}. Available: {existing}.",
     ]
 
 

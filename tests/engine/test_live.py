@@ -415,7 +415,7 @@ def test_a_request_after_the_processes_agreed_waits_for_the_next_step(place, mon
     notes = [note.text for note in events_of(job, Note)]
     done = {
         Request.STOP: steps[-1] == 4,
-        Request.WIND_DOWN: any("Winding down after step 4" in note for note in notes),
+        Request.WIND_DOWN: any("Winding down from step 4 on" in note for note in notes),
         Request.CHECKPOINT: [step for step, _ in saved(job)] == [4],
     }
     assert done[request_kind], (steps, notes, saved(job))

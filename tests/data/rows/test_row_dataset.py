@@ -226,7 +226,7 @@ def test_a_broken_format_is_refused(tmp_path, mine):
 
 def test_a_missing_format_is_refused(tmp_path):
     with pytest.raises(
-        DataError, match=r"Data format: there is no 'nowhere'[.] Available: auto, chat, text, alpaca"
+        DataError, match=r"Data format: there is no format named 'nowhere'[.] Available: auto, chat, text, alpaca"
     ):
         prepare_rows(tmp_path, CHATML, {"rows.json": [pair()]}, format="nowhere")
 

@@ -73,7 +73,7 @@ def test_unsupported_optimizers_are_refused_together_with_problems_of_the_data(p
     with pytest.raises(SettingsError) as error:
         place.train(host, optimizer=name, data=["nowhere.txt"])
     data, *others = error.value.problems
-    assert data.startswith("Dataset: there is no 'nowhere.txt'")
+    assert data.startswith("Dataset: there is no dataset named 'nowhere.txt'")
     assert any(problem.startswith(sentence) for problem in others)
     assert host._loaded is None
 

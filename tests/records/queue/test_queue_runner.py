@@ -227,7 +227,7 @@ def test_a_run_that_another_program_trains_is_skipped(program):
 
 
 def test_every_problem_is_raised_when_a_run_is_added(program):
-    program.problems = {"bad": "Dataset: there is no 'story.txt'."}
+    program.problems = {"bad": "Dataset: there is no dataset named 'story.txt'."}
     program.start("first")
     program.put("a")
     for name, sentence in (
