@@ -61,7 +61,8 @@ def device_limits(limits: Limits) -> dict[Device, int]:
     gpus = [device for device in memory if device != CPU]
     if EVERY_GPU in limits and not gpus:
         raise ModelError(
-            "--max-memory limits GPUs, but this machine has none. Limit the CPU instead, for example cpu=30GB."
+            "--max-memory limits GPUs, but this machine has none. Limit the CPU memory instead, for example "
+            "cpu=30GB."
         )
     devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
     devices.pop(EVERY_GPU, None)

@@ -196,6 +196,8 @@ def _explain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise TrainingProError(f"Stopped. {folder} is not complete yet. Start again to continue.") from None
+        raise TrainingProError(
+            f"Stopped. {folder} is not complete yet. Run the command again to continue."
+        ) from None
     except OSError as error:
         raise TrainingProError(f"The environment {folder} can't be created: {error}") from error

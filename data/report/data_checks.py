@@ -92,7 +92,9 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
 
 
 _GOES_ON = "The model never learns to stop."
-_WHERE_TO_CUT = "Add hard cuts where a chapter, scene or conversation ends, or choose another hard cut."
+_WHERE_TO_CUT = (
+    "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another hard cut."
+)
 _FEW_ENDS_ADVICE = {
     0: "no hard cut was found, and the end of the text is in the validation split, so no EOS token is trained on. "
     + _GOES_ON,
@@ -125,8 +127,8 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
     texts = _sliced_by_windows(sources)
     repeats, cutoff = texts[0].rules.dementor_repeats, texts[0].rules.cutoff
     reason = (
-        f"DEMENTOR repeats nothing: the longest section has {longest_section(texts)} tokens, so every section "
-        f"fits into one window of {cutoff} tokens."
+        f"DEMENTOR has nothing to repeat: the longest section has {longest_section(texts)} tokens, so every "
+        f"section fits into one window of {cutoff} tokens."
     )
     if fit.repeats < MIN_REPEATS:
         return (

@@ -25,7 +25,7 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
             names = host.model_status().loras
             host.unload()
             message = (
-                "The run trained the loaded model itself, so Training PRO unloaded the model. It will load the "
+                "The run changed the weights of the loaded model, so Training PRO unloaded it. It will load the "
                 "model again when you need it."
             )
             if names:

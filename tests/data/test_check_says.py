@@ -119,7 +119,7 @@ def test_dementor_that_repeats_nothing_gets_a_cutoff(tmp_path, repeats):
     text, values = "\n\n\n".join([SHORT_SECTION] * 5), {"chunking": "dementor", "dementor_repeats": repeats}
     report = prepare_rows(tmp_path / "a", CHATML, {"a.txt": text}, cutoff=4096, **values).report
     (sentence,) = [each for each in report.advice if "DEMENTOR" in each]
-    assert sentence.startswith("DEMENTOR repeats nothing: the longest section has ")
+    assert sentence.startswith("DEMENTOR has nothing to repeat: the longest section has ")
     (suggestion,) = [each for each in report.suggestions if each.key == "cutoff"]
     assert suggestion.why == sentence
     assert f"With a cutoff of {suggestion.value}, each sentence is seen " in sentence

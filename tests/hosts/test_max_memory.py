@@ -86,7 +86,8 @@ def test_only_devices_that_are_named_are_used(devices, words, limits):
         (
             NO_GPU,
             ["20GB"],
-            "--max-memory limits GPUs, but this machine has none. Limit the CPU instead, for example cpu=30GB.",
+            "--max-memory limits GPUs, but this machine has none. "
+            "Limit the CPU memory instead, for example cpu=30GB.",
         ),
         (NO_GPU, ["0=20GB"], "--max-memory: there is no GPU 0. This machine has 0 GPUs."),
         (TWO_GPUS, ["2=20GB"], "--max-memory: there is no GPU 2. This machine has 2 GPUs, numbered from 0."),

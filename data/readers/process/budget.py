@@ -66,8 +66,8 @@ class Budget:
         }[limit]
         return DataError(
             f"{self.name} {spent}, which is too {'many' if limit == 'rows' else 'much'} for a file of "
-            f"{_size_words(self.size)}. It may be damaged, or built to overload programs. Save its text or rows "
-            "in another format (.txt, .jsonl), or remove it from the dataset."
+            f"{_size_words(self.size)}. It may be damaged, or deliberately made to crash programs. Save its text "
+            "or rows in another format (.txt, .jsonl), or remove it from the dataset."
         )
 
     def check_rows(self, count: int) -> None:
