@@ -98,7 +98,7 @@ def _describe(declared: Any) -> str:
 
 def _is_scalar(value: object, declared: object) -> bool:
     if declared is float:
-        return isinstance(value, (int, float)) and type(value) is not bool and not abs(value) > MAX_FLOAT
+        return isinstance(value, (int, float)) and type(value) is not bool and abs(value) <= MAX_FLOAT
     if declared is int:
         return type(value) is int and abs(value) <= MAX_NUMBER
     return type(value) is declared

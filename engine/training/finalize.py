@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 
+from ...core.errors import SavingError
 from ...core.files import write_json
 from ...core.host import Folders, unwrap_peft
 from ...core.jobs import (
@@ -93,7 +94,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left
         folder.remove_backups()
-        with suppress(OSError):  # checkpoints from before a resume are kept until now
+        with suppress(OSError, SavingError):  # checkpoints from before a resume are kept until now
+            folder.clean_up()  # a run that resumes at its last step has not opened its folder
             keep = controller.live.saving.keep_checkpoints
             retention.thin_checkpoints(folder.path, keep, controller.best.step)
     if phases := _phases(trained):

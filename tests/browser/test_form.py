@@ -45,7 +45,7 @@ def test_only_relevant_settings_are_shown_and_shares_can_be_typed(page):
     page.wait_for_words("data said", "14 examples")
     page.share(ROWS, 50)
     page.wait_for_words("data said", "7 examples")
-    page.wait_for_words("together", "Effective batch size: 4 examples per step, 4 steps")
+    page.wait_for_words("together", "Effective batch size: 4 examples per step; 4 steps in total")
 
 
 def test_a_changed_setting_has_a_reset_button(page):
@@ -98,7 +98,7 @@ def test_an_existing_name_offers_its_choices(demo, page):
     folder.mkdir(parents=True)
     (folder / "adapter_model.safetensors").write_bytes(b"x")
     page.fill(name="there-already")
-    page.wait_for_words("name said", "there-already exists")
+    page.wait_for_words("name said", "there-already already exists")
     page.link("name said", "replace it (keeps a backup)").click()
     page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 

@@ -19,7 +19,7 @@ def test_it_opens_with_the_password(browser, tmp_path, open_page):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(server.url + "config", timeout=20)
         page = open_page(server, whole=False)
-        page.wait_for(lambda: "the password that it was started with" in page.everything(), "the question")
+        page.wait_for(lambda: "the password that was set with --password" in page.everything(), "the question")
         page.log_in("me", "a guess")
         page.pause(1)
         assert not page.has("start")

@@ -156,9 +156,12 @@ def test_a_run_that_broke_while_saving_its_lora_is_finished_from_its_last_checkp
     for name in ("adapter_model.safetensors", "adapter_config.json", "training_log.json"):
         (place.lora("parts") / name).unlink()
     assert loras.run_status(place.lora("parts")) == "cut off"
+    oldest = loras.resumable_checkpoints(place.lora("parts"))[0].folder / "run_state.json"
+    oldest.rename(f"{oldest}.part")  # a kill while it was reduced to its LoRA
     assert place.train(name="parts", resume="newest", **LONG).outcome == "finished"
     assert place.weights("parts") == weights(whole)
     assert loras.run_status(place.lora("parts")) == "finished"
+    assert not list(place.lora("parts").rglob("*.part"))
 
 
 def test_a_run_resumes_from_a_named_checkpoint(place, whole):

@@ -349,7 +349,7 @@ def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
     (packages / "peft" / "__init__.py").write_text("")  # cut short: pip takes it for installed
     assert not whole.has_lists(TRAIN)
     whole.make(TRAIN)
-    assert "created again" in capfd.readouterr().err
+    assert "Creating it again" in capfd.readouterr().err
     assert (packages / "peft" / "__init__.py").read_text() != ""
     assert whole.has_lists(TRAIN)
 

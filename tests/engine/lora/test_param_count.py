@@ -154,7 +154,5 @@ def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place)
     values = {"rank": 4, "alpha": 8, "rslora": False, "targets": "all-linear"}
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
     assert "file size about " in summary.lora_summary(values, config)
-    assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith(
-        "; Check shows the size of its file."
-    )
+    assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith("; Check shows its file size.")
     assert summary.lora_summary(values, {}).endswith("strength 2.")

@@ -111,7 +111,7 @@ def test_the_table_by_phase_is_in_the_log_the_report_the_page_and_the_console(pl
         assert PHASE_COLUMNS[5] in cells
         assert any(cell.endswith(f"to {loss}") for cell in cells)
     formatter = EventFormatter()
-    (lines,) = [line for event in events if "By phase" in (line := formatter.line(event))]
+    (lines,) = [line for event in events if "Phases of hybrid" in (line := formatter.line(event))]
     assert all(name in lines for name in names)
 
 
