@@ -10,6 +10,7 @@ from ...core.engine import PreviewQuery
 from ..examples import IGNORE_INDEX, Example, Examples
 
 LEARNED_MARKS = ("⟦", "⟧")
+PARTIAL_CHARACTER = "\ufffd"  # what the first bytes of a character decode to
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _pieces(
 ) -> Iterator[PreviewPiece]:
     """Split an example into pieces.
 
-    The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one.
+    The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one. A character
+    whose bytes two pieces share is in the second one.
     """
     ids, labels = example.ids.tolist(), example.labels.tolist()
     kinds = [(label != IGNORE_INDEX, number in specials) for number, label in zip(ids, labels, strict=True)]
@@ -89,6 +91,8 @@ def _pieces(
         if end < len(ids) and kinds[end] == kinds[start]:
             continue
         text = decode(ids[:end])
+        if end < len(ids):
+            text = text.rstrip(PARTIAL_CHARACTER)
         yield PreviewPiece(text[len(decoded) :], *kinds[start])
         decoded, start = text, end
 
