@@ -27,6 +27,7 @@ from .report import (
     RunFacts,
     check_leaks,
     check_model,
+    check_page_breaks,
     check_plan,
     check_stops,
     check_windows,
@@ -154,6 +155,7 @@ def _plan_findings(
     yield from check_settings(context.settings)
     yield from check_plan(context.settings, plan, learned.examples, aside.examples, context.card.context)
     yield from check_stops(learned.sources, context.tokenizer.stops)
+    yield from check_page_breaks(learned.sources)
     yield from check_windows(learned.sources)
     yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
 

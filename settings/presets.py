@@ -247,4 +247,6 @@ def format_value(key: str, value: object) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, str) and value in SETTINGS[key].choices:
         return SETTINGS[key].choices[value].partition(":")[0]
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)

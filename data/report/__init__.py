@@ -23,7 +23,7 @@ from .estimates import (
     largest_batch,
     uses_checkpointing,
 )
-from .hard_cuts import suggest_hard_cuts
+from .hard_cuts import check_page_breaks, suggest_hard_cuts
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds, evaluation_interval, sample_interval
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
@@ -51,6 +51,7 @@ __all__ = [
     "apply_changes",
     "check_leaks",
     "check_model",
+    "check_page_breaks",
     "check_plan",
     "check_stops",
     "check_windows",

@@ -49,7 +49,8 @@ class MemoryEstimate:
     def words(self) -> str:
         """'3.1 GB (weights 2.2 GB, activations ...)', the largest part first."""
         parts = sorted(vars(self).items(), key=lambda part: -part[1])
-        return f"{size(self.total)} ({', '.join(f'{name} {size(count)}' for name, count in parts if count)})"
+        words = (f"{'LoRA' if name == 'lora' else name} {size(count)}" for name, count in parts if count)
+        return f"{size(self.total)} ({', '.join(words)})"
 
 
 @dataclass(frozen=True)

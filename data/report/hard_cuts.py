@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...chunking import escape_hard_cut
-from ...core.findings import Suggestion
+from ...core.findings import Finding, Suggestion, advice
 from ...train_utils import format_count, plural
 from ..examples import Source, TextSource
 from ..text import is_tagged
@@ -25,6 +25,9 @@ HEADING = re.compile(
 ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
 BLANK_LINES = re.compile(r"\n(?=[ \t]*\n[ \t]+\n|[ \t]+\n[ \t]*\n)[ \t]*\n[ \t]*\n")  # one of them has spaces
 HEADING_CHARS, HEADING_SHARE = 80, 0.25  # a section that is only a heading; of all sections
+MIN_HEADINGS, HEADINGS_PER_SECTION = 8, 2
+BROKEN_SHARE = 0.1  # of the sections, which end in the middle of a sentence
+HEADINGS_BETWEEN = 2  # lines of the heading of a page
 MIN_MATCHES, MAX_CHARS = 2, 10**7
 CONVERSATION_CUT = "\n\n"
 MIN_CONVERSATIONS = 8
@@ -48,7 +51,7 @@ def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
     if conversations := _suggest_conversations(source):
         return conversations
     if len(source.sliced.sections) > 1:
-        return _suggest_wider_cut(source)
+        return _suggest_wider_cut(source) or _suggest_headings(source)
     text = source.sliced.text[:MAX_CHARS]
     mark, count = _most_common_mark(text)
     if count >= MIN_MATCHES:
@@ -81,6 +84,46 @@ def _suggest_wider_cut(source: TextSource) -> Suggestion | None:
         f"{source.name}: {format_count(headings, 'section')} {plural(headings, 'has', 'have')} only a heading, so "
         "the model would learn to stop after it. With one more line break in the hard cut, each heading stays "
         "with its text.",
+    )
+
+
+def _suggest_headings(source: TextSource) -> Suggestion | None:
+    """The word of the headings, if most of them are inside sections. A table of contents repeats each of them."""
+    text, sections = source.sliced.text[:MAX_CHARS], len(source.sliced.sections)
+    headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
+    mark, count = _most_common(headings.values())
+    if count < max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
+        return None
+    reason = (
+        f"{source.name}: {count:,} headings start with {mark!r}, but there are only {sections:,} sections, so "
+        "most chapters are not separated."
+    )
+    return Suggestion("hard_cut", f"\\n{mark}", reason)
+
+
+def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Yield advice where the sections of a text end in the middle of a sentence, as at the pages of a scan."""
+    for source in sources:
+        if not isinstance(source, TextSource):
+            continue
+        count, sections = _count_broken_ends(source), len(source.sliced.sections)
+        if count >= max(MIN_HEADINGS, BROKEN_SHARE * sections):
+            yield advice(
+                "hard_cut",
+                f"{source.name}: {count:,} of {sections:,} sections end in the middle of a sentence, so these "
+                "hard cuts are probably page breaks. The model would learn to stop there. Remove the page breaks "
+                "from the text, or enter another hard cut.",
+            )
+
+
+def _count_broken_ends(source: TextSource) -> int:
+    """Count the sections that begin with a lowercase letter after one without a stop; headings may be between."""
+    text, sections = source.sliced.text, source.sliced.sections
+    starts, ends = sections.content_start.tolist(), sections.content_end.tolist()
+    is_open = [text[end - 1].isalpha() or text[end - 1] in ",;-" for end in ends]
+    return sum(
+        text[start].islower() and any(is_open[max(0, n - HEADINGS_BETWEEN - 1) : n])
+        for n, start in enumerate(starts)
     )
 
 

@@ -125,7 +125,7 @@ class StopTokenCount:
     of: int
 
     def words(self) -> str:
-        return f"{self.stopping} of {self.of:,} rows or sections end with a stop token that is trained on"
+        return f"{self.stopping:,} of {self.of:,} rows or sections end with a stop token that is trained on"
 
 
 @dataclass(frozen=True)

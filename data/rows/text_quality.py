@@ -108,18 +108,18 @@ class TextInspector:
             if finding:
                 verb = plural(finding.count, one, many)
                 yield (
-                    f"{finding.count} of {format_count(self.text_count, unit)} {verb} {what}; the first is "
+                    f"{finding.count:,} of {format_count(self.text_count, unit)} {verb} {what}; the first is "
                     f"{finding.place} ({finding.what!r})."
                 )
         if self.duplicates.count:
             yield (
-                f"{self.duplicates.count} of {self.text_count} {unit}s "
+                f"{self.duplicates.count:,} of {self.text_count:,} {unit}s "
                 f"{plural(self.duplicates.count, 'is a duplicate', 'are duplicates')}; "
                 f"{self.duplicates.place} is the same as {self.duplicates.what}."
             )
         if self.near_duplicates.count:
             yield (
-                f"{self.near_duplicates.count} "
+                f"{self.near_duplicates.count:,} "
                 f"{plural(self.near_duplicates.count, f'{unit} is', f'{unit}s are')} nearly the same "
                 f"as earlier ones; {self.near_duplicates.place} is similar to {self.near_duplicates.what}."
             )

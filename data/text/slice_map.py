@@ -96,9 +96,12 @@ class SliceMap:
 
 def describe_ends(by_lines: int, parts: int) -> str:
     """The kind of unit at which blocks end, by the number of parts with lines as units."""
-    if 0 < by_lines < parts:
-        return f"sentences (at lines in {by_lines} of {parts} sections)"
-    return "lines" if by_lines else "sentences"
+    by_sentences = parts - by_lines
+    if not by_lines or not by_sentences:
+        return "lines" if by_lines else "sentences"
+    if by_lines > by_sentences:
+        return f"lines (at sentences in {by_sentences:,} of {parts:,} sections)"
+    return f"sentences (at lines in {by_lines:,} of {parts:,} sections)"
 
 
 def describe_units(sentences: int, lines: int) -> str:

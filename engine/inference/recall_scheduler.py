@@ -91,7 +91,8 @@ def describe_recall(passages: int, epoch_tokens: int, *, has_validation: bool) -
     tokens = passages * (PROMPT_TOKENS + TARGET_TOKENS) * (1 + has_validation) + GENERAL_TOKENS
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
-    cost = f"about {share:.0%} as long as an epoch" if share < 1 else f"as long as {share:.1f} epochs"
+    percent = "less than 1%" if share < 0.01 else f"about {share:.0%}"
+    cost = f"{percent} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
     when = "after each epoch" if every == 1 else f"every {every} epochs"
     return (
         f"Recall is measured before the first step, {when} and at the end. Each measurement reads at most "

@@ -71,13 +71,14 @@ def _suggestions(report: DatasetReport) -> str:
     changes = [s for s in report.suggestions if not s.keep]
     fitting = [s for s in report.suggestions if s.keep]
     buttons = [f"{_reason(s)} {apply_button(f'{s.verb} {s.words}', s.values)}" for s in changes]
-    if len(changes) > 1:
-        values = {key: value for s in changes for key, value in s.values.items()}
-        buttons.append(apply_button(f"use all {len(changes)} suggestions", values))
-    as_it_is = markup.html_list(f"{_reason(s)} <strong>{escape(s.words)}</strong>, as it is" for s in fitting)
+    values = {key: value for s in changes for key, value in s.values.items()}
+    use_all = apply_button(f"use all {len(changes)} suggestions", values) if len(changes) > 1 else ""
+    as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
     title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings are fine as they are"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
-    return f"{markup.html_list(buttons)}{folded}"  # not added, since Markup escapes text that is added to it
+    return (
+        f"{markup.html_list(buttons)}{use_all}{folded}"  # not added, since Markup escapes text that is added to it
+    )
 
 
 def _reason(suggestion: Suggestion) -> str:

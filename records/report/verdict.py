@@ -240,7 +240,9 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
         return verdict
     text = f" The loss on general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
     rise = losses[-1] - losses[0]
-    if rise <= FORGOT_LITTLE:
+    if rise <= 0:
+        text = f"{text}, so the model forgot nothing."
+    elif rise <= FORGOT_LITTLE:
         text = f"{text}, so the model forgot almost nothing."
     elif rise <= FORGOT_MUCH:
         text = f"{text}, so the model forgot a little."

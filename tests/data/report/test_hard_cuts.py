@@ -68,7 +68,7 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": verses(5, 30)}, cutoff=64).report
     (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
     assert sentence.endswith(
-        "The model never learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut matches only one "
+        "The model hardly learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut matches only one "
         "fixed string, so it can't match chapter numbers that change. Add the hard cut to your text before the "
         "first verse of each chapter: 2:1, 3:1, 4:1 and so on."
     )
@@ -88,3 +88,25 @@ def test_the_chapters_of_a_chinese_novel_are_suggested(tmp_path, number):
     ((value, why),) = suggested(tmp_path, chapter * 5)
     assert value == r"\n第"
     assert why == "a.txt: '第' appears 5 times at the start of a line, so it may separate sections."
+
+
+def test_headings_inside_sections_are_suggested(tmp_path):
+    chapters = [f"第{n}回　风雪山神庙\n林冲在草料场里住下了。雪越下越大。" for n in "一二三四五六七八九十"]
+    text = "\n\n\n".join("\n".join(chapters[first : first + 5]) for first in (0, 5))
+    ((value, why),) = suggested(tmp_path / "a", text)
+    assert value == r"\n第" and "10 headings start with '第', but there are only 2 sections" in why
+    assert suggested(tmp_path / "b", "\n\n\n".join(chapters)) == []
+    contents = "\n".join(f"Chapter {n}" for n in range(1, 11))
+    book = "\n\n\n".join(f"Chapter {n}\nThey came to the sea and waited." for n in range(1, 11))
+    assert suggested(tmp_path / "c", f"{contents}\n\n\n{book}") == []
+
+
+def test_sections_that_end_in_a_sentence_are_called_page_breaks(tmp_path):
+    def told(folder, pages):
+        report = prepare_rows(tmp_path / folder, CHATML, {"a.txt": "\n\n\n".join(pages)}, cutoff=64).report
+        return [sentence for sentence in report.advice if "page breaks" in sentence]
+
+    scan = ["the road was long and the wind blew from", "the sea. They went on to the har-", "bor, and there"] * 4
+    assert told("scan", scan)[0].startswith("a.txt: 11 of 12 sections end in the middle of a sentence")
+    assert told("book", ["They came home.", "The next day it rained.", "“And then?”"] * 4) == []
+    assert told("verse", ["Tyger, tyger, burning bright", "In the forests of the night"] * 6) == []

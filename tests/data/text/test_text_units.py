@@ -14,6 +14,7 @@ from training_pro.chunking import SlicedText, SlicingRules, find_sections
 from training_pro.data.examples.split import split_texts
 from training_pro.data.prepare import check_datasets
 from training_pro.data.readers.text_files import LoadedText
+from training_pro.data.text import describe_ends
 from training_pro.data.text.sentences import find_sentence_ends
 from training_pro.data.text.slice_map import build_slice_map
 from training_pro.data.text.slicing import slice_text
@@ -253,3 +254,14 @@ def test_time_grows_linearly_with_the_text(part: str):
         return best
 
     assert seconds(400_000) < 40 * seconds(40_000) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("by_lines", "sections", "words"),
+    [
+        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (at lines in 1 of 5 sections)"),
+        (1200, 1500, "lines (at sentences in 300 of 1,500 sections)"),
+    ],
+)  # fmt: skip
+def test_the_more_common_unit_comes_first(by_lines, sections, words):
+    assert describe_ends(by_lines, sections) == words

@@ -187,8 +187,9 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
 @pytest.mark.parametrize(
     ("epoch_tokens", "has_validation", "words"),
     [
-        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% as long as an epoch")),
-        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% as long as an epoch")),
+        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of the time of an epoch")),
+        (10_000_000, False, ("after each epoch", "less than 1% of the time of an epoch")),
+        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% of the time of an epoch")),
         (500, False, ("step, every 41 epochs and", "3,072 tokens", "as long as 2.0 epochs")),
     ],
 )
