@@ -177,7 +177,7 @@ def damages(draw, files):
     return file, json.dumps(with_value(value, place, draw(st.sampled_from(BAD_VALUES)))).encode()
 
 
-def test_a_damaged_value_costs_only_itself(root, capsys):
+def test_a_damaged_value_costs_only_itself(root, capsys, proof):
     files = record_files(root)
     assert len({file.name for file in files}) >= 11
 
@@ -188,12 +188,13 @@ def test_a_damaged_value_costs_only_itself(root, capsys):
     def damage_one(case):
         file, damaged = case
         before, queue = file.read_bytes(), (root / "training" / "queue.json").read_bytes()
-        try:
-            file.write_bytes(damaged)
-            act(root)
-        finally:
-            (root / "training" / "queue.json").write_bytes(queue)
-            file.write_bytes(before)
-        assert "Traceback" not in capsys.readouterr().err
+        with proof.case(f"{file.name}: {damaged[:500]!r}"):
+            try:
+                file.write_bytes(damaged)
+                act(root)
+            finally:
+                (root / "training" / "queue.json").write_bytes(queue)
+                file.write_bytes(before)
+            assert "Traceback" not in capsys.readouterr().err
 
     damage_one()

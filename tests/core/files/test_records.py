@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -109,3 +110,9 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
 def test_half_of_a_character_in_a_record_can_be_shown(tmp_path):
     (tmp_path / "f.json").write_text(json.dumps({"a\udcff": ["\ud800", "\U0001f600"]}))
     assert read_json(tmp_path / "f.json", {}) == {"a\ufffd": ["\ufffd", "\U0001f600"]}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_damage(number):
+    with pytest.raises(ValueError, match="seconds is"):
+        check_record(number, float, "seconds", [])
