@@ -155,5 +155,5 @@ def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_l
     with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
     assert host.model_status().loras == ()
     notes = [getattr(event, "text", "") for event in job.log.since(0)]
-    (note,) = [note for note in notes if "Training PRO unloaded the model" in note]
+    (note,) = [note for note in notes if "changed the weights of the loaded model" in note]
     assert note.endswith(" a is detached. Attach it again after the model is loaded.")
