@@ -222,9 +222,12 @@ def _dropped_rows_problem(
 
 def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iterator[str]:
     """A note where blocks of a text end at lines."""
-    if rules.block_ends == "auto" and any(source.sliced.sections.by_lines.any() for source in sources):
+    by_lines = sum(int(source.sliced.sections.by_lines.sum()) for source in sources)
+    if rules.block_ends == "auto" and by_lines:
+        sections = sum(len(source.sliced.sections) for source in sources)
         yield (
-            "Some sections look like verse, a script or a chat log, so their blocks end at lines instead of "
+            f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like verse, "
+            f"a script or a chat log, so {plural(by_lines, 'its', 'their')} blocks end at lines instead of "
             "sentences. To change this, use the 'Blocks end at' setting."
         )
 

@@ -126,7 +126,9 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
     highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
     kind = "full fine-tuning" if lora.whole_model else "a LoRA"
     if lowest <= rate <= highest:
-        return _keep("learning_rate", rate, f"Common values for {kind} range from {lowest:g} to {highest:g}.")
+        return _keep(
+            "learning_rate", rate, f"Common values for {kind} range from {_plain(lowest)} to {_plain(highest)}."
+        )
     trend = "too low to learn much" if rate < lowest else "so high that training may diverge"
     return Suggestion("learning_rate", usual, f"{rate:g} is {trend}.")
 
@@ -164,3 +166,8 @@ def _keep(key: str, value: float, why: str) -> Suggestion:
 
 def _steps(count: int) -> str:
     return format_count(count, "step")
+
+
+def _plain(rate: float) -> str:
+    """A rate without an exponent: '0.00002', so that both ends of a range read alike."""
+    return f"{float(f'{rate:.3g}'):.10f}".rstrip("0").rstrip(".")

@@ -101,7 +101,7 @@ def _other_findings(report: DatasetReport) -> str:
     lines = []
     if report.padding:
         shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Padding, as a share of all tokens: {shares}.")
+        lines.append(f"Padding in each batch order, as a share of all tokens: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:

@@ -40,7 +40,7 @@ def test_the_parts_of_a_report(tmp_path):
         "Check: ready",
         "trained tokens",
         "Stop tokens: 20 of 20 rows or sections end with a stop token",
-        "Padding, as a share of all tokens",
+        "Padding in each batch order, as a share of all tokens",
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)
