@@ -33,7 +33,7 @@ TESTS = {
     "chunking.py": ["tests/test_chunking.py", "tests/test_dementor.py"],
     "engine/compute/loss.py": ["tests/engine/compute/test_loss.py"],
     "engine/compute/collator.py": ["tests/engine/compute/test_collator.py"],
-    "engine/saving/checkpoints.py": ["tests/engine/test_going_on.py"],
+    "engine/saving/checkpoints.py": ["tests/engine/saving/test_checkpoints.py"],
 }
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -13,6 +13,7 @@ from training_pro.engine.plan import DATA_KEY
 from training_pro.engine.saving import checkpoints
 from training_pro.engine.saving.checkpoints import RunState, finalize_checkpoint, is_write_error, load_run_state
 from training_pro.records.folder import PARAMETERS, STATE, RunFolder
+from training_pro.records.folder.filenames import BACKUP_FOLDER
 from training_pro.settings.definitions import TrainingSettings
 
 TRAINER_RECORD = {
@@ -70,6 +71,16 @@ def test_a_checkpoint_is_flushed_and_then_renamed(folder, monkeypatch):
     assert path == folder.checkpoint(3, "") and sorted(p.name for p in path.iterdir()) == flushed[0]
     assert not (folder.partial_folder / "checkpoint-3").exists()
     assert (load_run_state(path).step, load_run_state(path).smoothed) == (3, 1.5)
+
+
+def test_backups_are_in_a_folder_of_their_own(folder):
+    paths = []
+    for step in (3, 6):
+        (folder.partial_folder / f"checkpoint-{step}").mkdir(exist_ok=True)
+        paths.append(finalize_checkpoint(folder, BACKUP_FOLDER, RunState(step=step)))
+    assert [path.relative_to(folder.path).parts for path in paths] == [
+        (BACKUP_FOLDER, "checkpoint-3"), (BACKUP_FOLDER, "checkpoint-6"),
+    ]  # fmt: skip
 
 
 def test_one_checkpoint_of_a_step_remains(folder):
