@@ -1,4 +1,4 @@
-"""Long runs and many runs in one process: memory, threads and open files stay as they were early on."""
+"""Long runs and many runs in one process: memory, threads, files and tensors stay as they were early on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 
 import psutil
 import pytest
+import torch
 from training_pro.core.jobs import Session, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.hardness.conftest import resident_megabytes
@@ -26,20 +27,23 @@ def handles() -> int:
     return int(process.num_handles() if hasattr(process, "num_handles") else process.num_fds())
 
 
-def used() -> tuple[float, int, int]:
-    """Memory in MB, threads, and open files or handles."""
+def used() -> dict[str, float]:
+    """Memory in MB, and the numbers of threads, open files or handles, tensors and modules."""
     gc.collect()
-    return resident_megabytes(), threading.active_count(), handles()
+    things = gc.get_objects()
+    return {
+        "MB": resident_megabytes(),
+        "threads": threading.active_count(),
+        "open files": handles(),
+        "tensors": sum(isinstance(thing, torch.Tensor) for thing in things),
+        "modules": sum(isinstance(thing, torch.nn.Module) for thing in things),
+    }
 
 
-def grew(early: tuple[float, int, int], late: tuple[float, int, int]) -> list[str]:
+def grew(early: dict[str, float], late: dict[str, float]) -> list[str]:
     """What grew from an early moment to a late one."""
-    limit = max(early[0] * GROWTH_LIMIT, early[0] + SMALL_GROWTH_MEGABYTES)
-    grown = [f"{late[0]:.0f} MB after {early[0]:.0f} MB"] if late[0] > limit else []
-    names = ("threads", "open files")
-    return grown + [
-        f"{b} {name} after {a}" for a, b, name in zip(early[1:], late[1:], names, strict=True) if b > a
-    ]
+    limits = early | {"MB": max(early["MB"] * GROWTH_LIMIT, early["MB"] + SMALL_GROWTH_MEGABYTES)}
+    return [f"{late[name]:.0f} {name} after {early[name]:.0f}" for name in early if late[name] > limits[name]]
 
 
 @pytest.mark.parametrize(("steps", "early"), [(1_000, 200), pytest.param(50_000, 1_000, marks=pytest.mark.hours)])
@@ -57,7 +61,8 @@ def test_a_long_run_keeps_its_memory(place, proof, record_property, steps, early
         assert place.train(job=watched_job(watch), **LONG_RUN, **more).outcome == "finished"
         assert grew(uses[early], uses[steps - 1]) == []
         record_property(
-            "figures", f"{uses[early][0]:.0f} MB after {early:,} steps, {uses[steps - 1][0]:.0f} MB at the end"
+            "figures",
+            f"{uses[early]['MB']:.0f} MB after {early:,} steps, {uses[steps - 1]['MB']:.0f} MB at the end",
         )
 
 
@@ -76,6 +81,7 @@ def test_many_runs_in_one_process_keep_its_memory(place, proof, record_property,
             for thread in [thread for thread in threading.enumerate() if thread.name == "a run"]:
                 thread.join()
         uses.append(used())
-    with proof.case("memory, threads and open files"):
+    with proof.case("memory, threads, open files, tensors and modules"):
         assert grew(uses[early - 1], uses[-1]) == []
-    record_property("figures", f"{uses[early - 1][0]:.0f} MB after {early} runs, {uses[-1][0]:.0f} MB at the end")
+    first, last = uses[early - 1]["MB"], uses[-1]["MB"]
+    record_property("figures", f"{first:.0f} MB after {early} runs, {last:.0f} MB at the end")
