@@ -133,8 +133,10 @@ def write_report(args: argparse.Namespace) -> None:
     from training_pro.bench.recipe import report, results
 
     made = results.read_results(args.results)
-    args.page.write_text(report.page(made), encoding="utf-8", newline="\n")
-    plots = report.draw(made, args.plots or args.results.parent)
+    folder = args.plots or args.results.parent
+    plots = report.draw(made, folder)
+    shown_from_page = Path(os.path.relpath(folder, args.page.parent)).as_posix()
+    args.page.write_text(report.page(made, shown_from_page), encoding="utf-8", newline="\n")
     print(f"{len(made)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, NamedTuple
 
+from ...train_utils import format_count
+
 DataName = Literal["story", "notes", "notes+questions", "chats"]
 EqualBy = Literal["tokens", "passes"]
 Metric = Literal["recall", "validation_loss", "general_loss", "closed_book", "seconds"]
@@ -175,7 +177,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "law",
             "How does recall grow with the number of times that the model sees a text?",
-            tuple(Arm(f"{n} times", passes=n) for n in (0, 1, 2, 4, 8, 16)),
+            tuple(Arm(format_count(n, "time"), passes=n) for n in (0, 1, 2, 4, 8, 16)),
             equal_by=("passes",),
         ),
     )

@@ -23,6 +23,7 @@ LABELS: Mapping[Metric, str] = {
 }
 LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "general_loss", "seconds"})
 AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
+PLOTS = "../bench/recipe_data"
 COMMAND = "python3 bench/recipes.py run --only {name}"
 INTRODUCTION = f"""# What works
 
@@ -84,29 +85,31 @@ def differ(first: Summary, second: Summary) -> bool:
     return enough and difference > ROUNDING
 
 
-def page(results: Sequence[Result]) -> str:
-    """The whole page, in Markdown."""
+def page(results: Sequence[Result], plots: str = PLOTS) -> str:
+    """The whole page, in Markdown; `plots` is the folder of the plots, seen from the page."""
     parts = [INTRODUCTION]
-    parts += [_section(experiment, results) for experiment in EXPERIMENTS.values()]
+    parts += [_section(experiment, results, plots) for experiment in EXPERIMENTS.values()]
     parts.append(_not_measured(results))
     return "\n".join(parts)
 
 
-def _section(experiment: Experiment, results: Sequence[Result]) -> str:
+def _section(experiment: Experiment, results: Sequence[Result], plots: str) -> str:
     lines = [f"## {experiment.question}", ""]
     groups = grouped([result for result in results if result.experiment == experiment.name])
     if not groups:
         command = COMMAND.format(name=experiment.name)
         return "\n".join([*lines, f"There is no answer yet. To measure this, run `{command}`.", ""])
-    for group, arms in groups.items():
-        lines += [_describe_group(group), "", *_answers(experiment, arms), "", *_table(experiment, arms), ""]
+    for number, (group, arms) in enumerate(groups.items()):
+        picture = f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})"
+        lines += [_describe_group(group), "", *_answers(experiment, arms), "", picture, ""]
+        lines += [*_table(experiment, arms), ""]
     return "\n".join(lines)
 
 
 def grouped(results: Sequence[Result]) -> dict[Group, dict[str, list[Result]]]:
-    """The results by what is equal, then by arm, in the order in which they were run."""
+    """The results by what is equal, then by arm, in the order of the experiment."""
     groups: dict[Group, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
+    for result in sorted(results, key=_place_of_arm):
         groups[_group(result)][result.arm].append(result)
     trained = {group: dict(arms) for group, arms in groups.items() if not group.is_untrained(arms)}
     for untrained in groups.keys() - trained.keys():
@@ -116,6 +119,13 @@ def grouped(results: Sequence[Result]) -> dict[Group, dict[str, list[Result]]]:
         if not peers:
             trained[untrained] = dict(groups[untrained])
     return trained
+
+
+def _place_of_arm(result: Result) -> int:
+    """The place of an arm in its experiment; results of an arm that is gone come last."""
+    experiment = EXPERIMENTS.get(result.experiment)
+    names = [arm.name for arm in experiment.arms] if experiment else []
+    return names.index(result.arm) if result.arm in names else len(names)
 
 
 def _group(result: Result) -> Group:
@@ -280,10 +290,15 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
     drawn = []
     for experiment in EXPERIMENTS.values():
         for number, arms in enumerate(grouped([r for r in results if r.experiment == experiment.name]).values()):
-            path = folder / f"{experiment.name}{f'-{number + 1}' if number else ''}.svg"
+            path = folder / _plot_name(experiment, number)
             _draw_law(arms, path) if experiment.name == "law" else _draw_arms(experiment, arms, path)
             drawn.append(path)
     return drawn
+
+
+def _plot_name(experiment: Experiment, number: int) -> str:
+    """The file of the plot of one group of an experiment."""
+    return f"{experiment.name}{f'-{number + 1}' if number else ''}.svg"
 
 
 def _figure_and_axes(height: float) -> tuple[Any, Any]:
@@ -291,6 +306,14 @@ def _figure_and_axes(height: float) -> tuple[Any, Any]:
 
     figure = Figure(figsize=(7, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Save a plot so that the same results give the same bytes."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "recipes"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _draw_arms(experiment: Experiment, arms: Mapping[str, Sequence[Result]], path: Path) -> None:
@@ -305,7 +328,7 @@ def _draw_arms(experiment: Experiment, arms: Mapping[str, Sequence[Result]], pat
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.set_xlabel(f"{LABELS[experiment.metric]}; each point is a run, the line is the median")
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
@@ -319,4 +342,4 @@ def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("number of times that the model sees the text")
     axes.set_ylabel("recall")
-    figure.savefig(path)
+    _save(figure, path)

@@ -132,11 +132,16 @@ def test_the_law_is_found_again_with_its_error():
 def test_the_plots_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     law = [
-        replace(RESULT, experiment="law", arm=f"{n} times", passes=float(n), recall=n / 20, equal_by="passes")
+        replace(RESULT, experiment="law", arm=f"passes {n}", passes=float(n), recall=n / 20, equal_by="passes")
         for n in (1, 2, 4, 8)
     ]
     files = report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
     assert [file.name for file in files] == ["slicing.svg", "law.svg"]
+    first = [file.read_bytes() for file in files]
+    report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
+    assert [file.read_bytes() for file in files] == first
+    text = report.page([*runs_of("a", [0.5, 0.6]), *law], "plots")
+    assert all(f"](plots/{file.name})" in text for file in files)
     assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
 
 
@@ -196,6 +201,12 @@ def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
     ]
     assert "The best setup is **both** (questions answered correctly: 40.0% ± 0.0%)." in report.page(made)
     assert len(report.grouped(made)) == 1
+
+
+def test_the_setups_stand_in_the_order_of_their_experiment():
+    made = [run for arm in ("DEMENTOR 2, 64", "gone", "overlap, 64", "blocks, 64") for run in runs_of(arm, [0.5])]
+    ((_, by_arm),) = report.grouped(made).items()
+    assert list(by_arm) == ["blocks, 64", "overlap, 64", "DEMENTOR 2, 64", "gone"]
 
 
 def test_a_single_run_shows_no_spread():
