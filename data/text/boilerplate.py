@@ -158,16 +158,26 @@ def _contents(text: str) -> Iterator[Boilerplate]:
 def _entries(text: str, heading: re.Match[str]) -> list[Line]:
     """The short lines after a heading that may be its entries.
 
-    They end at a line that is there already, so that no line is listed for two headings of the same words.
+    They end at a line that is there already, so that no line is listed for two headings of the same words, and at
+    the heading of a chapter that is listed with its title: 'CHAPTER I.' after 'CHAPTER I. Down the Rabbit-Hole'.
     """
     entries, names = [], {_entry_name(heading[0])}
     for line in islice(_lines(text, LINE, heading.end()), MAX_ENTRIES):
         name = _entry_name(line.text)
-        if len(line.text) > ENTRY_CHARS or name in names:
+        if len(line.text) > ENTRY_CHARS or name in names or _is_listed_with_title(line.text, entries):
             break
         names.add(name)
         entries.append(line)
     return entries
+
+
+def _is_listed_with_title(line: str, entries: Sequence[Line]) -> bool:
+    """Whether a numbered line is the beginning of an entry that continues with a title."""
+    number = line.rstrip(" .:\u2014-")
+    if not NUMBERED.match(line):
+        return False
+    rests = (entry.text[len(number) :] for entry in entries if entry.text.startswith(number))
+    return any(rest and not rest[0].isalnum() for rest in rests)
 
 
 def _is_numbered(line: str) -> bool:

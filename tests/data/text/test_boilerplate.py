@@ -46,6 +46,14 @@ def test_a_table_of_contents():
     assert without(f"{pages}\n\nOnce there was a king.") == "Once there was a king."
 
 
+@pytest.mark.parametrize(
+    "entry", ["Chapter {}.\tThe {}. day", "Chapter {} \u2014 The {}. day", "Chapter {}: Day {}"]
+)
+def test_the_first_heading_after_a_table_with_titles_stays(entry):
+    contents = "CONTENTS\n\n" + "\n".join(entry.format(n, n) for n in range(1, 40))
+    assert without(f"{contents}\n\n\n{BOOK}") == BOOK
+
+
 def test_a_chapter_named_contents_is_no_table():
     assert kinds("Contents\n\nThe box held a ring.\nA letter lay under it.\nNobody spoke.\n" * 3) == []
 
