@@ -184,10 +184,7 @@ class StandaloneHost:
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
-            models = self.folders.models
-            raise ModelError(
-                f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
-            )
+            raise ModelError(_no_model_chosen(self.folders.models, self.models()))
         for path in (self.folders.models / name, Path(name)):
             if path.is_file() or (path / "config.json").is_file():
                 return _checked_file(path)
@@ -377,6 +374,13 @@ def _empty_cache() -> None:
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ModelError(f"The {package} package is needed {purpose}. Install it: pip install {package}")
+
+
+def _no_model_chosen(models: Path, models_there: Sequence[str]) -> str:
+    if not models_there:
+        return f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
+    names = ", ".join(models_there)
+    return f"No model is loaded. Choose one and press Load model, or name it with --model. Available: {names}."
 
 
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:

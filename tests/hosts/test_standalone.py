@@ -49,6 +49,12 @@ def test_no_models_yet(tmp_path):
     )
 
 
+def test_a_model_that_is_there_is_to_be_loaded(copy, tmp_path):
+    assert refusal(host(tmp_path, model="")) == (
+        "No model is loaded. Choose one and press Load model, or name it with --model. Available: mine."
+    )
+
+
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
     text = (
         f"There is no model 'other' in {copy.parent}, and no folder at that path with a config.json. "
