@@ -226,8 +226,9 @@ class RowSettings:
     source_max_len: int = integer(
         0,
         "Maximum prompt length",
-        "Prompts longer than this many tokens are truncated at the end. Text that the prompt format adds before "
-        "the reply is kept. This applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
+        "Prompts longer than this many tokens are truncated at the end. The text between the prompt and the "
+        "reply, which the prompt format adds, is never truncated. This applies to rows with one reply, before the "
+        "cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
     target_max_len: int = integer(
@@ -427,8 +428,8 @@ class LearningSettings:
     warmup_steps: float = number(
         0.05,
         "Warmup",
-        "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, but "
-        "never more than 100 steps or one epoch.",
+        "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, "
+        "limited to 100 steps or one epoch.",
         bounds=(0, 100000),
     )
     weight_decay: float = number(0.0, "Weight decay", "How strongly weights are pulled toward 0.", bounds=(0, 1))

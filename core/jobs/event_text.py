@@ -159,7 +159,7 @@ def probe_extra_times(event: events.ProbeDone) -> list[tuple[str, str]]:
     """Evaluations and samples of the probed run, each with its time, as far as known."""
     extras = (
         (event.evaluations, "evaluation", "about", event.evaluation_seconds),
-        (event.answers, "sample", "at most about", event.answer_seconds),
+        (event.answers, "sample", "up to", event.answer_seconds),
     )
     return [
         (format_count(count, noun), f"{bound} {duration(count * seconds)}")

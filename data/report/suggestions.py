@@ -113,7 +113,8 @@ def _rank(facts: RunFacts) -> Suggestion:
         rank *= 2
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:
-        return _keep("rank", lora.rank, f"{why}.")
+        enough = weights >= tokens
+        return _keep("rank", lora.rank, f"{why}, so it has enough capacity." if enough else f"{why}.")
     return Suggestion(
         "rank",
         rank,

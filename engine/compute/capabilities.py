@@ -37,7 +37,8 @@ class ModelCapabilities:
         """Yield the lines for the log of a run."""
         if self.packed:
             yield (
-                "Packing: the examples in a batch share one row without padding, but they can't see each other."
+                "Packing: the examples of a batch are joined into one sequence without padding. "
+                "They can't see each other."
             )
         elif self.packing_refusal:
             yield f"Packing is off: {self.packing_refusal}. Each batch is padded to its longest example."

@@ -70,7 +70,7 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
 def _find_dataset(name: str, host: Host) -> DatasetEntry:
     """Look a dataset up by its name or its path."""
     if not name.strip():
-        raise DataError("No dataset is chosen. Choose one, or press Add files.")
+        raise DataError("No dataset is chosen. Choose one, then measure again.")
     path = dataset_index.locate_dataset(name, host.folders)
     return DatasetEntry(path.name + "/" * path.is_dir(), path)
 

@@ -133,5 +133,5 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
 EXPLANATION = (
     "Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: "
     "train longer, with a new schedule. Pause and free VRAM: save a checkpoint and unload the model "
-    "until you press Resume. Stop and discard: end the run and restore what was saved under its name before."
+    "until you press Resume. Stop and discard: end the run and put back what was saved under its name before."
 )
