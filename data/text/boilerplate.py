@@ -161,7 +161,8 @@ def _entries(text: str, heading: re.Match[str]) -> list[Line]:
     They end at a line that is there already, so that no line is listed for two headings of the same words, and at
     the heading of a chapter that is listed with its title: 'CHAPTER I.' after 'CHAPTER I. Down the Rabbit-Hole'.
     """
-    entries, names = [], {_entry_name(heading[0])}
+    entries: list[Line] = []
+    names = {_entry_name(heading[0])}
     for line in islice(_lines(text, LINE, heading.end()), MAX_ENTRIES):
         name = _entry_name(line.text)
         if len(line.text) > ENTRY_CHARS or name in names or _is_listed_with_title(line.text, entries):
