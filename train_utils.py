@@ -77,6 +77,11 @@ def _round_up(steps: float) -> int:
     return math.ceil(steps - 1e-9)
 
 
+def spread_evenly(count: int, limit: int) -> list[int]:
+    """At most `limit` of the numbers from 0 to `count` - 1: the middles of equal shares, so not the very first."""
+    return sorted({(2 * n + 1) * count // (2 * limit) for n in range(limit)}) if count else []
+
+
 def known_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """A table of texts, its header first, without the columns that are empty below the header."""
     columns = zip(*table, strict=True)

@@ -56,7 +56,7 @@ def _make_report(args: argparse.Namespace) -> DatasetReport:
         settings = read_settings(args, host, args.settings)
     except SettingsError as error:
         return DatasetReport.of_problems(error.problems)
-    return PeftEngine().check(settings, host, show=_preview_query(args))
+    return PeftEngine().check_start(settings, host, show=_preview_query(args))
 
 
 def _preview_query(args: argparse.Namespace) -> PreviewQuery:

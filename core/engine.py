@@ -117,7 +117,9 @@ class Engine(Protocol[Settings, Report]):
         """Report what a run with these settings would learn, with a preview of its examples; loads no weights."""
         ...
 
-    def check_start(self, settings: Settings, host: Host, *, resume: str = "") -> Report:
+    def check_start(
+        self, settings: Settings, host: Host, *, resume: str = "", show: PreviewQuery = NO_PREVIEW
+    ) -> Report:
         """Return the report of `check` with the problems of a start added, such as a name that is in use."""
         ...
 

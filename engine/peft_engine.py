@@ -53,10 +53,12 @@ class PeftEngine:
         notes = *_time_notes(report, settings, host), *_recall_notes(report, settings)
         return report.with_findings([*check_run(settings, host), *notes])
 
-    def check_start(self, settings: TrainingSettings, host: Host, *, resume: str = "") -> DatasetReport:
+    def check_start(
+        self, settings: TrainingSettings, host: Host, *, resume: str = "", show: PreviewQuery = NO_PREVIEW
+    ) -> DatasetReport:
         from .checks import check_run_folder
 
-        return self.check(settings, host).with_findings(check_run_folder(settings, host, resume))
+        return self.check(settings, host, show=show).with_findings(check_run_folder(settings, host, resume))
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         _start(host, job)

@@ -21,6 +21,7 @@ from training_pro.train_utils import (
     plural,
     size,
     smooth_loss,
+    spread_evenly,
     time_of_day,
 )
 
@@ -83,6 +84,14 @@ def test_maximum_steps_replace_epochs(max_steps, steps):
 )
 def test_warmup(examples, epochs, asked, warmup):
     assert StepPlan(examples=examples, batch_size=1, accumulation=1, epochs=epochs).warmup(asked) == warmup
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "numbers"),
+    [(0, 3, []), (1, 3, [0]), (3, 3, [0, 1, 2]), (6, 3, [1, 3, 5]), (1517, 3, [252, 758, 1264])],
+)
+def test_numbers_spread_evenly_leave_out_the_beginning(count, limit, numbers):
+    assert spread_evenly(count, limit) == numbers
 
 
 def test_the_smoothed_loss_begins_as_the_first_and_moves_a_tenth_of_the_way():

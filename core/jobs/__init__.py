@@ -42,7 +42,7 @@ from .evidence_event import (
     evidence_table,
     evidence_verdict,
 )
-from .job import Job, JobFn
+from .job import Job, JobFn, JobKind
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
 from .progress import ProgressReader, RunProgress, progress_text
@@ -79,6 +79,7 @@ __all__ = [
     "Job",
     "JobEnded",
     "JobFn",
+    "JobKind",
     "LibraryMessage",
     "LiveSettingsChanged",
     "MachineUse",

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ...core.errors import DataError
 from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
+from ...train_utils import spread_evenly
 from ..examples import IGNORE_INDEX, Example, Examples
 from . import prompt_formats
 from .encoding import Tokenizer
@@ -18,11 +19,12 @@ from .row_dataset import bos_eos_texts
 
 MESSAGE_PLACEHOLDER = "%message%"
 PLACEHOLDER = "\ue0f00\ue0f1"  # private-use characters that no text has
+HALF_CHARACTER = "\ufffd"  # what a tokenizer decodes from the first tokens of a character
 EXAMPLES_INSPECTED = 24  # examples, evenly spread
 PROMPT_COUNT = 3  # made from the data
 TEXT_PROMPT_TOKENS = 24  # tokens of a text that a prompt takes
 MAX_PROMPT_TOKENS = 512  # tokens of a prompt made from a row
-MAX_EXAMPLE_CHARS = 1000
+MAX_EXAMPLE_CHARS = 4000
 
 PromptKind = Literal["text", "chat", "format"]
 
@@ -78,7 +80,7 @@ def detect_prompt_style(
 ) -> PromptStyle:
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
-    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in _spread_evenly(len(examples), EXAMPLES_INSPECTED)]
+    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in spread_evenly(len(examples), EXAMPLES_INSPECTED)]
     for style in (*_format_styles(settings, folders, tokenizer, bos), *_chat_styles(settings, tokenizer, bos)):
         markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
         if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
@@ -108,7 +110,7 @@ def make_prompts(
     if not isinstance(requested, str):
         return [style.prompt(message, tokenizer) for message in requested]
     unique: dict[str, Prompt] = {}
-    for start in _spread_evenly(len(examples), PROMPT_COUNT):
+    for start in spread_evenly(len(examples), PROMPT_COUNT):
         for number in range(start, min(start + EXAMPLES_INSPECTED, len(examples))):
             prompt = _prompt_from(examples[number], style, tokenizer)
             if prompt is not None and prompt.text not in unique:
@@ -127,6 +129,8 @@ def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> 
     end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)) if is_text else first_learned
     if end > MAX_PROMPT_TOKENS:
         return None
+    while is_text and end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
+        end -= 1
     decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
     message = decoded if is_text else style.asked(decoded)
     return Prompt(message, tuple(ids[:end])) if message.strip() else None
@@ -135,10 +139,6 @@ def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> 
 def _first_learned(example: Example) -> int:
     labels = example.labels.tolist()
     return next((n for n, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
-
-
-def _spread_evenly(count: int, limit: int) -> list[int]:
-    return sorted({count * n // limit for n in range(limit)}) if count else []
 
 
 def _chat_styles(settings: TrainingSettings, tokenizer: Tokenizer, bos: int | None) -> Iterator[PromptStyle]:
@@ -151,7 +151,7 @@ def _chat_styles(settings: TrainingSettings, tokenizer: Tokenizer, bos: int | No
 
 def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
     """Add the system message that most chats begin with."""
-    numbers = _spread_evenly(len(examples), EXAMPLES_INSPECTED)
+    numbers = spread_evenly(len(examples), EXAMPLES_INSPECTED)
     leads = Counter(_text_before_message(examples[n], style, tokenizer) for n in numbers)
     lead, count = leads.most_common(1)[0]
     if not lead or lead == style.before or 2 * count <= len(numbers):

@@ -100,7 +100,7 @@ def window_input(
         raise SettingsError(
             [f"Stride: {stride} would skip tokens or count some twice. Use a value from 1 to {max_stride}."]
         )
-    strings = [text.text for text in texts]
+    strings = [str(text.text) for text in texts]
     segments = Segments(strings, tokenizer.encode(strings))
     pairs = [
         (window, _token_segments(window, text_segments, tokenizer.bos))

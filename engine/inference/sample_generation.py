@@ -38,8 +38,9 @@ class SampleGenerator:
 
     def prompt_info(self) -> dict[str, Any]:
         """Return the content of training_prompt.json."""
-        example = self._tokenizer.decode(self._run.data.examples[0].ids.tolist())
-        return self._style.as_json(self._run.settings, example)
+        examples = self._run.data.examples
+        middle = examples[len(examples) // 2]  # a book begins with its title page
+        return self._style.as_json(self._run.settings, middle.text)
 
     def sample(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""

@@ -52,7 +52,7 @@ class RunPlan:
     def sample(self) -> list[dict[str, str]]:
         """Text of the first examples, as trained."""
         examples = self.data.examples
-        return [{"value": examples[i].text} for i in range(min(PREVIEW_EXAMPLES, len(examples)))]
+        return [{"value": examples[n].text} for n in range(min(PREVIEW_EXAMPLES, len(examples)))]
 
     def unchangeable(self) -> dict[str, Any]:
         """Values that must be the same when a run resumes from its checkpoint."""

@@ -7,7 +7,7 @@ from .form import Form
 from .gradio_compat import make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
 from .markup import table_row
-from .name_status import describe_existing_name
+from .name_status import describe_existing_name, unanswered_choices
 from .outdated import ResultInputs
 from .page_context import (
     PageContext,
@@ -19,6 +19,7 @@ from .page_context import (
 )
 from .scripts import load_script
 from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
+from .stop_button import StopButton
 from .style import CSS
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Form",
     "PageContext",
     "ResultInputs",
+    "StopButton",
     "add_handler",
     "apply_button",
     "describe_existing_name",
@@ -50,4 +52,5 @@ __all__ = [
     "stop_job",
     "stream_options",
     "table_row",
+    "unanswered_choices",
 ]

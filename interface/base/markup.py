@@ -164,12 +164,12 @@ def progress_bar(share: float) -> Markup:
     return Markup(PROGRESS_BAR).format(100 * max(0.0, min(1.0, share)))
 
 
-def problem(text: str) -> Markup:
-    """A box with a problem; each line of the text is a problem of its own."""
+def problem(text: str, *parts: str) -> Markup:
+    """A box with a problem, then parts that are HTML; each line of the text is a problem of its own."""
     lines = text.splitlines()
     if len(lines) == 1:
-        return card("", Markup("<p>{}</p>").format(link_settings(text)), mood="bad")
-    return card(f"{len(lines)} problems to fix", bullets(map(link_settings, lines)), mood="bad")
+        return card("", Markup("<p>{}</p>").format(link_settings(text)), *parts, mood="bad")
+    return card(f"{len(lines)} problems to fix", bullets(map(link_settings, lines)), *parts, mood="bad")
 
 
 def job_status(event: Stage | JobEnded) -> Markup:

@@ -28,9 +28,13 @@ def draw(
             train_tab = TrainTab(context)
             train_tab.draw(train)
         with gr.Tab("Try it") as try_it:
-            TryTab(context).draw(try_it)
+            try_tab = TryTab(context)
+            try_tab.draw(try_it)
         with gr.Tab("Perplexity") as perplexity:
-            PerplexityTab(context, train_tab.form).draw(perplexity)
+            perplexity_tab = PerplexityTab(context, train_tab.form)
+            perplexity_tab.draw(perplexity)
         with gr.Tab("Runs") as runs:
             RunsTab(context, train_tab.form).draw(runs)
+        for stop_button in (try_tab.stop_button, perplexity_tab.stop_button):
+            stop_button.follow(train_tab.working)
     return context

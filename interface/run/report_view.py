@@ -31,12 +31,16 @@ ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
-def html(report: DatasetReport, plan: str = "", free: int = 0) -> str:
-    """The report as a card; `plan` is HTML below its figures, `free` is the free memory in bytes."""
+def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = "") -> str:
+    """The report as a card: `choices` is HTML below its problems, `plan` is HTML below its figures.
+
+    `free` is the free memory in bytes.
+    """
     return markup.card(
         f"Check: {report.verdict}",
         outdated.notice("check"),
         markup.html_list(map(link_settings, report.problems)),
+        choices,
         markup.html_list(map(link_settings, report.advice)),
         markup.bullets(report.notes, quiet=True),
         _figures(report) if report.examples else "",

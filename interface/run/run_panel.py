@@ -10,18 +10,16 @@ from typing import Any
 import gradio as gr
 
 from ...core.engine import PreviewQuery
-from ...core.errors import TrainingProError
+from ...core.errors import SettingsError, TrainingProError
 from ...core.jobs import Job, RunPlanned
-from ...records.folder import with_final_name
+from ...records.folder import choose_run_folder, with_final_name
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
 from ...train_utils import StepPlan
 from ..base import (
     Form,
     PageContext,
-    ResultInputs,
     add_handler,
-    describe_existing_name,
     follow_refusal,
     load_script,
     markup,
@@ -29,6 +27,7 @@ from ..base import (
     on_load,
     private_options,
     stream_options,
+    unanswered_choices,
 )
 from . import plan_svg, report_view
 from .example_browser import ExampleBrowser
@@ -77,6 +76,8 @@ class RunPanel:
         )
         """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, when it has ended", elem_classes="tp-hidden")
+        self.working = gr.Textbox(label="The kind of the job on the model", elem_classes="tp-hidden")
+        """Hidden; empty while the model is free."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:
@@ -93,56 +94,71 @@ class RunPanel:
         self._connect_follow()
 
     def _connect_actions(self) -> None:
-        form, results = self._form.inputs(), [self._response, self.made_from]
+        form, results = self._form.inputs(), [self._response, self.made_from, *self._run_parts()]
         options = {"what": "Check", "says": self._response, "clears": {self.made_from: None}, **private_options()}
         self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
         options = {"what": "Start", "says": self._response, **stream_options()}
-        add_handler(self._start_button.click, self._on_start, form, self._response, **options)
+        results = [self._response, *self._run_parts()]
+        add_handler(self._start_button.click, self._on_start, form, results, **options)
         fields = list(self._form.components.values())
         options = {"what": "Copying the settings", **private_options()}
         add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
 
     def _connect_follow(self) -> None:
         """The page follows the run from its start on, and again after a lost connection."""
-        panel = [self._status_line, self._panel, self._charts_part, self._charts, self._samples]
-        others = [self._start_button, self._copy_button, self._beat, self.model, self.ended]
-        outputs = [*panel, *others, *self._buttons.components]
+        others = [self._status_line, self._start_button, self._beat, self.model, self.ended, self.working]
+        outputs = [*self._run_parts(), *others, *self._buttons.components]
         hidden = {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
         options = {"what": "Showing the run", "says": self._panel, "clears": hidden, **stream_options()}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
 
-    def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, ResultInputs]]:
-        """Check the form; the previous report is replaced at once."""
+    def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
+        """Check the form; the previous report and the end of an earlier run are removed at once."""
         values = self._form.values(inputs)
-        made_from = self._context.made_from(values)
-        yield markup.paragraph("Checking ...", quiet=True), made_from
-        yield check_html(self._context.parse_settings(values), self._context), made_from
+        checking, made_from = markup.paragraph("Checking ...", quiet=True), self._context.made_from(values)
+        yield {self._response: checking, self.made_from: made_from, **self._without_ended_run()}
+        yield {self._response: check_html(self._context.parse_settings(values), self._context)}
 
-    async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+    async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        """Start a run, or show why it cannot start; the answer before and an earlier run are removed at once."""
+        yield {self._response: "", **self._without_ended_run()}
         host, engine = self._context.host, self._context.engine
         try:
             self._context.check_writable()
             settings = self._context.parse_settings(self._form.values(inputs))
-            if question := self._ask_if_exists(settings):
-                yield question
+            if refusal := self._refuse_name(settings):
+                yield {self._response: refusal}
                 return
             settings = with_final_name(settings, host.folders)
             self._context.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
             async for message in follow_refusal(self._context.session, error):
-                yield message
-        else:
-            yield ""
+                yield {self._response: message}
 
-    def _ask_if_exists(self, settings: TrainingSettings) -> str:
-        """Ask what to do with an existing LoRA of this name, before the run starts."""
-        what = settings.what
-        if what.if_exists != "ask":
-            return ""
-        existing = describe_existing_name(self._context, what.name, what.if_exists, settings.lora.method)
-        hint = markup.paragraph("Choose what to do with it, then press Start again.", quiet=True)
-        return markup.card("", existing, hint) if existing else ""
+    def _refuse_name(self, settings: TrainingSettings) -> str:
+        """Say before the run starts that its name exists, as Check does; empty if it can start."""
+        try:
+            choose_run_folder(settings, self._context.host.folders, "")
+        except SettingsError as error:
+            hint = markup.paragraph("Then press Start again.", quiet=True)
+            return markup.problem(str(error), unanswered_choices(self._context, settings), hint)
+        return ""
+
+    def _run_parts(self) -> list[Any]:
+        """The parts of the page that show a run."""
+        return [self._panel, self._charts_part, self._charts, self._samples, self._copy_button]
+
+    def _without_ended_run(self) -> dict[Any, Any]:
+        """Updates that remove the end of the last run from this page; a run that is going on stays."""
+        job = self._context.session.latest("training")
+        return {} if job is None or job.running else self._without_run()
+
+    def _without_run(self) -> dict[Any, Any]:
+        """Updates that remove the last run from this page."""
+        hidden = gr.update(visible=False)
+        texts = {self._panel: "", self._charts: "", self._samples: ""}
+        return {**texts, self._charts_part: hidden, self._copy_button: hidden}
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
@@ -155,13 +171,16 @@ class RunPanel:
         previous: dict[str, Any] = {}
         beats = 0
         while True:
-            view = _current_view(view, self._context.session.latest("training"))
+            earlier, view = view, _current_view(view, self._context.session.latest("training"))
+            if earlier not in (None, view):
+                yield self._without_run()  # Gradio sends differences: the same failure once more has none
             seconds = int(beats * REFRESH_SECONDS)
             running = view is not None and view.running
             current = {
                 "line": model_status.html(self._context),
-                "run": (*_state(view), self._queue.next_run_name()),
+                "run": (*_state(view), self._queue.next_run_name() if running else ""),
                 "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
+                "working": job.kind if (job := self._context.session.current) else "",
                 "beat": seconds // BEAT_SECONDS,
             }
             changed = {part for part, state in current.items() if previous.get(part, self) != state}
@@ -179,6 +198,8 @@ class RunPanel:
         updates = {self._beat: f"{title} {current['beat']}"}
         if "line" in changed:
             updates |= {self._status_line: current["line"], self.model: self._context.host.model_status().model}
+        if "working" in changed:
+            updates |= {self.working: current["working"]}
         if "run" in changed:
             updates |= {
                 self._panel: view.html(following=self._queue.next_run_name()) if view else FIRST_HINT,
@@ -204,15 +225,16 @@ class RunPanel:
 
 def check_html(settings: TrainingSettings, context: PageContext) -> str:
     """The report of Check as HTML, with the learning rate plan."""
-    report = context.engine.check(settings, context.host, show=PreviewQuery(SHOWN_EXAMPLES))
+    report = context.engine.check_start(settings, context.host, show=PreviewQuery(SHOWN_EXAMPLES))
+    choices = unanswered_choices(context, settings)
     if not report.examples:
-        return report_view.html(report)
+        return report_view.html(report, choices=choices)
     steps = settings.steps
     plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     phases, _ = plan_svg.planned_rates(settings, plan)
     phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
     lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{phases_line}"
-    return report_view.html(report, lr_plan, context.host.memory().free)
+    return report_view.html(report, lr_plan, context.host.memory().free, choices)
 
 
 def _current_view(view: RunView | None, job: Job | None) -> RunView | None:

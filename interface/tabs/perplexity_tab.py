@@ -23,12 +23,12 @@ from ...settings.parsing import ROW_SETTING_KEYS, row_settings
 from ..base import (
     Form,
     PageContext,
+    StopButton,
     add_handler,
     follow_job,
     markup,
     page_load,
     refresh_choices,
-    stop_job,
 )
 from ..train import data_menu
 from .perplexity_details import loss_strips, row_tables
@@ -42,6 +42,7 @@ class PerplexityTab:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
+        self.stop_button = StopButton(context, "perplexity", "tp-perplexity-stop")
 
     def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
@@ -61,7 +62,7 @@ class PerplexityTab:
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
             self._start_button = gr.Button("Measure", **options)
-            self._stop_button = gr.Button("Stop", interactive=enabled, elem_id="tp-perplexity-stop")
+            self.stop_button.draw()
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
@@ -73,7 +74,7 @@ class PerplexityTab:
         outputs = [self._status, self._results, self._earlier]
         options: dict[str, Any] = {"what": "Perplexity", "clears": {self._results: ""}}
         add_handler(self._start_button.click, self._on_start, inputs, outputs, **options)
-        add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
+        self.stop_button.connect(self._status)
         opened = [tab.select, page_load()]
         refresh_choices(opened, self._loras, self._lora_names, keep=_existing_names)
         add_handler(opened, self._list_data, None, [self._data, self._earlier], what="Listing the data")
@@ -130,10 +131,6 @@ class PerplexityTab:
             max_length=int(inputs[self._window] or 0),
             comment=str(inputs[self._comment] or ""),
         )
-
-    def _on_stop(self) -> str:
-        idle = markup.paragraph("Nothing is being measured.", quiet=True)
-        return stop_job(self._context.session.latest("perplexity")) or idle
 
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -12,12 +13,12 @@ import gradio as gr
 from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
-from ...core.jobs import Answer, Event, Job, JobEnded
-from ...records.folder import DATA_SAMPLE, loras, read_training_prompt
-from ..base import PageContext, add_handler, follow_job, markup, page_load, stop_job
+from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
+from ...records.folder import DATA_SAMPLE, loras, read_prompt, read_training_prompt
+from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load
 
 NO_LORA = "(no LoRA)"
-OPENING_WORDS = 10
+OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
@@ -28,6 +29,7 @@ class TryTab:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
+        self.stop_button = StopButton(context, "answer", "tp-stop-answer")
 
     def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
@@ -70,7 +72,7 @@ class TryTab:
         )
         with gr.Row(elem_classes="tp-buttons"):
             self._answer_button = gr.Button("Generate", variant="primary", interactive=enabled, elem_id="tp-go")
-            self._stop_button = gr.Button("Stop", elem_id="tp-stop-answer")
+            self.stop_button.draw()
             self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
             self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
         self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
@@ -89,7 +91,7 @@ class TryTab:
         add_handler(
             self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
         )
-        add_handler(self._stop_button.click, self._on_stop, None, self._status, what="Stop")
+        self.stop_button.connect(self._status)
         chosen, status = {self._lora, self._strength}, self._lora_status
         add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")
         add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Detaching the LoRA")
@@ -117,7 +119,7 @@ class TryTab:
         return gr.update(choices=choices, value=lora), *suggestion
 
     def _suggest(self, inputs: dict[Any, Any]) -> tuple[Any, Any, Any]:
-        """Suggest the beginning of the training data as prompt, unless the user has typed one.
+        """Suggest a passage of the training data as prompt, unless the user has typed one.
 
         Where nothing changes, nothing is sent, because the user may be typing a prompt meanwhile.
         """
@@ -136,7 +138,7 @@ class TryTab:
             return
         context, texts = self._context, {"without": "", "with": ""}
         work = partial(context.engine.answer, question, context.host)
-        async for status, events in self._follow("Generating text", work):
+        async for status, events in self._follow("answer", "Generating text", work):
             if not events:
                 yield {self._status: status}
                 continue
@@ -144,12 +146,14 @@ class TryTab:
             boxes = {self._without: texts["without"], self._with: texts["with"]}
             yield {self._status: status, self._heading: answers_heading(question), **boxes}
 
-    def _follow(self, title: str, work: Callable[[Job], JobEnded]) -> AsyncIterator[tuple[str, list[Event]]]:
+    def _follow(
+        self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]
+    ) -> AsyncIterator[tuple[str, list[Event]]]:
         """Start a job on the model and follow it."""
 
         def start() -> Job:
             self._context.check_writable()
-            return self._context.session.start("answer", title, self._context.host, work)
+            return self._context.session.start(kind, title, self._context.host, work)
 
         return follow_job(self._context.session, start)
 
@@ -164,21 +168,18 @@ class TryTab:
             temperature=float(inputs[self._temperature]),
         )
 
-    def _on_stop(self) -> str:
-        return stop_job(self._context.session.latest("answer"))
-
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
         if name in (None, NO_LORA):
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        async for status, _ in self._follow(f"Attaching {name}", work):
+        async for status, _ in self._follow("model", f"Attaching {name}", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        async for status, _ in self._follow("Detaching the LoRA", work):
+        async for status, _ in self._follow("model", "Detaching the LoRA", work):
             yield status
 
 
@@ -217,19 +218,23 @@ class SuggestedPrompt(NamedTuple):
 
 
 def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
-    """The first words of the training data of a LoRA, or the first message of its chats."""
+    """The words that begin an example from the training data of a LoRA, or its first message."""
     if name in (None, NO_LORA):
         return SuggestedPrompt()
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
-        sample = read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])
-        first = sample[0]["value"]
+        text = read_prompt(folder).get("example") or _first_example(folder)
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return SuggestedPrompt()
     if chat := read_training_prompt(folder):
-        return SuggestedPrompt(chat.message(first), as_chat=True)
-    beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", first)
-    return SuggestedPrompt(beginning[0].strip() if beginning else "")
+        return SuggestedPrompt(chat.message(text), as_chat=True)
+    beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", text)
+    return SuggestedPrompt(beginning[0][:OPENING_CHARS].strip() if beginning else "")
+
+
+def _first_example(folder: Path) -> str:
+    """The first example of a LoRA whose prompt was never written; a LookupError where it has none."""
+    return read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

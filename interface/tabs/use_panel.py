@@ -104,7 +104,7 @@ class UsePanel:
         context.check_writable()
         loras.find_lora(name, context.host.folders.loras)
         work = partial(context.engine.attach_lora, name, 1.0, context.host)
-        return context.session.start("answer", f"Attaching {name}", context.host, work)
+        return context.session.start("model", f"Attaching {name}", context.host, work)
 
     def _on_copy(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Put the settings that the run was started with into the form."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from ...core.errors import TrainingProError
+from ...core.errors import DataError, TrainingProError
 from ...data import dataset_index
 from ...data.readers import unsupported
 from ...settings.parsing import training_settings
@@ -50,6 +50,8 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
     shares = Markup("").join(map(_share_field, chosen))
     try:
         report = _report(values, context)
+    except DataError as error:  # such as a file that has been deleted
+        return DataPreview(_kinds_of_names(chosen), html=_quiet_note(str(error)) + shares)
     except (TrainingProError, OSError):
         return DataPreview(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
@@ -77,7 +79,7 @@ def _quiet_note(text: str) -> str:
 
 
 def _report(values: Mapping[str, Any], context: PageContext) -> DatasetReport | None:
-    if context.host.model_status().problem or _bytes_of(values["data"], context) > MAX_PREVIEW_BYTES:
+    if _bytes_of(values["data"], context) > MAX_PREVIEW_BYTES or context.host.model_status().problem:
         return None
     return context.engine.check(training_settings({**values, "name": "look"}), context.host)
 

@@ -59,6 +59,11 @@ class TrainTab:
         """The form, for the other tabs."""
         return self._form
 
+    @property
+    def working(self) -> Any:
+        """A hidden text box with the kind of the job on the model, for the other tabs."""
+        return self._run_panel.working
+
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
         self._status_line = gr.HTML(model_status.html(self._context), elem_id="tp-line")
@@ -164,9 +169,12 @@ class TrainTab:
         previewed = add_handler(changes, self._preview_data, **preview, **latest)
         add_handler(refreshed.then, self._preview_data, **preview)
         add_handler(previewed.then, self._on_change, **consequences)
-        # With another model the same data have other tokens. The form has not changed and is not saved.
+        # With another model the same data have other tokens, and Check reads files that may have changed. The
+        # form has not changed and is not saved.
+        checked = self._run_panel.check_event
         model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
-        for event in (model_changed, self._run_panel.check_event):
+        read_again = add_handler(checked.then, self._preview_data, **preview)
+        for event in (checked, model_changed, read_again):
             add_handler(event.then, self._consequences, **consequences)
 
     def _result_inputs(self) -> dict[outdated.ResultKind, Any]:

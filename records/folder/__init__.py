@@ -35,6 +35,7 @@ from .run_records import (
     read_graph,
     read_log,
     read_parameters,
+    read_prompt,
     read_recalls,
     read_state,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "read_graph",
     "read_log",
     "read_parameters",
+    "read_prompt",
     "read_recalls",
     "read_samples",
     "read_state",

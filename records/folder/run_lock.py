@@ -48,7 +48,7 @@ def runs_in_progress(folders: Folders) -> list[str]:
 
 
 def _busy_error(name: str) -> BusyError:
-    return BusyError(f"{name!r} is being trained by another page or command. Wait until it ends.")
+    return BusyError(f"{name!r} is being trained. Stop the run first, or wait until it ends.")
 
 
 def _lock_path(name: str, folders: Folders) -> Path:

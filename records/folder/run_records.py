@@ -84,6 +84,7 @@ class PromptRecord(TypedDict, total=False):
     before: str
     after: str
     starts_with_bos: bool
+    example: str
 
 
 def read_log(folder: Path, damage: list[str] | None = None) -> RunLog:

@@ -17,7 +17,7 @@ from ...core.host import Folders
 from . import inventory
 from .filenames import BACKUP_FOLDER, HIDDEN_SUFFIX
 from .loras import free_name, size_on_disk
-from .run_lock import is_in_progress
+from .run_lock import refuse_in_progress
 
 TRASH_FOLDER = f"trash{HIDDEN_SUFFIX}"
 LORA_FOLDER, PART_FOLDER = "lora", "part"
@@ -67,8 +67,7 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
 def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> None:
     """Raise BusyError if a LoRA is being trained or is on the model."""
     lora = name.partition("/")[0]
-    if is_in_progress(lora, folders):
-        raise BusyError(f"{lora!r} is being trained. Stop the run first, or wait until it ends.")
+    refuse_in_progress(lora, folders)
     if in_use := [path for path in loaded if path == name or path.startswith(f"{name}/")]:
         raise BusyError(f"{in_use[0]!r} is attached to the model. Detach it first.")
 

@@ -56,6 +56,7 @@ BUTTONS = {
     "stop getting": "tp-get-stop",
     "first look": "tp-first-look",
     "go on": "tp-go",
+    "stop answer": "tp-stop-answer",
     "put on": "tp-put-on",
     "take off": "tp-take-off",
     "send": "webui-send",

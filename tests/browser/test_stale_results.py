@@ -59,6 +59,29 @@ def test_a_failed_check_removes_the_previous_report(webui, page):
     assert page.check().startswith("Check: ready")
 
 
+def test_check_reads_the_line_of_a_dataset_anew(webui, page):
+    book = webui.user_data / "training" / "datasets" / BOOK
+    try:
+        book.write_text("One sentence.", encoding="utf-8")
+        page.check()
+        page.wait_for_words("data said", "1 section,")
+        book.unlink()
+        page.press("check")
+        page.wait_for_words("data said", f"there is no dataset named '{BOOK}'")
+    finally:
+        book.write_text(CHAPTERS, encoding="utf-8")
+
+
+def test_a_check_removes_the_end_of_an_earlier_run(page):
+    page.start("ended", epochs=400)
+    page.stop("ended")
+    page.fill(name="next")
+    assert page.check().startswith("Check: ready")
+    page.wait_for(lambda: "ended" not in page.words("run"), "no end of an earlier run")
+    page.pause(1)
+    assert "ended" not in page.words("run")
+
+
 def test_a_report_says_when_the_form_has_changed(page):
     notice = "The form has changed since this check. Press Check again."
     page.check()

@@ -60,9 +60,11 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     page.tab("Try it")
     page.choose_lora("inside")
     page.write("prompt", "Old Maren Tull ran the ferry")
+    assert not page.can_press("stop answer")
     page.press("go on")
     for side in ("without", "with"):
         page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
+    page.wait_for(lambda: not page.can_press("stop answer"), "Stop is disabled again")
     page.wait_for(lambda: not webui.ask("shared.generation_lock.locked()"), "the end of the answer")
 
     page.press("put on")

@@ -43,7 +43,7 @@ def test_one_name_is_trained_once_at_a_time(place):
     job = watched_job(lambda job, event: None)
     with (
         hold_run_lock("a", place.folders),
-        pytest.raises(BusyError, match="'a' is being trained by another"),
+        pytest.raises(BusyError, match=r"'a' is being trained\. Stop the run first"),
     ):
         place.train(job=job)
     assert [e for e in job.log.since(0) if isinstance(e, Stage)][1:] == []

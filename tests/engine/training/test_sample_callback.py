@@ -8,6 +8,7 @@ import threading
 import pytest
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, SampleGenerated, Step
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder.run_files import read_samples
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
@@ -110,21 +111,30 @@ def test_length_and_temperature_of_samples(place):
     assert 0 < len(host.card().tokenizer(greedy, add_special_tokens=False)["input_ids"]) <= 5
 
 
-def test_prompts_from_the_beginnings_of_a_text(place):
+def test_prompts_from_the_inside_of_a_text(place):
     _, events = run(place, sample_every=100)
     samples = events_of(SampleGenerated, events)
     assert [s.step for s in samples] == [0, 0, 0, 4, 4, 4]
-    assert samples[0].prompt.startswith("The keeper of the lighthouse")
-    assert len({s.prompt for s in samples}) == 3
+    assert [s.prompt.split()[:3] for s in samples[:3]] == [
+        ["a", "clear", "sky"],
+        ['"And', "how", "do"],
+        ["as", "it", "had"],
+    ]
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert (prompt["kind"], prompt["template"], prompt["starts_with_bos"]) == ("text", "%message%", True)
-    assert "The keeper of the lighthouse" in prompt["example"]
+    assert prompt["example"] in TRAINING_TEXT and not TRAINING_TEXT.startswith(prompt["example"])
+
+
+def test_prompts_end_with_whole_characters(place):
+    place.write("ferry.txt", "\u6e21\u8239\u9760\u5cb8\u3002" * 60)
+    _, events = run(place, data=["ferry.txt"], sample_every=100, max_steps=1)
+    assert {s.prompt.count("\ufffd") for s in events_of(SampleGenerated, events)} == {0}
 
 
 def test_chat_prompts_use_the_chat_template(place):
     place.write("chat.jsonl", "".join(json.dumps(row) + "\n" for row in CHAT))
     _, events = run(place, data=["chat.jsonl"], sample_every="epoch", system="Be brief.", cutoff="auto")
-    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Q 0?", "Q 4?", "Q 8?"] * 2
+    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Q 2?", "Q 6?", "Q 10?"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert prompt["kind"] == "chat"
     turns = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n%message%<|im_end|>\n"
@@ -153,7 +163,7 @@ def test_rows_in_a_prompt_format_are_prompted_in_it(place):
     place.write("rows.json", json.dumps(ROWS))
     more = {"format": "alpaca-format", "sample_every": "epoch", "cutoff": "auto"}
     _, events = run(place, data=["rows.json"], **more)
-    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Ask 0", "Ask 4", "Ask 8"] * 2
+    assert [s.prompt for s in events_of(SampleGenerated, events)] == ["Ask 2", "Ask 6", "Ask 10"] * 2
     prompt = json.loads((place.lora() / "training_prompt.json").read_text())
     assert (prompt["kind"], prompt["format"]) == ("format", "alpaca-format")
     assert prompt["template"].endswith("### Instruction:\n%message%\n\n### Response:\n")
@@ -178,9 +188,10 @@ def test_own_prompts_are_encoded_like_the_data(place, monkeypatch):
         return prompt_ids[0]
 
     monkeypatch.setattr(sample_generation, "generate_ids", spy)
-    assert first("chat.jsonl", ["Q 0?"]) == first("chat.jsonl", "auto")
-    text = first("story.txt", ["The keeper of the lighthouse wrote"])
-    assert text == first("story.txt", "auto")[: len(text)]
+    assert first("chat.jsonl", ["Q 2?"]) == first("chat.jsonl", "auto")
+    place.write("line.txt", "The keeper of the lighthouse wrote one line into her book every night.")
+    text = first("line.txt", ["The keeper of the"])
+    assert text == first("line.txt", "auto")[: len(text)]
     assert text[0] == place.host().card().tokenizer.bos_token_id
 
 

@@ -161,12 +161,23 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
 
 def test_a_suggested_prompt_keeps_its_line_breaks(with_lora):
     context = PageContext(with_lora.host(), PeftEngine(), Session())
-    sample = with_lora.lora() / "train_dataset_sample.json"
+    prompt = with_lora.lora() / "training_prompt.json"
     text = "The Ferry of Low Water\n\nOld Maren Tull ran the ferry at dawn"
-    sample.write_text(json.dumps([{"value": f" {text} and more"}]), encoding="utf-8")
+    prompt.write_text(json.dumps({"example": f" {text} and more"}), encoding="utf-8")
     assert try_tab.suggest_prompt(context, "a").text == "The Ferry of Low Water\n\nOld Maren Tull ran the"
-    sample.write_text(json.dumps([{"value": "Short\n"}]), encoding="utf-8")
+    prompt.write_text(json.dumps({"example": "Short\n"}), encoding="utf-8")
     assert try_tab.suggest_prompt(context, "a/checkpoint-1").text == "Short"
+    prompt.write_text(json.dumps({"example": "\u6e21\u8239" * 200}), encoding="utf-8")
+    assert try_tab.suggest_prompt(context, "a").text == "\u6e21\u8239" * 40
+
+
+def test_a_suggested_prompt_is_from_the_middle_of_the_data(with_lora):
+    context = PageContext(with_lora.host(), PeftEngine(), Session())
+    story = (with_lora.folders.datasets / "story.txt").read_text(encoding="utf-8")
+    suggested = try_tab.suggest_prompt(context, "a").text
+    assert 0.3 < story.index(suggested) / len(story) < 0.7
+    (with_lora.lora() / "training_prompt.json").unlink()
+    assert story.startswith(try_tab.suggest_prompt(context, "a").text)
 
 
 def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_lora):
@@ -175,10 +186,15 @@ def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(with_
         try_it = try_tab.TryTab(context)
         try_it.draw(tab)
     opening, closing = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    chat_prompt = {"kind": "chat", "before": opening, "after": closing, "starts_with_bos": False}
+    example = f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"
+    chat_prompt = {
+        "kind": "chat",
+        "before": opening,
+        "after": closing,
+        "starts_with_bos": False,
+        "example": example,
+    }
     (with_lora.lora() / "training_prompt.json").write_text(json.dumps(chat_prompt), encoding="utf-8")
-    sample_rows = [{"value": f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"}]
-    (with_lora.lora() / "train_dataset_sample.json").write_text(json.dumps(sample_rows), encoding="utf-8")
     inputs = {try_it._lora: "a", try_it._prompt: "", try_it._as_chat: False, try_it._suggestion: ""}
     chat = ("Where is\nthe key?", True, "Where is\nthe key?")
     assert try_it._suggest(inputs) == chat

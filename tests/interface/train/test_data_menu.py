@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.errors import DataError
+from training_pro.core.host import ModelStatus
 from training_pro.core.jobs.session import Session
 from training_pro.data import dataset_index
 from training_pro.interface.base.page_context import PageContext
@@ -102,6 +103,13 @@ def test_only_supported_file_types_are_added(context, tmp_path):
     assert {value for _, value in data_menu.dataset_choices(context)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png can't be used as a dataset\. Choose \.txt, "):
         data_menu.add_files(context.host.folders, [str(tmp_path / "picture.png")])
+
+
+@pytest.mark.parametrize("problem", ["", "No model is loaded."])
+def test_the_preview_says_that_a_chosen_file_is_gone(context, monkeypatch, problem):
+    monkeypatch.setattr(context.host, "model_status", lambda: ModelStatus(problem=problem))
+    html = preview_data({"data": ["gone.txt:50"]}, context).html
+    assert "Dataset: there is no dataset named &#39;gone.txt:50&#39; in" in html and "% of gone.txt" in html
 
 
 def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tmp_path):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from html import unescape
 
 import gradio as gr
 import pytest
+from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base.page_context import PageContext
@@ -105,10 +107,100 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
     inputs = {part: part.value for part in parts.values()}
     inputs |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
 
-    async def collect():
-        return [words async for words in panel._on_start(inputs)]
-
-    (words,) = asyncio.run(collect())
-    assert "asked already exists: a finished LoRA." in words and "press Start again" in words
-    assert "continue training it" in words and "replace it (keeps a backup)" in words
+    _, refusal = updates_of_start(panel, inputs)
+    assert "&#39;asked&#39; already exists: a finished LoRA. Choose one of these" in refusal[panel._response]
+    assert "continue training it" in refusal[panel._response] and "press Start again" in refusal[panel._response]
     assert tab._context.session.latest("training") is None
+
+
+def updates_of_start(panel, inputs):
+    async def collect():
+        return [updates async for updates in panel._on_start(inputs)]
+
+    return asyncio.run(collect())
+
+
+def draw_tab(host, session):
+    """A Train tab, and the values of its form as it is drawn."""
+    with gr.Blocks(), gr.Tab() as parent:
+        tab = TrainTab(PageContext(host, PeftEngine(), session))
+        tab.draw(parent)
+    return tab._run_panel, tab._form.components
+
+
+def sentence_and_choices(html):
+    """What an answer says of the name of the run, and its buttons for what to do with it."""
+    sentence = re.search(r"[^>]*already exists.*?</", re.sub(r"</?a\b[^>]*>", "", html))
+    return sentence and sentence[0], re.findall(r'{"if_exists[^>]*>([^<]+)<', unescape(html))
+
+
+@pytest.mark.parametrize(
+    ("ended", "if_exists", "ready"),
+    [
+        ("finished", "ask", False),
+        ("finished", "new_name", True),
+        ("stopped", "replace", True),
+        (None, "ask", True),
+    ],
+)
+def test_check_says_what_start_says_of_the_name(place, ended, if_exists, ready):
+    if ended:
+        write_files(place.folders.loras, "a", files_of_run(ended))
+    panel, parts = draw_tab(place.host(), Session())
+    values = place.settings(if_exists=if_exists).values()
+    inputs = {part: values[key] for key, part in parts.items()}
+    *_, report = panel._on_check(inputs)
+    assert ("Check: not ready" in report[panel._response]) != ready
+    if ready:
+        assert sentence_and_choices(report[panel._response]) == (None, [])
+    else:
+        *_, refusal = updates_of_start(panel, inputs)
+        sentence, choices = sentence_and_choices(report[panel._response])
+        assert sentence_and_choices(refusal[panel._response]) == (sentence, choices)
+        assert "'a' already exists: a finished LoRA." in unescape(sentence) and len(choices) == 3
+
+
+def test_the_same_failure_once_more_is_shown_once_more(place):
+    """Gradio sends only what differs from the last update, and Start has emptied the panel since."""
+    session = Session()
+    panel, _ = draw_tab(place.host(), session)
+
+    def fail():
+        job = session.train("night", place.host(), lambda job: JobEnded(outcome="failed", text="No model."))
+        job.log.wait_closed()
+
+    async def panels():
+        stream, shown = panel._follow(), []
+        fail()
+        while len(shown) < 3:
+            updates = await anext(stream)
+            if panel._panel in updates:
+                shown.append(updates[panel._panel])
+                if len(shown) == 1:
+                    fail()
+        return shown
+
+    first, emptied, second = asyncio.run(panels())
+    assert "No model." in first and first == second and emptied == ""
+
+
+@pytest.mark.parametrize("action", ["check", "start"])
+def test_a_newer_action_removes_the_end_of_an_earlier_run_but_not_a_run_that_is_going_on(place, action):
+    session, finish = Session(), threading.Event()
+    panel, parts = draw_tab(place.host(), session)
+    inputs = {part: part.value for part in parts.values()}  # without a name and a dataset
+
+    def first_updates():
+        return next(panel._on_check(inputs)) if action == "check" else updates_of_start(panel, inputs)[0]
+
+    def work(job):
+        finish.wait(60)
+        return JobEnded(outcome="failed", text="The disk is full.")
+
+    job = session.train("night", place.host(), work)
+    assert panel._panel not in first_updates()
+    finish.set()
+    job.log.wait_closed()
+    updates = first_updates()
+    assert updates[panel._panel] == updates[panel._samples] == updates[panel._charts] == ""
+    assert updates[panel._copy_button]["visible"] is updates[panel._charts_part]["visible"] is False

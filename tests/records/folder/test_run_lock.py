@@ -23,7 +23,7 @@ def test_it_is_held_only_inside(tmp_path):
         assert is_in_progress("a", folders)
         assert not is_in_progress("b", folders)
         with (
-            pytest.raises(BusyError, match="'a' is being trained by another page or command"),
+            pytest.raises(BusyError, match=r"'a' is being trained\. Stop the run first"),
             hold_run_lock("a", folders),
         ):
             pass
