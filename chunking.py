@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,13 @@ NOT_SPACE = re.compile(r"\S")
 CLAUSE_END = re.compile(r"[,;:—–،؛](?=\s)|[，；：、]")
 WORD_END = re.compile(r"\S(?=\s)")
 ZERO_WIDTH_JOINER = "\u200d"
+
+
+class Text(Protocol):
+    """A text of which stretches are read: a `str`, or one that stays on disk."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, places: slice, /) -> str: ...
 
 
 class EncodedText(NamedTuple):
@@ -166,7 +173,7 @@ class SlicedText:
         return Block(start, end, tokens, BLOCK_KINDS[kind], section, ends_section, first)
 
     @property
-    def text(self) -> str:
+    def text(self) -> Text:
         return self.units.text
 
     @property
@@ -332,7 +339,7 @@ def _nearest_index(sorted_values: Ints, targets: Ints) -> Ints:
 class Units:
     """The units of blocks: sentences or lines, and the pieces of those that are longer than a block."""
 
-    text: str
+    text: Text
     rules: SlicingRules
     sections: Sections
     ids: Ids  # of the whole text

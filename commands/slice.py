@@ -57,7 +57,7 @@ def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: Tra
     for text in read_texts(path, rules.hard_cut, drop_boilerplate=settings.text.drop_boilerplate):
         for note in text.notes:
             say(note)
-        sliced = slice_text(text.text, tokenizer.encode, rules)
+        sliced = slice_text(str(text.text), tokenizer.encode, rules)
         for block in sliced:
             record = _as_dict(text.name, sliced.text_of(block), block)
             yield json.dumps(record, ensure_ascii=False) if args.json else _format_block(record)

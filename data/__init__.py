@@ -4,6 +4,7 @@ __all__ = [
     "arrow_store",
     "dataset_index",
     "examples",
+    "large_texts",
     "load",
     "prepare",
     "readers",

@@ -10,7 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import sys
+import tempfile
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import DataError
 from ..core.files import PART_SUFFIX, atomic_write
 from ..core.host import Folders
 from ..core.version import VERSION
@@ -26,6 +31,7 @@ from ..core.version import VERSION
 ARROW_SUFFIX = ".arrow"
 MAX_STORE_BYTES = 4 * 10**9  # bytes, of all files together
 STALE_PART_SECONDS = 86_400
+TEMPORARY_PREFIX = ".run-"
 METADATA_KEY = b"training_pro"
 ROOT = Path(__file__).resolve().parent.parent
 CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
@@ -49,13 +55,25 @@ class Store:
     folder: Path | None = None
     largest: int = MAX_STORE_BYTES
 
-    def load(self, key: str) -> StoreEntry | None:
-        """The entry of a key, or None where there is no intact one."""
+    @staticmethod
+    def temporary(folder: Path) -> Store:
+        """A store without a limit, in a folder inside this one that is removed with the last use of the store."""
+        _remove_stale_folders(folder)
+        own = _make_temporary(folder)
+        store = Store(own, sys.maxsize)
+        weakref.finalize(store, shutil.rmtree, own, ignore_errors=True)
+        return store
+
+    def load(self, key: str, *, mapped: bool = False) -> StoreEntry | None:
+        """The entry of a key, or None where there is no intact one.
+
+        The arrays of a `mapped` entry are read from disk where they are used, and can't be changed.
+        """
         if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
             return None
         path = self.folder / (key + ARROW_SUFFIX)
         try:
-            entry = _read(arrow, path, key)
+            entry = _read(arrow, path, key, mapped=mapped)
         except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException):
             return None
         with suppress(OSError):
@@ -72,6 +90,19 @@ class Store:
         with suppress(OSError, arrow.ArrowException), atomic_write(path, temporary_name) as temporary:
             _write(arrow, temporary, key, entry)
         _remove_oldest(self.folder, self.largest)
+
+
+def full_error(store: Store) -> DataError:
+    """The error where an entry that is needed could not be written."""
+    return DataError(
+        f"Prepared data can't be written to {store.folder}. Free some disk space: a large text needs about four "
+        "times its size."
+    )
+
+
+def has_arrow() -> bool:
+    """Whether pyarrow is installed, without which nothing is stored."""
+    return _import_pyarrow() is not None
 
 
 def store_size(folders: Folders) -> int:
@@ -131,14 +162,14 @@ def _import_pyarrow() -> Any:
     return pyarrow
 
 
-def _read(arrow: Any, path: Path, key: str) -> StoreEntry:
-    """The arrays of a file, writable and in memory; a ValueError where the file was changed.
+def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEntry:
+    """The arrays of a file, writable and in memory unless they are mapped; a ValueError where it was changed.
 
     Arrow trusts what it reads: one wrong number in a file could crash the whole program, hence the checksum.
     """
     import numpy as np
 
-    data = memoryview(path.read_bytes())
+    data = memoryview(_map(arrow, path) if mapped else path.read_bytes())
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum is not the one it was written with")
@@ -147,10 +178,17 @@ def _read(arrow: Any, path: Path, key: str) -> StoreEntry:
         table = reader.read_all()
     arrays = {}
     for name, dtype in metadata["arrays"].items():
-        arrays[name] = np.array(table.column(name).chunk(0).values.to_numpy().view(dtype))
+        values = table.column(name).chunk(0).values.to_numpy().view(dtype)
+        arrays[name] = values if mapped else np.array(values)
     if metadata["key"] != key:
         raise ValueError("it was written under another key")
     return StoreEntry(arrays, metadata["said"])
+
+
+def _map(arrow: Any, path: Path) -> Any:
+    """A file's bytes as memory that the system reads and frees by itself; the file is open only here."""
+    with arrow.memory_map(str(path)) as file:
+        return file.read_buffer()
 
 
 def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
@@ -192,6 +230,21 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
         if free_bytes < 0 or (path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS):
             with suppress(OSError):
                 path.unlink()
+
+
+def _make_temporary(folder: Path) -> Path:
+    """A new folder inside this one; the system's temporary folder where this one is read-only."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
+    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+
+
+def _remove_stale_folders(folder: Path) -> None:
+    """Remove the folders of temporary stores that a crash left behind."""
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        if time.time() - _last_used(path) > STALE_PART_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _store_files(folder: Path) -> Iterable[Path]:

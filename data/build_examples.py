@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
-from ..chunking import Ints, SlicingRules
+from ..chunking import Ints, SlicedText, SlicingRules, Text
 from ..core.findings import Finding, advice, note, problem
 from ..settings.definitions import SETTINGS
 from ..train_utils import format_count, plural
@@ -17,16 +18,20 @@ from .examples import (
     Source,
     TextSource,
     TruncatedRows,
+    group_parts,
     pick_examples,
     split_rows,
     split_texts,
     truncate_rows,
 )
+from .large_texts import describe_first_part
 from .load import LoadedDataset, PrepareContext
 from .readers import LoadedText, unsupported
 from .report import RowReport, SourceReport, report_source, report_texts
 from .rows import RowDataset, inspect_texts
-from .text import slice_texts
+from .stored_text import StoredText
+from .text import slice_parts, slice_texts
+from .workers import SlicingPool
 
 MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
@@ -44,7 +49,7 @@ class Split:
 
     sources: tuple[Source, ...] = ()
     picks: tuple[Ints | None, ...] = ()
-    texts: tuple[str, ...] = ()
+    texts: tuple[Text, ...] = ()
 
     @staticmethod
     def of(sources: Sequence[Source], share: DatasetShare, seed: int, texts: Iterable[LoadedText] = ()) -> Split:
@@ -127,7 +132,12 @@ def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: Slici
     )
     kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
     report = report_source(
-        data.name, kind, training.examples, notes, files=len(dataset.texts), text=report_texts(sources)
+        data.name,
+        kind,
+        training.examples,
+        notes,
+        files=len({text.name for text in dataset.texts}),
+        text=report_texts(sources),
     )
     findings = tuple(_check_texts(context, dataset, validation, rules))
     return PreparedDataset(training, validation, (report,), findings)
@@ -139,9 +149,14 @@ def _check_texts(
     name, settings, tokenizer = dataset.data.name, context.settings, context.tokenizer
     if settings.aside.eval_share and not validation.sources:
         yield _empty_split_problem(name)
-    yield from inspect_texts(
-        name, dataset.texts, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store
-    )
+    searched = [text for text in dataset.texts if text.part <= 1]
+    yield from inspect_texts(name, searched, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store)
+    if len(searched) < len(dataset.texts):
+        yield note(
+            "data",
+            f"{name}: Check searched only the {describe_first_part()} of each large file for refusals, leftover "
+            "HTML, duplicates and the like.",
+        )
     if settings.rows.train_only_after:
         yield note(
             "train_only_after", "Train only after applies only to rows. Raw text is always trained on in full."
@@ -154,14 +169,37 @@ def _check_texts(
 def _slice_texts(
     context: PrepareContext, dataset: DatasetEntry, texts: Sequence[LoadedText], rules: SlicingRules
 ) -> list[TextSource]:
-    tokenizer, contents = context.tokenizer, [text.text for text in texts]
-    sliced_texts, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
+    tokenizer, contents = context.tokenizer, [str(text.text) for text in texts if not text.part]
+    whole, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
     if stored:
         context.say(f"Using the cached version of {dataset.name}", None)
+    whole_texts = iter(whole)
+    sliced_texts = (
+        sliced
+        for group in group_parts(texts)
+        for sliced in (_slice_parts(context, group, rules) if group[0].part else [next(whole_texts)])
+    )
+    prefix = dataset.name if dataset.name.endswith("/") else ""
     return [
-        TextSource(dataset.name + text.name if dataset.name.endswith("/") else dataset.name, sliced, text.open_end)
+        TextSource(prefix + text.name if prefix else dataset.name, sliced, text.open_end, text.part, text.start)
         for text, sliced in zip(texts, sliced_texts, strict=True)
     ]
+
+
+def _slice_parts(context: PrepareContext, parts: Sequence[LoadedText], rules: SlicingRules) -> list[SlicedText]:
+    """The sliced parts of a large text."""
+    texts, tokenizer, name = [cast(StoredText, part.text) for part in parts], context.tokenizer, parts[0].name
+    pool = SlicingPool(
+        tokenizer.encode,
+        tokenizer.portable,
+        lambda done, count: context.say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count),
+        context.check_stop,
+        context.processes,
+    )
+    sliced, stored = slice_parts(texts, rules, tokenizer.fingerprint, pool.slice_all)
+    if stored:
+        context.say(f"Using the cached version of {name}", None)
+    return sliced
 
 
 def _prepare_rows(
@@ -235,7 +273,7 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
 def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator[str]:
     """A note that a hard cut made of words is not learned: with CHAPTER, the model never sees that word."""
     if any(letter.isalnum() for letter in rules.hard_cut):
-        count = sum(text.text.count(rules.hard_cut) for text in texts)
+        count = sum(str(text.text).count(rules.hard_cut) for text in texts)
         yield (
             f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
             "Hard cuts are not trained on, so the model never sees these words."

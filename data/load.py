@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ..chunking import unescape_hard_cut
 from ..core.errors import DataError
 from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from . import arrow_store, dataset_index
+from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
@@ -30,6 +31,8 @@ class PrepareContext:
     tokenizer: Tokenizer
     say: ProgressFn
     store: Store = field(default_factory=Store)
+    check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
+    processes: int = 0  # that slice a large text; 0: one for each core
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,20 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
         return LoadedDataset(dataset, rows=rows)
     hard_cut = unescape_hard_cut(context.settings.text.hard_cut)
     drop = context.settings.text.drop_boilerplate
-    texts = read_texts(dataset.path, hard_cut, context.store, drop_boilerplate=drop)
+    divide = partial(_load_parts, context, hard_cut)
+    texts = read_texts(dataset.path, hard_cut, context.store, drop_boilerplate=drop, divide=divide)
     return LoadedDataset(dataset, tuple(texts), rows)
+
+
+def _load_parts(context: PrepareContext, hard_cut: str, file: Path, name: str) -> list[LoadedText]:
+    """The parts of a large text; nothing of it is kept if the tokenizer can't be told from others."""
+    unsupported.refuse_unsupported(file, name)
+    kept = context.store if context.tokenizer.fingerprint else Store()
+    store = large_texts.store_for(file, kept, context.folders.prepared_data)
+    drop = context.settings.text.drop_boilerplate
+    return large_texts.load_parts(
+        file, name, hard_cut, store, drop_boilerplate=drop, check_stop=context.check_stop
+    )
 
 
 def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> RowDataset:
@@ -83,36 +98,55 @@ def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> Ro
 
 
 def read_texts(
-    path: Path, hard_cut: str = "\n\n\n", store: Store | None = None, *, drop_boilerplate: bool = False
+    path: Path,
+    hard_cut: str = "\n\n\n",
+    store: Store | None = None,
+    *,
+    drop_boilerplate: bool = False,
+    divide: Callable[[Path, str], list[LoadedText]] | None = None,
 ) -> list[LoadedText]:
     """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
 
-    `hard_cut` is put between the chapters of documents that have some.
+    `hard_cut` is put between the chapters of documents that have some; `divide` reads a large text file in parts.
     """
     store = store or Store()
-    texts, problems = [], []
+    texts, problems = list[LoadedText](), []
     with reader_process():
         for file in _text_files(path):
             name = file.relative_to(path).as_posix() if file != path else path.name
             try:
                 with as_data_error(name):
-                    texts.append(_read_text(file, name, hard_cut, store))
+                    texts += (
+                        divide(file, name)
+                        if divide and _is_large(file)
+                        else [_read_text(file, name, hard_cut, store)]
+                    )
             except DataError as error:
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    boilerplate = load_or_find([(text.text, text.menus) for text in texts], store)
-    pairs = zip(texts, boilerplate, strict=True)
-    return _drop_empty([_mark_or_drop(text, found, drop_boilerplate) for text, found in pairs])
+    found = iter(load_or_find([(str(text.text), text.menus) for text in texts if not text.part], store))
+    return _drop_empty(
+        [text if text.part else _mark_or_drop(text, next(found), drop_boilerplate) for text in texts]
+    )
+
+
+def _is_large(file: Path) -> bool:
+    is_text = file.suffix.lower() not in documents.READERS
+    return is_text and large_texts.is_large(file)
 
 
 def _drop_empty(texts: Sequence[LoadedText]) -> list[LoadedText]:
     """The texts with anything left; a page that is only a menu must not refuse a folder of pages."""
-    kept = [text for text in texts if text.text.strip()]
-    words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if not text.text.strip()]
+    kept = [text for text in texts if not _is_blank(text)]
+    words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if _is_blank(text)]
     if not kept:
         raise DataError("\n".join(f"{reason} Turn off Drop boilerplate." for reason in words))
     return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
+
+
+def _is_blank(text: LoadedText) -> bool:
+    return not text.part and not str(text.text).strip()
 
 
 def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> LoadedText:
@@ -120,7 +154,7 @@ def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> Loa
     words = describe_boilerplate(found)
     if not found or not drop:
         return replace(text, boilerplate=words)
-    rest = remove_boilerplate(text.text, found)
+    rest = remove_boilerplate(str(text.text), found)
     return replace(text, text=rest, notes=(*text.notes, f"Dropped from {text.name}: {words}."))
 
 

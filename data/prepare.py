@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..chunking import SlicingRules
@@ -66,10 +67,16 @@ def prepare(
     *,
     keep: bool = True,
     is_stopped: Callable[[], bool] = lambda: False,
+    processes: int = 0,
 ) -> TrainingData:
-    """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
-    store = Store(folders.prepared_data if keep else None)
-    context = PrepareContext(settings, folders, card, tokenizer, _say_until_stopped(say, is_stopped), store)
+    """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError.
+
+    `processes` slice large texts; 0 stands for one for each core.
+    """
+    store, check_stop = Store(folders.prepared_data if keep else None), partial(_check_stop, is_stopped)
+    context = PrepareContext(
+        settings, folders, card, tokenizer, _say_until_stopped(say, check_stop), store, check_stop, processes
+    )
     with reader_process(is_stopped):
         loaded = load_datasets(context, settings.what.data)
         loaded_aside = load_datasets(context, settings.aside.eval_data)
@@ -99,12 +106,17 @@ def prepare(
     return TrainingData(examples, validation, plan, resolved, report)
 
 
-def _say_until_stopped(say: ProgressFn, is_stopped: Callable[[], bool]) -> ProgressFn:
+def _check_stop(is_stopped: Callable[[], bool]) -> None:
+    """End the work once the user stopped it."""
+    if is_stopped():
+        raise StoppedError("Stopped while preparing the data. Nothing was trained.")
+
+
+def _say_until_stopped(say: ProgressFn, check_stop: Callable[[], None]) -> ProgressFn:
     """Report progress, and end the work there once the user stopped it."""
 
     def say_or_stop(text: str, share: float | None) -> None:
-        if is_stopped():
-            raise StoppedError("Stopped while preparing the data. Nothing was trained.")
+        check_stop()
         say(text, share)
 
     return say_or_stop

@@ -7,6 +7,7 @@ from .batch_order import BatchItem, IndexArray
 from .copied_runs import copied_shares, count_runs
 from .example_source import ExampleDatasets, find_example_datasets
 from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
+from .file_parts import group_parts
 from .passages import MIN_PASSAGE_TOKENS, PROMPT_TOKENS, TARGET_TOKENS, Passage, pick_passages
 from .split import (
     NGRAM_WORDS,
@@ -40,6 +41,7 @@ __all__ = [
     "count_shared_rows",
     "find_example_datasets",
     "find_shared_passages",
+    "group_parts",
     "pick_examples",
     "pick_passages",
     "reorder_rows",

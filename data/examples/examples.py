@@ -22,11 +22,14 @@ class TextSource:
     """The blocks of one text; every token is learned.
 
     `open_end`: the text goes on in the other part of the split, so its last section gets no EOS here.
+    `part` and `start`: which part of a large file this is, and where it begins there.
     """
 
     name: str
     sliced: SlicedText
     open_end: bool = False
+    part: int = 0
+    start: int = 0
 
     def __len__(self) -> int:
         return len(self.sliced)
@@ -80,7 +83,7 @@ class TextSource:
     def place(self, number: int) -> str:
         """The example's position in the file, as users read it: 'row 12'."""
         block = self.sliced[number]
-        return f"{block.kind} at characters {block.start} to {block.end}"
+        return f"{block.kind} at characters {self.start + block.start} to {self.start + block.end}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,15 +10,18 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ...chunking import BlockEnds, Ints, find_sections, places_inside
+from ...chunking import BlockEnds, Ints, Text, find_sections, places_inside
+from .. import arrow_store
 from ..dataset_index import DatasetShare
 from ..readers import LoadedText
-from ..text import find_bounds
+from ..stored_text import StoredText
+from ..text import find_bounds, store_text
 from .examples import RowSource, Source
 from .truncation import select_rows
 
@@ -70,12 +73,12 @@ def split_texts(
     """Split texts into a training part and a validation part, which is empty for a share of 0."""
     if not share:
         return list(texts), []
-    parts = [part for number, text in enumerate(texts) for part in _sections(number, text.text, hard_cut)]
+    parts = [part for number, text in enumerate(texts) for part in _sections(number, str(text.text), hard_cut)]
     if len(parts) < MIN_PARTS:
         size = sum(p.end - p.start for p in parts) / MIN_PARTS
-        ends = [_possible_ends(text.text, hard_cut, block_ends) for text in texts]
+        ends = [_possible_ends(str(text.text), hard_cut, block_ends) for text in texts]
         parts = [part for section in parts for part in _split_section(section, ends[section.file], size)]
-    words = [" ".join(_words(texts[p.file].text[p.start : p.end])) for p in parts]
+    words = [arrow_store.text_digest(" ".join(_words(texts[p.file].text[p.start : p.end]))) for p in parts]
     sizes = [p.end - p.start for p in parts]
     validation = _choose_parts(words, sizes, share, dataset_rng(seed, name))
     sides = [
@@ -157,34 +160,52 @@ def _split_section(section: TextPart, ends: Ints, size: float) -> Iterator[TextP
 
 
 def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> Iterator[LoadedText]:
-    """Join adjacent parts into one text, so that blocks may reach from one part into the next."""
+    """Join adjacent parts into one text, so that blocks may reach from one part into the next.
+
+    Of a large file, parts that begin after a section are one text, too: no block reaches from one into the next.
+    """
     groups: list[list[TextPart]] = []
     for part in parts:
-        if groups and groups[-1][-1].file == part.file and groups[-1][-1].end == part.start:
+        if groups and _joins(groups[-1][-1], part, texts[part.file]):
             groups[-1].append(part)
         else:
             groups.append([part])
     for group in groups:
-        text = texts[group[0].file]
-        notes = text.notes if group is groups[0] else ()
-        yield LoadedText(text.name, text.text[group[0].start : group[-1].end], notes, not group[-1].ends_section)
+        text, start, end = texts[group[0].file], group[0].start, group[-1].end
+        joined = replace(
+            text,
+            text=text.text[start:end],
+            notes=text.notes if group is groups[0] else (),
+            open_end=not group[-1].ends_section or (text.open_end and end == len(text.text)),
+            boilerplate="",
+            menus=(),
+        )
+        if isinstance(text.text, StoredText):
+            content = "".join(text.text[part.start : part.end] for part in group)
+            joined = replace(joined, text=store_text(content, text.text.store), start=text.start + start)
+        yield joined
+
+
+def _joins(before: TextPart, part: TextPart, text: LoadedText) -> bool:
+    """Whether a part of a text is in the same text as another one before it."""
+    return before.file == part.file and (before.end == part.start or (bool(text.part) and before.ends_section))
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def find_shared_passages(validation: Iterable[str], learned: Iterable[str]) -> list[str]:
+def find_shared_passages(validation: Iterable[Text], learned: Iterable[Text]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
     word_numbers: dict[str, int] = {}
     known_ngrams = np.unique(
         np.concatenate(
-            [np.zeros(0, np.uint64), *(_hash_ngrams(_words(text), word_numbers) for text in validation)]
+            [np.zeros(0, np.uint64), *(_hash_ngrams(_words(str(text)), word_numbers) for text in validation)]
         )
     )
     passages: list[str] = []
     for text in learned if len(known_ngrams) else ():
-        words = _words(text)
+        words = _words(str(text))
         ngrams = _hash_ngrams(words, word_numbers)
         positions = np.minimum(np.searchsorted(known_ngrams, ngrams), len(known_ngrams) - 1)
         shared = known_ngrams[positions] == ngrams

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count, plural
+
+if TYPE_CHECKING:
+    from ...chunking import Text  # the reader process needs no NumPy for it
 
 READ_BYTES = 1 << 22
 MAX_UNPACKED_BYTES = 500_000_000
@@ -64,11 +67,13 @@ class LoadedText:
     """The text of a file or a part of it, its name inside the dataset, and notes on the reading."""
 
     name: str
-    text: str
+    text: Text
     notes: tuple[str, ...] = ()
     open_end: bool = False  # the text continues in the other part of the split
     boilerplate: str = ""  # what of it is not the book, where that is not dropped
     menus: tuple[tuple[int, int], ...] = ()  # where its menus are, if it was a web page
+    part: int = 0  # which part of a large file this is, from 1; 0 for the text of a whole file
+    start: int = 0  # of the part in the file
 
 
 def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from ...chunking import Units
+from ...chunking import Text, Units
 from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
@@ -32,7 +32,7 @@ def check_model(card: ModelCard) -> Iterator[Finding]:
 
 
 def check_leaks(
-    learned: Sequence[Source], validation: Sequence[Source], learned_texts: Sequence[str], texts: Sequence[str]
+    learned: Sequence[Source], validation: Sequence[Source], learned_texts: Sequence[Text], texts: Sequence[Text]
 ) -> Iterator[Finding]:
     """Yield text and rows that stand in both the training and the validation data."""
     if validation and (passages := find_shared_passages(texts, learned_texts)):
@@ -85,7 +85,7 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
     for text in texts:  # the validation split may divide one text into several
         blocks[text.name] += len(text)
         parts[text.name] += len(text.sliced.sections) - text.open_end
-        verses[text.name] = verses.get(text.name) or describe_verses(text.sliced.text)
+        verses[text.name] = verses.get(text.name) or ("" if text.part > 1 else describe_verses(text.sliced.text))
     for name in blocks:
         if blocks[name] >= LONG_TEXT_BLOCKS and parts[name] in _FEW_ENDS_ADVICE:
             yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]} {verses[name] or _WHERE_TO_CUT}")

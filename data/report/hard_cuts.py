@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ...chunking import escape_hard_cut
+from ...chunking import Text, escape_hard_cut
 from ...core.findings import Finding, Suggestion, advice
 from ...train_utils import format_count, plural
-from ..examples import Source, TextSource
+from ..examples import Source, TextSource, group_parts
 from ..text import is_tagged
 
 ORNAMENT_LINE = re.compile(r"^[ \t]*((?:[*#=~_•-][ \t]?){3,}|⁂)[ \t]*$", re.MULTILINE)
@@ -41,8 +41,9 @@ MAX_CHAPTERS_NAMED = 3
 
 def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
     """Suggest a hard cut for the first text that has none but has other marks, or whose headings stand alone."""
-    for source in sources:
-        if isinstance(source, TextSource) and (suggestion := _suggest_hard_cut(source)):
+    texts = (source for source in sources if isinstance(source, TextSource))
+    for source in texts:
+        if source.part <= 1 and (suggestion := _suggest_hard_cut(source)):  # of a large file only the first part
             yield suggestion
             return
 
@@ -103,14 +104,12 @@ def _suggest_headings(source: TextSource) -> Suggestion | None:
 
 def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
     """Yield advice where the sections of a text end in the middle of a sentence, as at the pages of a scan."""
-    for source in sources:
-        if not isinstance(source, TextSource):
-            continue
-        count, sections = _count_broken_ends(source), len(source.sliced.sections)
+    for group in group_parts(source for source in sources if isinstance(source, TextSource)):
+        count, sections = sum(map(_count_broken_ends, group)), sum(len(each.sliced.sections) for each in group)
         if count >= max(MIN_HEADINGS, BROKEN_SHARE * sections):
             yield advice(
                 "hard_cut",
-                f"{source.name}: {count:,} of {sections:,} sections end in the middle of a sentence, so these "
+                f"{group[0].name}: {count:,} of {sections:,} sections end in the middle of a sentence, so these "
                 "hard cuts are probably page breaks. The model would learn to stop there. Remove the page breaks "
                 "from the text, or enter another hard cut.",
             )
@@ -118,7 +117,7 @@ def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
 
 def _count_broken_ends(source: TextSource) -> int:
     """Count the sections that begin with a lowercase letter after one without a stop; headings may be between."""
-    text, sections = source.sliced.text, source.sliced.sections
+    text, sections = str(source.sliced.text), source.sliced.sections
     starts, ends = sections.content_start.tolist(), sections.content_end.tolist()
     is_open = [text[end - 1].isalpha() or text[end - 1] in ",;-" for end in ends]
     return sum(
@@ -172,7 +171,7 @@ def _are_conversations(parts: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def describe_verses(text: str) -> str:
+def describe_verses(text: Text) -> str:
     """What to do with a text whose lines are numbered by chapter and verse; empty for other texts.
 
     A hard cut is a fixed text, so it cannot stand for a number that changes.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..examples import Examples, TextSource, batch_order
-from ..text import build_slice_map, combine_coverage
+from ..examples import Examples, TextSource, batch_order, group_parts
+from ..text import build_slice_map, combine_coverage, join_maps
 from .report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport, ValidationSplit
 
 MAX_COLUMNS = 32  # of the histogram
@@ -56,7 +56,9 @@ def report_source(
 
 def report_texts(sources: Sequence[TextSource]) -> TextReport:
     """Report on how texts were sliced into blocks."""
-    maps = [build_slice_map(source.sliced) for source in sources]
+    groups = group_parts(sources)
+    parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
+    maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
     combined = combine_coverage(maps)
     return TextReport(
         parts=sum(m.sections for m in maps),
@@ -72,7 +74,7 @@ def report_texts(sources: Sequence[TextSource]) -> TextReport:
         seen_least=combined.least,
         seen_mean=combined.mean,
         seen_most=combined.most,
-        maps=tuple(zip((s.name for s in sources), maps, strict=True)),
+        maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
     )
 
 

@@ -130,17 +130,21 @@ def inspect_texts(
 ) -> list[Finding]:
     """Findings on the words of a dataset of texts, section by section; stored or worked out now."""
     phrases = load_refusal_phrases(folders)
-    digests = (arrow_store.text_digest(text.text) for text in texts)
+    digests = (arrow_store.text_digest(str(text.text)) for text in texts)
     key = fingerprint and arrow_store.cache_key("words", name, hard_cut, phrases, *digests)
     if entry := store.load(key):
         return [Finding(*values) for values in entry.metadata]
     inspector = TextInspector(phrases)
-    sections = [s for text in texts for s in (text.text.split(hard_cut) if hard_cut else [text.text])]
+    sections = [s for text in map(_content, texts) for s in (text.split(hard_cut) if hard_cut else [text])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
         inspector.look(section, section, f"section {number}")
     findings = list(inspector.findings(name, "section"))
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
+
+
+def _content(text: LoadedText) -> str:
+    return str(text.text)
 
 
 def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:

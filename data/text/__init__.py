@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .boilerplate import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
+from .boilerplate import Boilerplate, describe_boilerplate, find_boilerplate, load_or_find, remove_boilerplate
+from .part_slicing import PartJob, slice_part, slice_parts, store_text
+from .sentences import read_stretches
 from .slice_map import (
     LOST_REASON,
     Bar,
@@ -11,6 +13,7 @@ from .slice_map import (
     combine_coverage,
     describe_ends,
     describe_units,
+    join_maps,
     unit_name,
 )
 from .slicing import slice_text, slice_texts
@@ -20,17 +23,24 @@ __all__ = [
     "LOST_REASON",
     "Bar",
     "Boilerplate",
+    "PartJob",
     "SliceMap",
     "build_slice_map",
     "combine_coverage",
     "describe_boilerplate",
     "describe_ends",
     "describe_units",
+    "find_boilerplate",
     "find_bounds",
     "is_tagged",
+    "join_maps",
     "load_or_find",
+    "read_stretches",
     "remove_boilerplate",
+    "slice_part",
+    "slice_parts",
     "slice_text",
     "slice_texts",
+    "store_text",
     "unit_name",
 ]

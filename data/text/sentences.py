@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -139,16 +139,34 @@ def split_lines(text: str) -> Lines:
 def split_stretches(text: str) -> Iterator[tuple[int, int]]:
     """Parts of a long text that end with a paragraph, else with a line; one at a time is processed."""
     start = 0
-    while len(text) - start > 2 * STRETCH_CHARS:
-        window = start + STRETCH_CHARS, start + 2 * STRETCH_CHARS
-        end = text.find("\n\n", *window) + 2
-        if end < 2:
-            end = text.find("\n", *window) + 1
-        if not end:
-            break
+    while end := stretch_end(text, start):
         yield start, end
         start = end
     yield start, len(text)
+
+
+def read_stretches(chunks: Iterable[str]) -> Iterator[str]:
+    """The stretches of a text that is read in chunks; a line longer than a stretch ends with a word."""
+    rest = ""
+    for chunk in chunks:
+        rest += chunk
+        while len(rest) > 2 * STRETCH_CHARS:
+            end = (
+                stretch_end(rest, 0) or rest.rfind(" ", STRETCH_CHARS, 2 * STRETCH_CHARS) + 1 or 2 * STRETCH_CHARS
+            )
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def stretch_end(text: str, start: int) -> int:
+    """Where the stretch that starts here ends; 0 where it reaches to the end of the text."""
+    window = start + STRETCH_CHARS, start + 2 * STRETCH_CHARS
+    if len(text) <= window[1]:
+        return 0
+    end = text.find("\n\n", *window) + 2
+    return end if end >= 2 else text.find("\n", *window) + 1
 
 
 def _line_ends(lines: Lines) -> Ints:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...train_utils import format_count, plural
 
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
+MAX_LOST = 3  # examples of text that is in no block
 LOST_REASON = "the tokenizer drops them, or one of them has more tokens than a block"
 
 
@@ -137,7 +139,7 @@ def build_slice_map(sliced: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
         left_out=sliced.left_out,
         left_out_characters=sliced.left_out_characters,
         lost=tuple(
-            sliced.text[start:end] for (start, end), _ in zip(sliced.lost_places(), range(3), strict=False)
+            sliced.text[start:end] for (start, end), _ in zip(sliced.lost_places(), range(MAX_LOST), strict=False)
         ),
         lost_characters=sliced.lost,
     )
@@ -188,6 +190,43 @@ def _coverage(sliced: SlicedText) -> Coverage:
     np.add.at(steps, sliced.spans.last, -1)
     times = np.cumsum(steps[:-1])
     return Coverage(int(times.min()), round(float(times.mean()), 2), int(times.max()))
+
+
+def join_maps(maps: Sequence[SliceMap]) -> SliceMap:
+    """The map of a text by those of its parts."""
+    characters = [part.characters for part in maps]
+    places = np.cumsum([0, *characters])
+    cuts = [
+        (start + share * length) / places[-1]
+        for start, length, part in zip(places.tolist(), characters, maps, strict=False)
+        for share in part.hard_cuts
+    ]
+    sums = {
+        field.name: sum(getattr(part, field.name) for part in maps)
+        for field in fields(SliceMap)
+        if field.type == "int"
+    }
+    return SliceMap(
+        **sums,
+        hard_cuts=tuple(cuts[:: _thinning_step(len(cuts))]),
+        bars=(),
+        seen_along=_join_columns(maps, places),
+        seen=combine_coverage(maps),
+        lost=tuple(text for part in maps for text in part.lost)[:MAX_LOST],
+    )
+
+
+def _join_columns(maps: Sequence[SliceMap], places: Ints) -> tuple[float, ...]:
+    """How often each part of the whole text is seen, by the columns of its parts."""
+    columns = len(maps[0].seen_along)
+    ends = np.concatenate(
+        [start + np.arange(1, columns + 1) * (end - start) / columns for start, end in pairwise(places)]
+    )
+    widths = np.diff(ends, prepend=0.0)
+    sums = np.cumsum(np.concatenate([part.seen_along for part in maps]) * widths)
+    edges = np.linspace(0, places[-1], columns + 1)
+    seen = np.diff(np.interp(edges, np.append(0.0, ends), np.append(0.0, sums))) / np.diff(edges)
+    return tuple(seen.round(3).tolist())
 
 
 def combine_coverage(maps: Sequence[SliceMap]) -> Coverage:

@@ -7,7 +7,7 @@ from dataclasses import astuple, fields
 from functools import partial
 
 from ... import chunking, dementor
-from ...chunking import Encoder, Sections, SlicedText, SlicingRules, Spans, Units
+from ...chunking import Encoder, Sections, SlicedText, SlicingRules, Spans, Text, Units
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from .text_units import find_bounds
@@ -35,16 +35,17 @@ def slice_texts(
         "texts", fingerprint, astuple(rules), *map(arrow_store.text_digest, texts)
     )
     if entry := store.load(key):
-        return [_restore_sliced(entry, number, text, rules) for number, text in enumerate(texts)], True
+        return [restore_sliced(entry, number, text, rules) for number, text in enumerate(texts)], True
     sliced_texts = [slice_text(text, encode, rules) for text in texts]
     arrays: dict[str, object] = {}
     for number, sliced in enumerate(sliced_texts):
-        arrays |= _sliced_arrays(number, sliced)
+        arrays |= sliced_arrays(number, sliced)
     store.save(key, StoreEntry(arrays, None))
     return sliced_texts, False
 
 
-def _sliced_arrays(number: int, sliced: SlicedText) -> dict[str, object]:
+def sliced_arrays(number: int, sliced: SlicedText) -> dict[str, object]:
+    """The arrays of a sliced text under the names of its number."""
     parts = (
         ("unit", sliced.units, UNIT_ARRAYS),
         ("section", sliced.sections, SECTION_ARRAYS),
@@ -54,7 +55,9 @@ def _sliced_arrays(number: int, sliced: SlicedText) -> dict[str, object]:
     return {f"{number}.{part}.{name}": getattr(arrays, name) for part, arrays, names in parts for name in names}
 
 
-def _restore_sliced(entry: StoreEntry, number: int, text: str, rules: SlicingRules) -> SlicedText:
+def restore_sliced(entry: StoreEntry, number: int, text: Text, rules: SlicingRules) -> SlicedText:
+    """The sliced text of a number."""
+
     def columns(part: str, names: Sequence[str]) -> dict[str, object]:
         return {name: entry.arrays[f"{number}.{part}.{name}"] for name in names}
 

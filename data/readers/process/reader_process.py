@@ -1,13 +1,11 @@
 """The process that reads files with libraries, from outside: it is started, asked, watched and ended here.
 
 A library may loop for hours or fill the memory over a damaged file, and nothing in Python can stop it; a process
-can be ended. It is a plain Python that loads this program as a package of its own: `multiprocessing` would load
-the program that runs now once more, which may be the webui.
+can be ended.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import subprocess
@@ -25,18 +23,9 @@ from typing import Any
 from ....core.errors import DataError, StoppedError, TrainingProError
 from .budget import Budget
 from .frames import pack, read_frame, unpack, write_frame
+from .launch import start_python
 from .meter import Meter
 
-SCRIPT = Path(__file__).resolve().parents[3] / "script.py"
-BOOTSTRAP = """
-import importlib.util, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-spec = importlib.util.spec_from_file_location("training_pro", sys.argv[2])
-sys.modules["training_pro"] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-from training_pro.data.readers.process import child
-child.serve()
-"""
 WATCH_SECONDS = 0.05
 SPARE_SECONDS = 0.5  # the process itself is first to notice that its time is over
 
@@ -194,15 +183,8 @@ def stopped_error(budget: Budget) -> StoppedError:
 
 def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
     """Start the process; a DataError says why that is not possible."""
-    command = [sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path), str(SCRIPT)]
     try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+        return start_python("data.readers.process.child", errors)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(

@@ -29,6 +29,7 @@ ENDLESS = "with recursive r(n) as (select 1 union all select n + 1 from r) selec
 
 
 reader_process_module = importlib.import_module("training_pro.data.readers.process.reader_process")
+launch = importlib.import_module("training_pro.data.readers.process.launch")
 
 
 def rows_of(path, query=""):
@@ -161,8 +162,9 @@ def test_the_system_ends_a_parquet_that_swells_faster_than_the_watch_looks(tmp_p
 
 def test_the_process_that_reads_files_does_not_load_the_rest_of_the_program():
     others = "print([name for name in sys.modules if name.startswith('training_pro.')])"
-    program = reader_process_module.BOOTSTRAP.replace("child.serve()", others)
-    command = [sys.executable, "-c", program, json.dumps(sys.path), str(reader_process_module.SCRIPT)]
+    program = launch.BOOTSTRAP.replace(".serve()", f"\n{others}")
+    module = "training_pro.data.readers.process.child"
+    command = [sys.executable, "-c", program, json.dumps(sys.path), str(launch.SCRIPT), module]
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "training_pro.data.readers.pdf" in modules
     assert "arrow_store" not in modules and "core.host" not in modules

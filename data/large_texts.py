@@ -1,0 +1,189 @@
+"""Read a large text file in parts, which are prepared one by one, so that memory doesn't grow with the file.
+
+A part ends at a hard cut, because no block crosses one. The parts lie in a store, and the whole text is never in
+memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import NamedTuple
+
+from ..chunking import NOT_SPACE
+from ..core.errors import DataError
+from ..train_utils import format_count
+from . import arrow_store
+from .arrow_store import Store, StoreEntry
+from .readers import LoadedText, text_files
+from .stored_text import StoredText
+from .text import (
+    Boilerplate,
+    describe_boilerplate,
+    find_boilerplate,
+    read_stretches,
+    remove_boilerplate,
+    store_text,
+)
+
+DIVIDED_BYTES = 64_000_000  # larger files are read in parts
+PART_CHARS = 1 << 24  # a part ends at the first hard cuts after so many
+MAX_PART_CHARS = 2 * PART_CHARS  # a part without a hard cut ends with a paragraph
+STORED_BYTES_PER_BYTE = 4  # of the text and its blocks, by the size of the file; 3 for prose
+
+
+class Part(NamedTuple):
+    """A part of a text with the stretches that it lies in, and where it lies in them."""
+
+    stretches: Sequence[str]
+    start: int
+    end: int
+    ends_section: bool = True
+
+    @property
+    def text(self) -> str:
+        return "".join(self.stretches)[self.start : self.end]
+
+
+def is_large(file: Path) -> bool:
+    """Whether a text file is read in parts, which lie in Arrow files."""
+    return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.has_arrow()
+
+
+def store_for(file: Path, store: Store, folder: Path) -> Store:
+    """The store, or a temporary one in a folder where nothing is kept or a file is too large for it."""
+    fits = STORED_BYTES_PER_BYTE * file.stat().st_size <= store.largest
+    return store if store.folder and fits else Store.temporary(folder)
+
+
+def load_parts(
+    file: Path,
+    name: str,
+    hard_cut: str,
+    store: Store,
+    *,
+    drop_boilerplate: bool,
+    check_stop: Callable[[], None] = lambda: None,
+) -> list[LoadedText]:
+    """The parts of a text file, stored or read now; `check_stop` is called with each part that is read."""
+    content = text_files.file_digest(file, name)
+    limits = PART_CHARS, MAX_PART_CHARS
+    key = arrow_store.cache_key("parts", content, name, hard_cut, drop_boilerplate, limits)
+    if (entry := store.load(key)) and (texts := _restore(store, entry)):
+        return texts
+    encoding, notes = text_files.detect_file_encoding(file, name)
+    parts = divide(read_stretches(_read_chunks(file, name, encoding)), hard_cut)
+    read = []
+    for each in _store_parts(parts, name, store, drop_boilerplate=drop_boilerplate):
+        check_stop()
+        read.append(each)
+    texts = _with_notes(name, read, notes, drop_boilerplate=drop_boilerplate)
+    store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
+    return texts
+
+
+def _restore(store: Store, entry: StoreEntry) -> list[LoadedText]:
+    """The stored parts; none where one of them is missing."""
+    stored = [StoredText.load(store, values["text"]) for values in entry.metadata]
+    texts = [
+        LoadedText(**{**values, "text": text, "notes": tuple(values["notes"]), "menus": ()})
+        for values, text in zip(entry.metadata, stored, strict=True)
+        if text
+    ]
+    return texts if len(texts) == len(stored) else []
+
+
+def _with_notes(
+    name: str,
+    read: Sequence[tuple[LoadedText, list[Boilerplate]]],
+    notes: tuple[str, ...],
+    *,
+    drop_boilerplate: bool,
+) -> list[LoadedText]:
+    """The parts, of which the first has what is said of the file."""
+    if not read:
+        raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
+    first, *others = (text for text, _ in read)
+    words = describe_boilerplate(chain.from_iterable(found for _, found in read))
+    notes = (*notes, *_open_ends_note(name, [first, *others]))
+    if words and drop_boilerplate:
+        notes = (*notes, f"Dropped from {name}: {words}.")
+    elif words:
+        first = replace(first, boilerplate=f"{words} in its {describe_first_part()}")
+    return [replace(first, notes=notes), *others]
+
+
+def describe_first_part() -> str:
+    """How much of a large text is searched where not all of it is: 'first 17 million characters'."""
+    return f"first {PART_CHARS / 1e6:.0f} million characters"
+
+
+def _open_ends_note(name: str, texts: Sequence[LoadedText]) -> Iterator[str]:
+    if count := sum(text.open_end for text in texts):
+        yield (
+            f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. Blocks end at a "
+            f"paragraph in {format_count(count, 'place')} within them."
+        )
+
+
+def _store_parts(
+    parts: Iterable[Part], name: str, store: Store, *, drop_boilerplate: bool
+) -> Iterator[tuple[LoadedText, list[Boilerplate]]]:
+    """Write the parts; of a text whose boilerplate stays, only the first part is searched for it."""
+    start = 0
+    for number, part in enumerate(parts, start=1):
+        found = find_boilerplate(part.text) if drop_boilerplate or number == 1 else []
+        text = _store_part(part, found if drop_boilerplate else (), store)
+        if len(text):
+            yield LoadedText(name, text, open_end=not part.ends_section, part=number, start=start), found
+        start += len(text)
+
+
+def _store_part(part: Part, dropped: Sequence[Boilerplate], store: Store) -> StoredText:
+    if dropped:
+        return store_text(remove_boilerplate(part.text, dropped).rstrip(), store)
+    ends = tuple(accumulate(map(len, part.stretches)))
+    return StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
+
+
+def _read_chunks(file: Path, name: str, encoding: str) -> Iterator[str]:
+    """The text of a file with normalized line ends; what can't be decoded becomes \\ufffd."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)("replace"), translate=True)
+    with text_files.open_binary(file, name) as stream:
+        while data := stream.read(text_files.READ_BYTES):
+            yield decoder.decode(data)
+    yield decoder.decode(b"", final=True)
+
+
+def divide(stretches: Iterable[str], hard_cut: str) -> Iterator[Part]:
+    """A text in parts that end at hard cuts; the stretch in which a part ends is in the next one, too."""
+    held: list[str] = []
+    start = size = 0
+    for stretch in stretches:
+        if size - start >= MAX_PART_CHARS:
+            yield Part(held, start, size, ends_section=False)
+            held, start, size = [], 0, 0
+        held.append(stretch)
+        size += len(stretch)
+        if size - start >= PART_CHARS and (cut := _last_cut("".join(held), start, hard_cut)):
+            yield Part(held, start, cut)
+            held = [text for text, end in zip(held, accumulate(map(len, held)), strict=True) if end > cut]
+            start, size = cut - size + sum(map(len, held)), sum(map(len, held))
+    if NOT_SPACE.search("".join(held), start):
+        yield Part(held, start, size)
+
+
+def _last_cut(text: str, start: int, hard_cut: str) -> int:
+    """The end of the last hard cut that a section follows; 0 where there is none."""
+    cuts = list(re.compile(re.escape(hard_cut)).finditer(text, start)) if hard_cut else []
+    following = len(text) - len(hard_cut) + 1  # another hard cut may begin in the last characters
+    for cut in reversed(cuts):
+        if NOT_SPACE.search(text, cut.end(), following):
+            return cut.end()
+        following = cut.start()
+    return 0
