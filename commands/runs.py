@@ -116,7 +116,7 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
         say(f"{checkpoint.name}: {size(count)} freed. It is reduced to the LoRA, so a run can't resume from it.")
     if not freed:
         say(
-            "There is nothing to slim. The newest checkpoint, the best one and those that you "
+            "There is nothing to reduce. The newest checkpoint, the best one and those that you "
             "saved by hand stay complete."
         )
 

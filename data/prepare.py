@@ -201,7 +201,7 @@ def _nothing_left(settings: TrainingSettings) -> str:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """BOS and EOS in words; padding is masked, so any id serves."""
+    """BOS and EOS in words; padding is masked."""
     bos = "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
     eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
-    return {"BOS": bos, "EOS": eos, "padding": "any token (masked)"}
+    return {"BOS": bos, "EOS": eos, "padding": "masked"}

@@ -155,7 +155,8 @@ class PeftEngine:
 
         adapter.put_on(name, strength, host)
         chat = "" if host.owns_process else " To try it, start a chat."
-        return JobEnded(outcome="finished", text=f"{name} is attached at a strength of {strength:.0%}.{chat}")
+        text = f"{name} is attached to the model at {strength:.0%} strength.{chat}"
+        return JobEnded(outcome="finished", text=text)
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)

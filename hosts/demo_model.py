@@ -49,6 +49,8 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
     except OSError as error:
+        if (folder / "config.json").is_file():  # another process made it at the same time
+            return folder
         raise ModelError(f"{MODEL_NAME} can't be saved to {models}: {error}") from error
     return folder
 

@@ -49,7 +49,7 @@ class RunSettings:
         "What to do if a LoRA with this name already exists.",
         {
             "ask": "Ask",
-            "continue": "Resume the unfinished run",
+            "continue": "Continue its training",
             "replace": "Replace it (keeps a backup)",
             "new_name": "Use a new name",
         },
@@ -355,7 +355,11 @@ class SwitchSettings:
         fixed=True,
     )
     switch_at: int = integer(
-        1, "Switch at", "Number of epochs or steps before the switch.", bounds=(0, 10**8), fixed=True
+        1,
+        "Switch at",
+        "Number of epochs or steps to train in the first order, before the switch.",
+        bounds=(0, 10**8),
+        fixed=True,
     )
     switch_loss_low: float = number(
         2.0,
@@ -500,14 +504,14 @@ class LoraSettings:
         32,
         "LoRA Rank",
         "Size of the LoRA. Use 8 for a tone of voice, 32 for a style, and 128 or more for a lot of new text. The "
-        "rank can't exceed the model's hidden size.",
+        "rank can't exceed the model's hidden size (the width of its layers).",
         bounds=(1, 32768),
         fixed=True,
     )
     alpha: float = number(
         32.0,
         "LoRA Alpha",
-        "The LoRA is scaled by alpha / rank. A scale of 1 is common.",
+        "The effect of the LoRA is multiplied by alpha / rank. Often, alpha is equal to the rank.",
         bounds=(0.01, 131072),
         fixed=True,
     )

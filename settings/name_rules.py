@@ -20,7 +20,7 @@ def name_problem(name: str, of: str = LORA) -> str:
     """Return what is wrong with a name and what to do about it, or an empty string. `of` is what it names, such as
     'preset'."""
     if not name.strip():
-        return f"it is empty. Give the {of} a name, for example 'my-story'."
+        return f"this field is empty. Enter a name for the {of}, for example 'my-story'."
     if len(name) > MAX_NAME_LENGTH:
         return f"it has {len(name)} characters; the limit is {MAX_NAME_LENGTH}. Choose a shorter name."
     if ".." in name or re.search(r"[/\\]|^[A-Za-z]:", name):

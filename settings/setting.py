@@ -128,7 +128,7 @@ def _read_number(setting: Setting, value: object) -> Any:
     if isinstance(value, str) and value.strip() in setting.words:
         return value.strip()
     if value is None or value == "":
-        raise ValueError(f"{setting.label}: the value is empty.{_example_hint(setting)}")
+        raise ValueError(f"{setting.label}: this field is empty.{_example_hint(setting)}")
     try:
         if isinstance(value, bool):
             raise ValueError

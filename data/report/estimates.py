@@ -28,6 +28,8 @@ CHECKPOINTING_SLOWDOWN, SMALLER_BATCH_SLOWDOWN, ADAMW_8BIT_SLOWDOWN = 1.25, 1.03
 RECORD_BYTES = 2_000_000
 """About the size of the graph, its picture, the log and the samples."""
 MAX_BACKUPS = 2
+PART_NAMES = {"lora": "LoRA", "head": "output layer", "overhead": "other"}
+"""Parts of the memory whose names are not the words of the page."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class MemoryEstimate:
     def words(self) -> str:
         """'3.1 GB (weights 2.2 GB, activations ...)', the largest part first."""
         parts = sorted(vars(self).items(), key=lambda part: -part[1])
-        words = (f"{'LoRA' if name == 'lora' else name} {size(count)}" for name, count in parts if count)
+        words = (f"{PART_NAMES.get(name, name)} {size(count)}" for name, count in parts if count)
         return f"{size(self.total)} ({', '.join(words)})"
 
 
@@ -266,12 +268,12 @@ class DiskEstimate:
     """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB ...; it needs at most 4 GB ...'."""
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB in total, plus backups; ...'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"{made}, {count}; the run writes {size(self.written)} in total, not counting backups; it needs at "
-            f"most {size(self.most)} at any time; {size(self.free)} is free"
+            f"{made}, {count}; the run writes {size(self.written)} in total, plus backups; its files never take "
+            f"more than {size(self.most)} at once; {size(self.free)} is free"
         )
 
     def findings(self) -> Iterator[Finding]:

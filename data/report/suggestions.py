@@ -157,7 +157,11 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
         )
     if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
-        return Suggestion("save_every", every, f"An epoch has {_steps(plan.steps_per_epoch)}.")
+        return Suggestion(
+            "save_every",
+            every,
+            f"An epoch has {_steps(plan.steps_per_epoch)}, so save more often than at its end.",
+        )
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
     when = "at the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"

@@ -63,7 +63,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
     ),
-    "Logging and sleep": (
+    "Seed, logging and sleep": (
         ("seed", "data_seed"),
         ("report_to", "run_name"),
         ("logging_steps", "logging_first_step", "keep_awake"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ...data.text import SliceMap
 
 MAX_MAPS = 6
-TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlaps", "dropped")
-ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped")
+TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlap blocks", "short blocks dropped")
+ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped or shortened")
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
@@ -60,7 +60,7 @@ def _figures(report: DatasetReport) -> str:
     characters_lost = sum(s.text.characters_lost for s in report.sources if s.text)
     pairs = [
         ("examples", f"{report.examples:,}"),
-        ("trained tokens", f"{report.trained_tokens:,}"),
+        ("trained tokens per epoch", f"{report.trained_tokens:,}"),
         (f"longest example (cutoff {report.cutoff})", str(report.longest)),
         ("steps per epoch", f"{report.steps_per_epoch:,}"),
         ("steps in total", f"{report.steps:,}"),
@@ -104,13 +104,17 @@ def _other_findings(report: DatasetReport) -> str:
     """Padding, stop tokens, and the validation split, one line each."""
     lines = []
     if report.padding:
-        shares = ", ".join(f"{name.replace('_', ' ')} {100 * n:.0f}%" for name, n in report.padding.items())
+        shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
         lines.append(f"Padding in each batch order, as a share of all tokens: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:
         lines.append(f"Validation split: {report.kept_aside.words()}.")
     return markup.bullets(lines, quiet=True)
+
+
+def _order_name(name: str) -> str:
+    return "with packing" if name == "packed" else name.replace("_", " ")
 
 
 def _lengths(lengths: LengthHistogram) -> str:

@@ -37,7 +37,7 @@ from ..base import apply_button, markup, table_row
 from .charts import run_charts
 
 MAX_ADVICE, MAX_NOTES = 6, 100
-NOTES = Markup('<details data-tp-fold="notes"><summary>Notes ({})</summary>{}</details>')
+NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "stopping after this step and discarding the run ...",
     Request.STOP: "stopping after this step ...",
@@ -54,7 +54,7 @@ CURVE_LEGEND = {
     "#2f74c0": "smoothed loss",
     "#7fa6d6": "loss",
     "#c98a10": "planned learning rate",
-    "#2f9e5b": "checkpoint or change",
+    "#2f9e5b": "checkpoint or changed plan",
 }
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
@@ -257,7 +257,7 @@ class RunView:
         visible = [*self._advice[-MAX_ADVICE:], *([newest] if newest else [])]
         html = markup.html_list(map(markup.fold_long_list, visible), quiet=True)
         folded = markup.html_list(map(markup.fold_long_list, reversed(earlier)), quiet=True)
-        return html + NOTES.format(len(self._notes), folded) if folded else html
+        return html + NOTES.format(len(earlier), folded) if folded else html
 
     def _ended_html(self, end: JobEnded) -> str:
         title = f"{self.job.title}: {end.outcome}"
@@ -337,7 +337,7 @@ def _describe(change: float, last: Step, steps: int) -> str:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
         return "The loss is level" + (
-            ", which is normal at the start." if early else ": the model is learning very little."
+            ", which is normal at the start." if early else ": it has hardly changed lately."
         )
     if early:
         return "The loss is rising, which can happen in the first steps."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from ..train import data_menu
 from .perplexity_details import loss_strips, row_tables
 
 RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "time")
+EARLIER_COLUMNS = ("Model", "LoRAs", "Data", "Perplexity", "Stride", "Window", "Date", "Comment")
+"""How the page names the columns of the host's table."""
 MAX_EARLIER_ROWS = 30
 
 
@@ -55,9 +58,9 @@ class PerplexityTab:
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=260)
             help_text = "0 uses the model's context length, up to 2048"
-            self._window = gr.Number(0, precision=0, label="Window, tokens", info=help_text)
+            self._window = gr.Number(0, precision=0, label="Window (tokens)", info=help_text)
             options = {"info": "0 uses half the window. Rows have no stride.", "elem_id": "tp-perplexity-stride"}
-            self._stride = gr.Number(0, precision=0, label="Stride, tokens", **options)
+            self._stride = gr.Number(0, precision=0, label="Stride (tokens)", **options)
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
@@ -141,7 +144,7 @@ class PerplexityTab:
         if not recent:
             return ""
         heading = markup.paragraph("Latest results in logs/evaluations.csv, newest first:", quiet=True)
-        return heading + markup.table(COLUMNS, [[row.get(c) or "" for c in COLUMNS] for row in reversed(recent)])
+        return heading + markup.table(EARLIER_COLUMNS, [_earlier_cells(row) for row in reversed(recent)])
 
 
 def results_html(events: Sequence[Event]) -> str:
@@ -159,6 +162,14 @@ def results_html(events: Sequence[Event]) -> str:
 def _row(result: PerplexityMeasured) -> tuple[str, ...]:
     scores = f"{result.perplexity:.4f}", f"{result.loss:.4f}", f"{result.right:.1%}"
     return result.dataset, result.model, result.lora, *scores, f"{result.tokens:,}", f"{result.seconds:.1f} s"
+
+
+def _earlier_cells(row: Mapping[str, str]) -> list[str]:
+    """The cells of a row of the host's table; the perplexity is shortened as in the results above."""
+    cells = {column: row.get(column) or "" for column in COLUMNS}
+    with suppress(ValueError):  # the file may come from other programs
+        cells["Perplexity"] = f"{float(cells['Perplexity']):.4f}"
+    return list(cells.values())
 
 
 def _existing_names(chosen: Sequence[str], names: Sequence[str]) -> list[str]:

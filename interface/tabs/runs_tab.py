@@ -41,7 +41,8 @@ from .use_panel import UsePanel, require_choice
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 EMPTY_TRASH = "Empty trash"
 NOTHING_TO_SLIM = (
-    "There is nothing to slim. The newest checkpoint, the best one and those that you saved by hand stay complete."
+    "There is nothing to reduce. The newest checkpoint, the best one and those that you saved by hand stay "
+    "complete."
 )
 CONFIRM_SECONDS = 8
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
@@ -111,7 +112,7 @@ class RunsTab:
         with gr.Row(elem_classes="tp-buttons"):
             self._use_panel.draw(enabled=enabled)
             self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
-            self._slim_button = gr.Button("Slim older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
+            self._slim_button = gr.Button("Reduce older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
             self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
         with gr.Row(elem_classes="tp-buttons"):
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)

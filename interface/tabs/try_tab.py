@@ -46,7 +46,7 @@ class TryTab:
                     150,
                     100,
                     step=5,
-                    label="Strength, %",
+                    label="LoRA strength (%)",
                     info="100 is the strength that the LoRA was trained with.",
                 )
                 self._as_chat = gr.Checkbox(
@@ -54,7 +54,7 @@ class TryTab:
                     label="As a chat message",
                     info="Off: the model continues the text. On: it replies to the message.",
                 )
-                self._length = gr.Slider(10, 800, 120, step=10, label="Length, tokens")
+                self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(
                     0, 1.5, 0.7, step=0.05, label="Temperature", info="0 always gives the same result."
                 )
@@ -184,12 +184,11 @@ class TryTab:
 
 
 def answers_heading(question: AnswerRequest) -> str:
-    """A heading with the prompt and the LoRA of the answers, since the form may have changed."""
+    """The LoRA and the prompt of the answers, since the form may have changed."""
     prompt = question.prompt
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
-    lora = f", {question.lora} at {question.strength:.0%} strength" if question.lora else ""
-    verb = "Replies to" if question.as_chat else "Continuations of"
-    return markup.paragraph(f"{verb} \u201c{text}\u201d{lora}:", quiet=True)
+    lora = f"LoRA: {question.lora} at {question.strength:.0%} strength. " if question.lora else ""
+    return markup.paragraph(f"{lora}{'Message' if question.as_chat else 'Prompt'}: {text}", quiet=True)
 
 
 def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:

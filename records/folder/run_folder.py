@@ -260,9 +260,9 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Choose one of these under "
-        f"{IF_EXISTS.label} ({IF_EXISTS.flag}): continue (resumes it), replace (keeps a backup) or "
-        "new_name."
+        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under {IF_EXISTS.label} "
+        f"({IF_EXISTS.flag}), choose to continue its training (continue), to replace it and keep a backup "
+        "(replace), or to use a new name (new_name)."
     )
 
 

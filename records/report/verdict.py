@@ -213,7 +213,8 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
     recall = (
-        f"the model continues {after.recall:.0%} of the average passage word for word ({before.recall:.0%} before)"
+        f"on average, the model continues {after.recall:.0%} of a passage word for word "
+        f"({before.recall:.0%} before)"
     )
     text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)

@@ -161,7 +161,7 @@ def png(path):
 
 
 BAD = {
-    "no name": ({"name": None}, "Name: it is empty. Give the LoRA a name, for example 'my-story'."),
+    "no name": ({"name": None}, "Name: this field is empty. Enter a name for the LoRA, for example 'my-story'."),
     "a dot": (
         {"name": "my.lora"},
         "Name: 'my.lora' contains a dot, and a LoRA with a dot in its name can't be attached. Use - or _ instead.",

@@ -308,8 +308,9 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Choose one of these under If the name exists "
-        "(--if-exists): continue (resumes it), replace (keeps a backup) or new_name."
+        "Name: 'a' already exists: a finished LoRA. Under If the name exists "
+        "(--if-exists), choose to continue its training (continue), to replace it and keep a backup (replace), "
+        "or to use a new name (new_name)."
     )
     assert read_tree(with_lora.folders.user_data) == before
 

@@ -36,7 +36,7 @@ def answers_by_side(events):
 def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.attach_lora(host, "a").text == "a is attached at a strength of 100%."
+    assert with_lora.attach_lora(host, "a").text == "a is attached to the model at 100% strength."
     assert host.loaded_model().loras == ("a",)
     assert (logits(host) - base_logits).abs().max() > 0.01
     assert with_lora.detach_lora(host).text == "a is detached."
@@ -313,7 +313,7 @@ def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
     (with_lora.folders.loras / "a").rename(with_lora.folders.loras / name)
     host = with_lora.host()
     base_logits = logits(host)
-    assert with_lora.attach_lora(host, name).text == f"{name} is attached at a strength of 100%."
+    assert with_lora.attach_lora(host, name).text == f"{name} is attached to the model at 100% strength."
     assert host.loaded_model().loras == (name,)
     assert (logits(host) - base_logits).abs().max() > 0.01
     with_lora.detach_lora(host)

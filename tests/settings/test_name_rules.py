@@ -61,7 +61,7 @@ def test_bad_names(name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "it is empty. Give the preset a name, for example 'my-story'."),
+        ("", "this field is empty. Enter a name for the preset, for example 'my-story'."),
         ("../x", "'../x' is a path. Enter only a name without a folder."),
         ("story.", "'story.' is not a valid name on Windows. Choose another name."),
         (".story", "'.story' starts with a dot, so it would be hidden. Choose another name."),

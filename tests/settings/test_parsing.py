@@ -41,7 +41,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
     with pytest.raises(SettingsError) as error:
         training_settings({})
     assert error.value.problems == (
-        "Name: it is empty. Give the LoRA a name, for example 'my-story'.",
+        "Name: this field is empty. Enter a name for the LoRA, for example 'my-story'.",
         "Dataset: choose at least one file, for example story.txt.",
     )
 
@@ -49,7 +49,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "Name: it is empty. Give the LoRA a name, for example 'my-story'."),
+        ("", "Name: this field is empty. Enter a name for the LoRA, for example 'my-story'."),
         (
             "v1.5",
             "Name: 'v1.5' contains a dot, and a LoRA with a dot in its name can't be attached. Use - "

@@ -148,9 +148,7 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
     *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
     assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
-    assert (
-        "Continuations of \u201cThe &lt;ferry&gt;\u201d, a/checkpoint-1 at 80% strength:" in last[try_it._heading]
-    )
+    assert "LoRA: a/checkpoint-1 at 80% strength. Prompt: The &lt;ferry&gt;" in last[try_it._heading]
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
     assert empty.keys() == {try_it._status} and "Enter a prompt." in empty[try_it._status]
     begin(session, host, finish)

@@ -38,7 +38,7 @@ def test_the_parts_of_a_report(tmp_path):
     page = report_view.html(data.report)
     for words in (
         "Check: ready",
-        "trained tokens",
+        "trained tokens per epoch",
         "Stop tokens: 20 of 20 rows or sections end with a stop token",
         "Padding in each batch order, as a share of all tokens",
     ):

@@ -190,9 +190,9 @@ def test_earlier_notes_are_folded_and_advice_stays_visible():
     html = str(view_of(planned(9), step(1, 9), notes[0], Advice(text="Lower the rate."), *notes[1:]).html())
     visible, _, folded = html.partition('<details data-tp-fold="notes">')
     assert "Lower the rate." in visible and "Note number 3." in visible
-    assert folded.startswith("<summary>Notes (3)</summary>")
+    assert folded.startswith("<summary>Earlier notes (2)</summary>")
     assert folded.index("Note number 2.") < folded.index("Note number 1.") and "Note number 3." not in folded
-    assert "Notes (" not in view_of(planned(9), step(1, 9), notes[0]).html(), "a single note needs no fold"
+    assert "Earlier notes" not in view_of(planned(9), step(1, 9), notes[0]).html(), "a single note needs no fold"
 
 
 def test_a_resumed_run_shows_the_phases_from_before():
