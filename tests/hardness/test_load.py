@@ -87,6 +87,9 @@ class HttpPage:
         return seen
 
 
+BUSY = "The model is busy"
+
+
 def client_of(server: servers.Server) -> Any:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=server.url.rstrip("/"), timeout=PATIENCE_SECONDS, limits=limits)
@@ -119,10 +122,13 @@ async def start_all(client: Any, count: int) -> list[str]:
     }
 
     async def press(page: HttpPage) -> str:
+        told = ""  # a page that is refused follows the run of the other one, so the refusal has to suffice
         async for message in page.send(page.event("tp-start"), **values):
             if message["msg"] == "process_generating":
-                return json.dumps(message["output"]["data"])
-        return ""
+                told += json.dumps(message["output"]["data"])
+            if BUSY in told:
+                break
+        return told
 
     return list(await asyncio.gather(*(press(page) for page in pages)))
 
@@ -141,7 +147,7 @@ def test_many_pages_on_one_server(server, proof, record_property, starts, follow
             with proof.case("all starts at once make one run"):
                 told = await start_all(client, starts)
                 proof.cases += starts - 1
-                assert sum("The model is busy" in text for text in told) == starts - 1, told[:3]
+                assert sum(BUSY in text for text in told) == starts - 1, told[:3]
             for wave in ("early", "late"):
                 with proof.case(f"{followers} pages follow, {wave}"):
                     pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(followers)))
