@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("page", "Open the page in the browser, with your own models.")
+    parser = options.make_parser("page", "Open the page in your browser and train your own models.")
     options.add_model(parser, required=False)
     add_server_options(parser)
     return parser.parse_args(arguments)

@@ -196,6 +196,6 @@ def _explain(error: str) -> str:
     if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
         return f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
     return (
-        f"SQLite reports an error: {error}. Choose another table or SELECT under Column names, or save the "
-        "database again."
+        f"SQLite reports an error: {error}. Under Column names, choose another table or enter another "
+        "SELECT query, or save the database again."
     )
