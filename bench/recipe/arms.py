@@ -131,7 +131,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "strength",
             "Does a larger alpha help?",
-            tuple(Arm(f"alpha {n} of rank 16", {"alpha": n}) for n in (4, 8, 16, 32, 64)),
+            tuple(Arm(f"alpha {n} at rank 16", {"alpha": n}) for n in (4, 8, 16, 32, 64)),
         ),
         Experiment(
             "batches",
