@@ -298,7 +298,8 @@ def _limit_options(limits: Limits) -> dict[str, Any]:
 
 def _limits_advice(card: ModelCard) -> str:
     """Advice for any error under memory limits, since each library words a lack of room differently."""
-    return f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them." if card.max_memory else ""
+    limits = card.max_memory
+    return f" The memory limits are set to {limits} (--max-memory). Raise one of them." if limits else ""
 
 
 def _memory_advice(error: Exception, loading: str) -> str:

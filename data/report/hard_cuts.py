@@ -63,8 +63,8 @@ def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
     blank, count = _most_common(BLANK_LINES.findall(text))
     if count >= MIN_MATCHES:
         reason = (
-            f"{source.name}: {count} times, two blank lines follow each other, but they contain spaces, so the hard "
-            "cut does not match them."
+            f"{source.name}: {count} times, two blank lines follow each other, but they contain spaces, so the "
+            "hard cut does not match them."
         )
         return Suggestion("hard_cut", escape_hard_cut(blank), reason)
     return None
