@@ -84,4 +84,5 @@ def _heading(source: Source, number: int) -> str:
     if not isinstance(source, TextSource):
         return source.name
     start = int(source.sliced.sections.start[source.sliced[number].section])
-    return " ".join(source.sliced.text[start : start + 3 * HEADING_CHARS].split())[:HEADING_CHARS]
+    words = " ".join(source.sliced.text[start : start + 3 * HEADING_CHARS].split())
+    return words if len(words) <= HEADING_CHARS else f"{words[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."

@@ -268,12 +268,12 @@ class DiskEstimate:
     """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; the run writes 6.4 GB in total, plus backups; ...'."""
+        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; with ... all backups, the run needs at most 4 GB; ...'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
         return (
-            f"{made}, {count}; the run writes {size(self.written)} in total, plus backups; its files never take "
-            f"more than {size(self.most)} at once; {size(self.free)} is free"
+            f"{made}, {count}; with old and new checkpoints and all backups, the run needs at most "
+            f"{size(self.most)}; {size(self.free)} is free"
         )
 
     def findings(self) -> Iterator[Finding]:

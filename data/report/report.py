@@ -104,6 +104,8 @@ class SourceReport:
             return f"{self.name}: {self.what}, {format_count(self.examples, 'example')}, {self.tokens:,} tokens."
         text = self.text or TextReport()
         blocks = format_count(text.blocks, "block")
+        if text.overlaps:
+            blocks += f" and {format_count(text.overlaps, 'overlap block')}"
         files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
@@ -125,7 +127,7 @@ class StopTokenCount:
     of: int
 
     def words(self) -> str:
-        return f"{self.stopping:,} of {self.of:,} rows or sections end with a stop token that is trained on"
+        return f"the model learns to stop at the end of {self.stopping:,} of {self.of:,} rows or sections"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _train_segments(segment: RunSegment, host: Host, job: Job) -> JobEnded:
 
 def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | TrainingResult:
     """Train one segment; returns the end of the run, or the state from which the next segment continues."""
-    _log_stage(job, "Loading the model")
+    _log_stage(job, "Preparing the model")
     run_plan = segment.run_plan
     with (
         full_finetune.unload_if_trained(run_plan.settings, host, job),

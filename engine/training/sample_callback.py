@@ -72,11 +72,11 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
         started = time.monotonic()
-        self._job.log.append(Stage(text=f"Generating samples after step {step}"))
-        with self._logged_errors(f"Samples could not be generated after step {step}"):
+        self._job.log.append(Stage(text=f"Generating samples {_when(step)}"))
+        with self._logged_errors(f"Samples could not be generated {_when(step)}"):
             with sampling_mode(model):
                 for prompt in self._generator.prompts:
-                    failure = f"The sample for {prompt.text[:40]!r} failed after step {step}"
+                    failure = f"The sample for {prompt.text[:40]!r} failed {_when(step)}"
                     with self._logged_errors(failure):
                         if sampled := self._generator.sample(model, prompt, step):
                             self._samples.append(sampled)
@@ -93,3 +93,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             yield
         except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
             self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))
+
+
+def _when(step: int) -> str:
+    return f"after step {step}" if step else "before the first step"

@@ -63,7 +63,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     raise_problems(check_run(settings, host))
     card = add_param_count(get_model_card(host), settings)
     run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
-    job.log.append(Stage(text="Loading the model"))
+    job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (
             explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),

@@ -80,7 +80,21 @@
     stored(() => localStorage.setItem("training-pro-axis", axis));
   };
 
+  // What Check and Start show may be below the window, such as on a phone.
+  const showResult = (of) => {
+    const observer = new MutationObserver((changes) => {
+      const shown = changes.map(({ target }) => target.closest(of)).find((part) => part?.querySelector(".tp-card"));
+      if (!shown) return;
+      observer.disconnect();
+      if (shown.getBoundingClientRect().top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth" });
+    });
+    document.querySelectorAll(of).forEach((part) => observer.observe(part, { childList: true, subtree: true }));
+    setTimeout(() => observer.disconnect(), 60000);
+  };
+
   document.addEventListener("click", (event) => {
+    if (event.target.closest?.("#tp-check")) showResult("#tp-answer");
+    if (event.target.closest?.("#tp-start")) showResult("#tp-answer, #tp-run");
     const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis]");
     if (!clicked) return;
     event.preventDefault();

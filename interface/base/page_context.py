@@ -104,10 +104,10 @@ def stop_job(job: Job | None) -> str:
     return markup.paragraph("Stopping.", quiet=True)
 
 
-async def follow_refusal(session: Session, error: TrainingProError) -> AsyncIterator[str]:
-    """Yield why a request was refused. If a job uses the model, wait for its end and say so."""
+async def follow_refusal(session: Session, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
+    """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
     job = session.current
-    yield markup.problem(str(error))
+    yield markup.problem(str(error), *parts)
     if job is None or not isinstance(error, BusyError):
         return
     async for _ in follow_events(job):

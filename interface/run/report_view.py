@@ -76,7 +76,11 @@ def _suggestions(report: DatasetReport) -> str:
     fitting = [s for s in report.suggestions if s.keep]
     buttons = [f"{_reason(s)} {apply_button(f'{s.verb} {s.words}', s.values)}" for s in changes]
     values = {key: value for s in changes for key, value in s.values.items()}
-    use_all = apply_button(f"use all {len(changes)} suggestions", values) if len(changes) > 1 else ""
+    use_all = (
+        apply_button(f"use {'both' if len(changes) == 2 else f'all {len(changes)}'} suggestions", values)
+        if len(changes) > 1
+        else ""
+    )
     as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
     title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings are fine as they are"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""

@@ -44,7 +44,7 @@ class RunButtons:
             with gr.Row(elem_classes="tp-buttons"):
                 self._epochs = gr.Number(1, label=EXTRA_EPOCHS.label, min_width=90, elem_id="tp-more-epochs")
                 self._extend_button = gr.Button("Add epochs", size="sm", interactive=False, elem_id="tp-extend")
-                self._request_button("Pause and free VRAM", Request.FREE_MEMORY, "tp-free", size="sm")
+                self._request_button("Pause and free memory", Request.FREE_MEMORY, "tp-free", size="sm")
                 self._request_button("Stop and discard", Request.DISCARD, "tp-throw-away", size="sm")
             gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
 
@@ -131,7 +131,8 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
 
 
 EXPLANATION = (
-    "Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: "
-    "train longer, with a new schedule. Pause and free VRAM: save a checkpoint and unload the model "
-    "until you press Resume. Stop and discard: end the run and put back what was saved under its name before."
+    "Evaluate: measure the validation loss and recall now. Halve learning rate: multiply the rest of the schedule "
+    "by 0.5. Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: train "
+    "longer, with a new schedule. Pause and free memory: save a checkpoint and unload the model until you press "
+    "Resume. Stop and discard: end the run and put back what was saved under its name before."
 )

@@ -25,6 +25,7 @@ from ..base import (
     markup,
     model_status,
     on_load,
+    outdated,
     private_options,
     stream_options,
     unanswered_choices,
@@ -98,7 +99,6 @@ class RunPanel:
         options = {"what": "Check", "says": self._response, "clears": {self.made_from: None}, **private_options()}
         self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
         options = {"what": "Start", "says": self._response, **stream_options()}
-        results = [self._response, *self._run_parts()]
         add_handler(self._start_button.click, self._on_start, form, results, **options)
         fields = list(self._form.components.values())
         options = {"what": "Copying the settings", **private_options()}
@@ -114,26 +114,27 @@ class RunPanel:
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
 
     def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
-        """Check the form; the previous report and the end of an earlier run are removed at once."""
+        """Check the form; the previous report and a failed run are removed at once."""
         values = self._form.values(inputs)
         checking, made_from = markup.paragraph("Checking ...", quiet=True), self._context.made_from(values)
-        yield {self._response: checking, self.made_from: made_from, **self._without_ended_run()}
+        yield {self._response: checking, self.made_from: made_from, **self._without_failed_run()}
         yield {self._response: check_html(self._context.parse_settings(values), self._context)}
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        """Start a run, or show why it cannot start; the answer before and an earlier run are removed at once."""
-        yield {self._response: "", **self._without_ended_run()}
+        """Start a run, or show why it cannot start; the answer before and a failed run are removed at once."""
+        values = self._form.values(inputs)
+        yield {self._response: "", self.made_from: self._context.made_from(values), **self._without_failed_run()}
         host, engine = self._context.host, self._context.engine
         try:
             self._context.check_writable()
-            settings = self._context.parse_settings(self._form.values(inputs))
+            settings = self._context.parse_settings(values)
             if refusal := self._refuse_name(settings):
                 yield {self._response: refusal}
                 return
             settings = with_final_name(settings, host.folders)
             self._context.session.train(settings.what.name, host, partial(engine.train, settings, host))
         except TrainingProError as error:
-            async for message in follow_refusal(self._context.session, error):
+            async for message in follow_refusal(self._context.session, error, outdated.notice("check")):
                 yield {self._response: message}
 
     def _refuse_name(self, settings: TrainingSettings) -> str:
@@ -142,17 +143,18 @@ class RunPanel:
             choose_run_folder(settings, self._context.host.folders, "")
         except SettingsError as error:
             hint = markup.paragraph("Then press Start again.", quiet=True)
-            return markup.problem(str(error), unanswered_choices(self._context, settings), hint)
+            choices = unanswered_choices(self._context, settings)
+            return markup.problem(str(error), outdated.notice("check"), choices, hint)
         return ""
 
     def _run_parts(self) -> list[Any]:
         """The parts of the page that show a run."""
         return [self._panel, self._charts_part, self._charts, self._samples, self._copy_button]
 
-    def _without_ended_run(self) -> dict[Any, Any]:
-        """Updates that remove the end of the last run from this page; a run that is going on stays."""
+    def _without_failed_run(self) -> dict[Any, Any]:
+        """Updates that remove the last run from this page if it failed; its result stays otherwise."""
         job = self._context.session.latest("training")
-        return {} if job is None or job.running else self._without_run()
+        return self._without_run() if job and job.end and job.end.outcome == "failed" else {}
 
     def _without_run(self) -> dict[Any, Any]:
         """Updates that remove the last run from this page."""

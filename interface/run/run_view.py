@@ -184,7 +184,7 @@ class RunView:
             return markup.paragraph("The first step is not finished yet.", quiet=True) if self._planned else ""
         return markup.figures(
             [
-                ("step", f"{progress.step} / {progress.steps}"),
+                ("step", f"{progress.step} / {self._planned.steps if self._planned else progress.steps}"),
                 ("epoch", f"{progress.epoch:.2f}"),
                 (f"smoothed loss{self._hour_ago_note(progress)}", f"{progress.smoothed:.4f}"),
                 ("loss", f"{progress.loss:.4f}"),
@@ -276,7 +276,7 @@ class RunView:
         first = (self._steps or [last])[0].smoothed
         return markup.figures(
             [
-                ("steps", f"{last.step} of {last.steps}"),
+                ("steps", f"{last.step:,}"),
                 ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
                 ("time per step", duration(self._pace.seconds_per_step)),
                 ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
@@ -312,11 +312,12 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
 
 
 LEVEL_CHANGE = 0.02
+TREND_PARTS = 4  # the trend is that of a quarter of the run
 MEMORIZED_LOSS = 0.5
 
 
 def describe_trend(done: Sequence[Step], steps: int) -> str:
-    """Describe how the smoothed loss changed over the last tenth of the run, and give advice."""
+    """Describe how the smoothed loss changed over the last quarter of the run, and give advice."""
     if not done:
         return ""
     last = done[-1]
@@ -324,7 +325,7 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
         return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
     if len(done) < 5:
         return "It is too early to judge the loss."
-    reference = done[max(0, len(done) - 1 - max(4, steps // 10))]
+    reference = done[max(0, len(done) - 1 - max(4, steps // TREND_PARTS))]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
     return _describe(change, last, steps)
 

@@ -47,7 +47,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     parts = [
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
-    title = f"{len(parts)} {plural(len(parts), 'checkpoint or backup', 'checkpoints and backups')}"
+    title = f"Choose the whole run, or one of its {plural(len(parts), 'checkpoint', 'checkpoints')} and backups"
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 

@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {
         "Validation loss", lambda run: run.validation_loss, lambda run: _format(run.validation_loss)
     ),
     "recall": Column("Recall", lambda run: run.recall, lambda run: _format(run.recall, ".0%")),
-    "forgot": Column("General loss change", lambda run: run.forgot, lambda run: _format(run.forgot, "+.2f")),
+    "forgot": Column("General text, loss change", lambda run: run.forgot, lambda run: _format(run.forgot, "+.2f")),
     "size": Column("Size", lambda run: run.entry.size, lambda run: size(run.entry.size)),
 }
 

@@ -103,7 +103,7 @@ class RunsTab:
             self._remote_panel.draw()
             self._draw_actions(enabled)
         with gr.Row(elem_classes="tp-buttons"):
-            self._undo_button = gr.Button("Undo last delete", interactive=enabled, elem_id="tp-runs-undo")
+            self._undo_button = gr.Button("Restore last deleted", interactive=enabled, elem_id="tp-runs-undo")
             self._empty_button = gr.Button(EMPTY_TRASH, interactive=enabled, elem_id="tp-runs-empty")
         self._confirmation = gr.State(TrashConfirmation())
 
@@ -242,7 +242,7 @@ class RunsTab:
         name = require_choice(inputs[self._chosen])
         loaded = self._context.host.model_status().loras
         item = trash.move_to_trash(name, folders, loaded=loaded)
-        return f"{item.name} is in the trash ({size(item.size)}). To restore it, press 'Undo last delete'."
+        return f"{item.name} is in the trash ({size(item.size)}). To restore it, press 'Restore last deleted'."
 
     def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         latest = next(iter(trash.list_trash(folders)), None)

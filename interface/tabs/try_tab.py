@@ -185,7 +185,7 @@ class TryTab:
 
 def answers_heading(question: AnswerRequest) -> str:
     """The LoRA and the prompt of the answers, since the form may have changed."""
-    prompt = question.prompt
+    prompt = " ".join(question.prompt.split())
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
     lora = f"LoRA: {question.lora} at {question.strength:.0%} strength. " if question.lora else ""
     return markup.paragraph(f"{lora}{'Message' if question.as_chat else 'Prompt'}: {text}", quiet=True)

@@ -212,9 +212,10 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         return Verdict("did not learn", text, last.step, "", evidence)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
+    is_same = f"{after.recall:.0%}" == f"{before.recall:.0%}"
     recall = (
         f"on average, the model continues {after.recall:.0%} of a passage word for word "
-        f"({before.recall:.0%} before)"
+        f"({'as before the run' if is_same else f'{before.recall:.0%} before'})"
     )
     text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
@@ -242,9 +243,9 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     text = f" The loss on general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
     rise = losses[-1] - losses[0]
     if rise <= 0:
-        text = f"{text}, so the model forgot nothing."
+        text = f"{text}, so there is no sign that the model forgot anything."
     elif rise <= FORGOT_LITTLE:
-        text = f"{text}, so the model forgot almost nothing."
+        text = f"{text}, so the model probably forgot almost nothing."
     elif rise <= FORGOT_MUCH:
         text = f"{text}, so the model forgot a little."
     else:

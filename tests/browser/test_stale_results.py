@@ -72,18 +72,25 @@ def test_check_reads_the_line_of_a_dataset_anew(webui, page):
         book.write_text(CHAPTERS, encoding="utf-8")
 
 
-def test_a_check_removes_the_end_of_an_earlier_run(page):
+def test_a_check_keeps_the_result_of_an_earlier_run(page):
     page.start("ended", epochs=400)
     page.stop("ended")
     page.fill(name="next")
     assert page.check().startswith("Check: ready")
-    page.wait_for(lambda: "ended" not in page.words("run"), "no end of an earlier run")
     page.pause(1)
-    assert "ended" not in page.words("run")
+    assert "ended" in page.words("run")
+
+
+def test_a_refused_start_is_marked_when_the_form_changes(page):
+    page.fill(name="")
+    page.press("start")
+    page.wait_for_words("answer", "Enter a name for the LoRA")
+    page.fill(name="named")
+    page.wait_for_words("answer", "The form has changed since then. Press Check or Start again.")
 
 
 def test_a_report_says_when_the_form_has_changed(page):
-    notice = "The form has changed since this check. Press Check again."
+    notice = "The form has changed since then. Press Check or Start again."
     page.check()
     page.wait_for(lambda: notice not in page.words("answer"), "a report that is up to date")
     page.fill(rank=64)

@@ -309,8 +309,7 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
         with_lora.train()
     assert str(refusal.value) == (
         "Name: 'a' already exists: a finished LoRA. Under If the name exists "
-        "(--if-exists), choose to continue its training (continue), to replace it and keep a backup (replace), "
-        "or to use a new name (new_name)."
+        "(--if-exists), choose whether to continue its training, replace it (a backup is kept), or use a new name."
     )
     assert read_tree(with_lora.folders.user_data) == before
 

@@ -43,7 +43,9 @@ def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):
     assert (disk.checkpoints, disk.free > 0) == (6, True)
     # Three full checkpoints, the one being written, two backups, three slim ones and the LoRA.
     assert disk.most == pytest.approx(6 * disk.checkpoint + 4 * disk.made, rel=0.001)
-    assert disk.words().startswith("LoRA 336 MB, 6 checkpoints of 1.01 GB; the run writes 6.38 GB ")
+    assert disk.words().startswith(
+        "LoRA 336 MB, 6 checkpoints of 1.01 GB; with old and new checkpoints and all backups, the run needs "
+    )
 
 
 def test_the_estimate_is_what_is_written(place):

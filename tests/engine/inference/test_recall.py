@@ -200,7 +200,7 @@ def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, wo
 
 def test_check_says_it_of_these_data_and_not_without_passages(place):
     told = [
-        any(finding.text.startswith("Recall is measured before") for finding in report.findings)
+        any(finding.text.startswith("Recall (how much of the text") for finding in report.findings)
         for report in (
             PeftEngine().check(place.settings(data=["page.txt"], recall_passages=count), place.host())
             for count in (16, 0)

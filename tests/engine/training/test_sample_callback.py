@@ -287,7 +287,8 @@ def test_a_failing_prompt_does_not_end_the_run(place, monkeypatch):
     assert ended.outcome == "finished"
     assert [s.prompt for s in events_of(SampleGenerated, events)] == PROMPTS[:1] * 2
     assert [a.text for a in events_of(Advice, events) if "bad" in a.text] == [
-        f"The sample for 'bad' failed after step {step}: CUDA out of memory. The run continues." for step in (0, 4)
+        f"The sample for 'bad' failed {when}: CUDA out of memory. The run continues."
+        for when in ("before the first step", "after step 4")
     ]
     assert place.weights() == place.weights("alone")
 

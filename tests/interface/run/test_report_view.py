@@ -39,7 +39,7 @@ def test_the_parts_of_a_report(tmp_path):
     for words in (
         "Check: ready",
         "trained tokens per epoch",
-        "Stop tokens: 20 of 20 rows or sections end with a stop token",
+        "Stop tokens: the model learns to stop at the end of 20 of 20 rows or sections",
         "Padding in each batch order, as a share of all tokens",
     ):
         assert words in page

@@ -108,7 +108,7 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
     inputs |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
 
     _, refusal = updates_of_start(panel, inputs)
-    assert "&#39;asked&#39; already exists: a finished LoRA. Under <" in refusal[panel._response]
+    assert "&#39;asked&#39; already exists: a finished LoRA. Under " in refusal[panel._response]
     assert "continue training it" in refusal[panel._response] and "press Start again" in refusal[panel._response]
     assert tab._context.session.latest("training") is None
 
@@ -185,7 +185,7 @@ def test_the_same_failure_once_more_is_shown_once_more(place):
 
 
 @pytest.mark.parametrize("action", ["check", "start"])
-def test_a_newer_action_removes_the_end_of_an_earlier_run_but_not_a_run_that_is_going_on(place, action):
+def test_a_newer_action_removes_a_failed_run_but_not_one_that_is_going_on(place, action):
     session, finish = Session(), threading.Event()
     panel, parts = draw_tab(place.host(), session)
     inputs = {part: part.value for part in parts.values()}  # without a name and a dataset
