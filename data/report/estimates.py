@@ -252,12 +252,11 @@ def has_exact_size(config: Mapping[str, Any], lora: LoraSettings) -> bool:
 
 @dataclass(frozen=True)
 class DiskEstimate:
-    """Sizes in bytes: `written` is the sum of all writes, `most` the most that is on disk at once."""
+    """Sizes in bytes; `most` is the most that is on disk at once."""
 
     made: int  # the LoRA, or the model
     checkpoint: int
     checkpoints: int
-    written: int
     most: int
     free: int
     whole: bool = False
@@ -338,7 +337,6 @@ def _estimate(settings: TrainingSettings, result: int, full: int, checkpoints: i
         made=result,
         checkpoint=full,
         checkpoints=checkpoints,
-        written=checkpoints * full + result + RECORD_BYTES,
         most=(full_checkpoints + backups) * full + slimmed * result + result + RECORD_BYTES,
         free=free,
         whole=settings.lora.whole_model,
