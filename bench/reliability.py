@@ -33,7 +33,7 @@ MARKS = {
     False: ("<!-- reliability: begin -->", "<!-- reliability: end -->"),
     True: ("<!-- reliability, long form: begin -->", "<!-- reliability, long form: end -->"),
 }
-CASES = {"test_readers": "10000", "test_records": "10000"}
+CASES = dict.fromkeys(("test_readers", "test_records", "test_texts"), "10000")
 """Cases of the long form, by file; the others have theirs in the tests marked `hours`."""
 HEADING = ("what", "cases", "failures", "worst time, s", "worst memory above the start, MB", "figures")
 LIBRARIES = ("torch", "transformers", "peft", "gradio")

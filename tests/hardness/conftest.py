@@ -12,11 +12,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import psutil
 import pytest
 
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
+from hypothesis.strategies import SearchStrategy  # noqa: E402
+
+T = TypeVar("T")
+
 MEGABYTE = 1_000_000
+BATCH = 500
+"""Cases of one run of hypothesis, which keeps all that it made: 10,000 cases would take 600 MB of this process."""
 HOURS = "TRAINING_PRO_HARDNESS_HOURS"
 """Set by `bench/reliability.py --long`: without it, tests marked `hours` are left out."""
 
@@ -30,6 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def resident_megabytes() -> float:
     return float(psutil.Process().memory_info().rss) / MEGABYTE
+
+
+def run_cases(attack: Callable[[T], None], drawn: SearchStrategy[T], cases: int) -> None:
+    """Draw so many cases, always the same ones, and attack with each."""
+    for begun in range(0, cases, BATCH):
+        count, all_checks = min(BATCH, cases - begun), list(hypothesis.HealthCheck)
+
+        @hypothesis.seed(begun)
+        @hypothesis.settings(max_examples=count, deadline=None, database=None, suppress_health_check=all_checks)
+        @hypothesis.given(drawn)
+        def attack_with(case: T) -> None:
+            attack(case)
+
+        attack_with()
 
 
 @dataclass

@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +28,7 @@ from training_pro.data.readers.process import reader_process
 from training_pro.data.readers.process.meter import Meter
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import make_folders
+from training_pro.tests.hardness.conftest import run_cases
 from training_pro.tests.rowing import family
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
@@ -376,6 +378,15 @@ def own_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
+@dataclass
+class Worst:
+    """The most that any case of one kind has used."""
+
+    seconds: float = 0.0
+    own: float = 0.0
+    reader: float = 0.0
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeypatch, record_property):
@@ -387,33 +398,25 @@ def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeyp
     path = folders.datasets / f"a.{kind}"
     path.write_bytes(example_bytes(kind))
     assert not read(path, folders)
-    base, slowest, own, reader = own_peak(), 0.0, 0.0, 0.0
+    worst, base = Worst(), own_peak()
 
-    @hypothesis.settings(
-        max_examples=CASES,
-        deadline=None,
-        database=None,
-        derandomize=CASES <= 50,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(hostile(kind))
     def try_file(content: bytes) -> None:
-        nonlocal slowest, own, reader
         path.write_bytes(content)
         started = cpu_seconds()
         refusal = read(path, folders)
-        slowest = max(slowest, seconds := cpu_seconds() - started)
-        own, reader = max(own, own_peak() - base), max(reader, WatchedMeter.most)
+        worst.seconds = max(worst.seconds, seconds := cpu_seconds() - started)
+        worst.own, worst.reader = own_peak() - base, max(worst.reader, WatchedMeter.most)
         assert not refusal or path.name in refusal
         assert all(len(line) <= 1100 for line in refusal.splitlines())
         assert seconds < MAX_SECONDS
-        assert reader < MAX_MEGABYTES + len(content) / 1e6
-        assert kind in ROW_LIMITED or own < MAX_MEGABYTES + len(content) / 1e6
+        assert worst.reader < MAX_MEGABYTES + len(content) / 1e6
+        assert kind in ROW_LIMITED or worst.own < MAX_MEGABYTES + len(content) / 1e6
 
-    try_file()
+    run_cases(try_file, hostile(kind), CASES)
     record_property("what", f"Hostile files of the kind .{kind}")
     record_property("cases", CASES)
     record_property("failures", 0)
-    record_property("worst_seconds", round(slowest, 2))
-    record_property("worst_megabytes", round(max(own, reader), 1))
-    record_property("figures", f"{reader:.0f} MB in the process that reads files, {own:.0f} MB in this one")
+    record_property("worst_seconds", round(worst.seconds, 2))
+    record_property("worst_megabytes", round(max(worst.own, worst.reader), 1))
+    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in this one"
+    record_property("figures", figures)

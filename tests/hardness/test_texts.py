@@ -1,0 +1,190 @@
+"""Hostile texts, prompt formats, chat templates and settings: each is used, or refused with a sentence.
+
+TRAINING_PRO_HARDNESS_CASES is the number of cases of each test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from functools import cache
+
+import pytest
+import transformers
+from training_pro.chunking import SlicingRules
+from training_pro.core.errors import DataError, ModelError, SettingsError
+from training_pro.data.readers import Row
+from training_pro.data.rows.prompt_formats import load_format_schema
+from training_pro.data.rows.row_schema import BadRowError
+from training_pro.data.text.slicing import slice_text
+from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.hosts.tiny import make_tiny
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.parsing import training_settings
+from training_pro.tests import real_tokenizers
+from training_pro.tests.engine.tokenizer.test_template_sandbox import (
+    CHATML,
+    CHATS,
+    GEMMA,
+    LLAMA,
+    QWEN,
+    REFUSED,
+    STOPPED,
+)
+from training_pro.tests.fakes import make_folders
+from training_pro.tests.hardness.conftest import resident_megabytes, run_cases
+
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
+from hypothesis import strategies as st  # noqa: E402
+
+CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "50"))
+MAX_SECONDS, MAX_MEGABYTES, MAX_REASON, MAX_CHARACTERS = 5, 500, 1_100, 20_000
+pytestmark = pytest.mark.timeout(0)
+
+
+@pytest.fixture
+def bounded(proof):
+    """A proof that also fails if its worst case took too long, or too much memory."""
+    yield proof
+    assert proof.worst_seconds < MAX_SECONDS
+    assert proof.worst_megabytes < MAX_MEGABYTES
+
+
+@cache
+def encoder(kind: str):
+    return make_working_tokenizer(real_tokenizers.TOKENIZERS[kind]()).encode
+
+
+SIGNS = [
+    *("\u200d", "\u200b", "\ufeff", "\ufe0f", "\u0301", "\ufffd", "\U0001f468", "\U0001f3fd", "\x00", "\x1b"),
+    *("\U0001f1e9", "\ufdfa", "\u0915\u094d", "e", " ", ". ", "\n", "\n\n\n", "\r\n", "* * *", "Chapter 1\n"),
+    *("A long word: " + "w" * 300, '"Well," she said, "no." ', "\u3002", "\u0430\u0431\u0432", "---", "1:1 "),
+]
+RUNS = st.lists(st.tuples(st.sampled_from(SIGNS), st.sampled_from([1, 1, 2, 20, 60, 2_000])), max_size=20)
+RULES = st.builds(
+    SlicingRules,
+    cutoff=st.integers(3, 64),
+    overlap=st.booleans(),
+    chunking=st.sampled_from(["blocks", "dementor"]),
+    hard_cut=st.sampled_from(["", "\n", "\n\n\n", " ", "e", "* * *"]),
+    eos=st.sampled_from([None, 2]),
+)
+
+
+def test_slicing_of_any_text(bounded):
+    """No block is longer than the cutoff, and every character is in a block or counted as lost."""
+    kinds = sorted(real_tokenizers.TOKENIZERS)
+    for kind in kinds:
+        encoder(kind)
+    bounded.started_at_megabytes = resident_megabytes()
+
+    def slice_signs(case: tuple[list[tuple[str, int]], SlicingRules, str]) -> None:
+        runs, rules, kind = case
+        text = "".join(sign * count for sign, count in runs)[:MAX_CHARACTERS]
+        with bounded.case(f"{kind}, {rules}: {runs}"):
+            sliced = slice_text(text, encoder(kind), rules)
+            assert int(sliced.lengths.max(initial=0)) <= rules.cutoff
+            places = [(block.start, block.end) for block in sliced] + list(sliced.lost_places())
+            seen = set[int]().union(*(range(start, end) for start, end in places))
+            missing = "".join(text[number] for number in sorted(set(range(len(text))) - seen))
+            assert not "".join(missing.split(rules.hard_cut or None)).strip(), missing[:100]
+
+    run_cases(slice_signs, st.tuples(RUNS, RULES, st.sampled_from(kinds)), CASES)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+COLUMNS = ["instruction", "output", "input", "system", "%", "a b", "\u202e", "", "x" * 300]
+PLACEHOLDERS = st.sampled_from([*(f"%{column}%" for column in COLUMNS), "%%", "%", "\n", "<s>", "</s>", "{{ 1 }}"])
+PIECES = st.lists(PLACEHOLDERS | st.text(max_size=9), max_size=60).map("".join)
+TEMPLATES = st.builds("{}%{}%{}".format, PIECES, st.sampled_from(COLUMNS), PIECES)
+FORMATS = st.dictionaries(st.sampled_from(COLUMNS), TEMPLATES, min_size=1, max_size=4) | ANYTHING
+BROKEN = st.sampled_from(["", "{", "[" * 100_000, "\ud800", '{"a": 1' + "0" * 5000 + "}"])
+ROWS = st.fixed_dictionaries(dict.fromkeys(COLUMNS[:4], st.text(max_size=20) | ANYTHING))
+USED_SHARE = 20  # at least one case in so many is used, or the proof shows nothing
+
+
+def test_any_prompt_format(bounded, tmp_path):
+    """A format fills a row, or is refused with its name; a row that it can't fill is refused as a row."""
+    folders = make_folders(tmp_path)
+    path = folders.formats / "odd.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    used = 0
+
+    def use_format(case: tuple[str, dict[str, object], str]) -> None:
+        nonlocal used
+        content, columns, inline = case
+        path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        for name in ("odd", inline):
+            with bounded.case(f"{name!r}: {content[:300]!r}, {columns}"):
+                try:
+                    schema = load_format_schema(name, [Row(1, columns)], folders, (["<s>"], ["</s>"]), "")
+                    filled = schema.of(columns)
+                    assert 0 <= (filled.prompt_end or 0) <= len(filled.text)
+                    assert 0 <= (filled.reply or 0) <= len(filled.text)
+                    used += 1
+                except (DataError, BadRowError) as error:
+                    assert str(error) and len(str(error)) <= MAX_REASON
+
+    run_cases(use_format, st.tuples(FORMATS.map(json.dumps) | BROKEN, ROWS, TEMPLATES), CASES)
+    assert used >= CASES / USED_SHARE
+
+
+JINJA = [
+    *(text for text, _ in STOPPED.values() if len(text) < 5_000),
+    *(text for text, _ in REFUSED.values() if len(text) < 5_000),
+    *("{%", "%}", "{{", "}}", "{#", "-%}", "messages", "m.content", "[0]", "|", "tojson", "'", " ~ ", "\n", "é"),
+    *("{% for m in messages %}", "{% endfor %}", "{% if m %}", "{% endif %}", "{{ m.role }}", "{{ eos_token }}"),
+    *("{% generation %}", "{% endgeneration %}", "{% set x = x ~ x %}", "{{ x * 99999 }}", "{% break %}"),
+]
+
+
+@st.composite
+def mutated_template(draw: st.DrawFn) -> str:
+    """A real template as it is, or with parts replaced, removed, or brought in from others."""
+    text = draw(st.sampled_from([CHATML, GEMMA, LLAMA, QWEN]))
+    for _ in range(draw(st.integers(0, 2))):
+        start, length = draw(st.integers(0, len(text))), draw(st.sampled_from([0, 1, 3, 40]))
+        text = text[:start] + draw(st.sampled_from(JINJA) | st.text(max_size=4)) + text[start + length :]
+    return text
+
+
+def test_any_chat_template(bounded, tmp_path):
+    """A template renders a chat, or is refused with a short reason."""
+    raw = transformers.AutoTokenizer.from_pretrained(make_tiny(tmp_path / "tiny"))
+    used = 0
+
+    def render(case: tuple[str, str]) -> None:
+        nonlocal used
+        text, name = case
+        messages, tools = CHATS[name]
+        with bounded.case(f"{name}: {text[:300]!r}"):
+            try:
+                raw.chat_template = text
+                template = make_working_tokenizer(raw).chat_template
+                if template is not None:
+                    template.render(messages, tools or (), opening=False)
+                    used += 1
+            except (ModelError, ValueError) as error:
+                assert str(error) and len(str(error)) <= MAX_REASON
+
+    pieces = st.lists(st.sampled_from(JINJA), max_size=12).map("".join)
+    run_cases(render, st.tuples(pieces | mutated_template(), st.sampled_from(sorted(CHATS))), CASES)
+    assert used >= CASES / USED_SHARE
+
+
+def test_any_settings(bounded):
+    """Values of a form, a file or a request become settings, or are refused in sentences that are not endless."""
+
+    def parse(values: dict[str, object]) -> None:
+        with bounded.case(repr(values)[:500]), suppress(SettingsError):
+            training_settings(values)
+
+    values = ANYTHING | st.sampled_from(["auto", "1e999", "9" * 5_000, "a" * 100_000, 10**400, "\ud800", "0.5"])
+    keys = st.sampled_from(sorted(SETTINGS)) | st.text(max_size=12)
+    run_cases(parse, st.dictionaries(keys, values, max_size=12), CASES)
