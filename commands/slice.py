@@ -83,5 +83,5 @@ def _summary(name: str, figures: SliceMap) -> str:
         f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
         f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
         f"{figures.ends}; {figures.trained_tokens} trained tokens per epoch ({figures.growth:.2f} "
-        f"times the text), each {figures.unit_name} seen {times}; {figures.proof}"
+        f"times the text), each {figures.unit_name} seen {times}. {figures.proof}."
     )

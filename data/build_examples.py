@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import shorten
 from typing import cast
 
 from ..chunking import Ints, SlicedText, SlicingRules, Text
@@ -33,6 +34,7 @@ from .stored_text import StoredText
 from .text import slice_parts, slice_texts
 from .workers import SlicingPool
 
+MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
 MAX_DROPPED_SHARE = 0.05
 TRUNCATION_WORDS = {
     "drop": "dropped",
@@ -263,11 +265,21 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
     by_lines = sum(int(source.sliced.sections.by_lines.sum()) for source in sources)
     if rules.block_ends == "auto" and by_lines:
         sections = sum(len(source.sliced.sections) for source in sources)
+        which = plural(by_lines, "the one that begins with", "the first one begins with")
         yield (
             f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like verse, "
-            f"a script or a chat log, so {plural(by_lines, 'its', 'their')} blocks end at lines instead of "
-            "sentences. To change this, use the 'Blocks end at' setting."
+            f"a script or a chat log ({which} {_first_by_lines(sources)!r}), so "
+            f"{plural(by_lines, 'its', 'their')} blocks end at lines instead of sentences. "
+            "To change this, use the 'Blocks end at' setting."
         )
+
+
+def _first_by_lines(sources: Sequence[TextSource]) -> str:
+    """The first words of the first section whose blocks end at lines."""
+    source = next(source for source in sources if source.sliced.sections.by_lines.any())
+    sections = source.sliced.sections
+    start = int(sections.content_start[sections.by_lines.argmax()])
+    return shorten(source.sliced.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
 
 
 def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator[str]:

@@ -186,7 +186,8 @@ def _recall_notes(report: DatasetReport, settings: TrainingSettings) -> Iterator
     passages = settings.aside.recall_passages
     if passages and report.examples and not report.problems:
         has_validation = bool(settings.aside.eval_share or settings.aside.eval_data)
-        yield note("", describe_recall(passages, report.tokens, has_validation=has_validation))
+        epochs = report.steps / report.steps_per_epoch
+        yield note("", describe_recall(passages, report.tokens, epochs, has_validation=has_validation))
 
 
 def _start(host: Host, job: Job) -> None:

@@ -126,7 +126,7 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set Stop at epoch to 0 (off).",
+            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set it to 0 (off).",
         )
 
 
@@ -143,7 +143,7 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
             f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
             f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
             "so it never stops early. "
-            + (f"Set Evaluate every to {better} or less." if better else "Set Early stopping to 0 (off)."),
+            + (f"Set 'Evaluate every' to {better} or less." if better else "Set it to 0 (off)."),
         )
 
 

@@ -288,8 +288,8 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     )
     yield (
         f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; the model sees each {text.unit_name} "
-        f"{format_times_range(text.seen_least, text.seen_most)} per epoch, {text.seen_mean:g} on "
-        f"average; an epoch trains on {source.growth:.2f} times as many tokens as the text has"
+        f"{format_times_range(text.seen_least, text.seen_most)} per epoch; an epoch "
+        f"trains on {source.growth:.2f} times as many tokens as the text has"
     )
 
 

@@ -83,10 +83,11 @@ class SliceMap:
 
     @property
     def proof(self) -> str:
-        """A line that says whether any text is missing from the blocks."""
-        line = f"characters lost: {self.lost_characters}"
-        if self.lost_characters:
-            line += f" ({', '.join(map(repr, self.lost))}: {LOST_REASON})"
+        """Sentences that say whether any text is missing from the blocks."""
+        line = "No characters are lost"
+        if lost := self.lost_characters:
+            which = ", ".join(map(repr, self.lost))
+            line = f"{format_count(lost, 'character')} {plural(lost, 'is', 'are')} lost ({which}: {LOST_REASON})"
         if self.left_out:
             blocks, characters = (
                 format_count(self.left_out, "block"),

@@ -86,16 +86,16 @@ class RecallScheduler:
         )
 
 
-def describe_recall(passages: int, epoch_tokens: int, *, has_validation: bool) -> str:
-    """Say when recall is measured, and what one measurement costs at most."""
+def describe_recall(passages: int, epoch_tokens: int, epochs: float, *, has_validation: bool) -> str:
+    """Say when recall is measured in a run of so many epochs, and what one measurement costs at most."""
     tokens = passages * (PROMPT_TOKENS + TARGET_TOKENS) * (1 + has_validation) + GENERAL_TOKENS
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
     percent = "less than 1%" if share < 0.01 else f"about {share:.0%}"
     cost = f"{percent} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
-    when = "after each epoch" if every == 1 else f"every {every} epochs"
+    when = ", after each epoch" if every == 1 else f", every {every} epochs" if every < epochs else ""
     return (
-        f"Recall (how much of the text the model continues word for word) is measured before the first step, "
+        f"Recall (how much of the text the model continues word for word) is measured before the first step"
         f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}."
     )
 

@@ -87,7 +87,10 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
     if not rows:
         return Markup()
     last = measured[-1]
-    title = f"Recall at step {last.step}: {last.learned.recall:.0%}. By position in the data, from start to end:"
+    title = (
+        f"Recall at step {last.step}: {last.learned.recall:.0%}. The bar shows recall from the start of the data "
+        "to the end. The stronger the color, the higher the recall."
+    )
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
     by_part = fold("By chapter or file", table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])

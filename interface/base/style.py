@@ -33,7 +33,8 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
   background: var(--border-color-primary);}
 .tp-bar i {display: block; height: 100%; background: var(--color-accent);}
 .tp-curve {width: 100%; height: auto; display: block; margin-top: 6px;}
-.tp-recall {width: 100%; height: 22px; display: block; margin: 2px 0 8px;} .tp-recall-cell {fill: #2f9e5b;}
+.tp-recall {width: 100%; height: 22px; display: block; margin: 2px 0 8px;
+  outline: 1px solid var(--border-color-primary); outline-offset: 1px;} .tp-recall-cell {fill: #2f9e5b;}
 .tp-curve polyline {fill: none; stroke-linejoin: round;}
 .tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
 .tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}
@@ -176,7 +177,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
   border: 1px solid var(--color-accent);}
 .tp-use[aria-pressed="true"] {font-weight: 600;
   background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
-.tp-suggested .tp-use {margin: 3px 0 3px 6px;}
+.tp-suggested .tp-use, .tp-card :is(li, p) > .tp-use {margin: 3px 0 3px 6px;}
 .tp-card a[data-tp-go] {padding: 0; color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;
   color: var(--tp-quiet);}

@@ -76,17 +76,15 @@ def _suggestions(report: DatasetReport) -> str:
     fitting = [s for s in report.suggestions if s.keep]
     buttons = [f"{_reason(s)} {apply_button(f'{s.verb} {s.words}', s.values)}" for s in changes]
     values = {key: value for s in changes for key, value in s.values.items()}
-    use_all = (
-        apply_button(f"use {'both' if len(changes) == 2 else f'all {len(changes)}'} suggestions", values)
-        if len(changes) > 1
-        else ""
-    )
+    use_all = f"<p>{apply_button(f'use {_all_of(changes)} suggestions', values)}</p>" if len(changes) > 1 else ""
     as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
     title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings are fine as they are"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
-    return (
-        f"{markup.html_list(buttons)}{use_all}{folded}"  # not added, since Markup escapes text that is added to it
-    )
+    return f"{markup.html_list(buttons)}{use_all}{folded}"  # not added: Markup escapes text that is added to it
+
+
+def _all_of(changes: Sequence[Suggestion]) -> str:
+    return "both" if len(changes) == 2 else f"all {len(changes)}"
 
 
 def _reason(suggestion: Suggestion) -> str:
@@ -98,7 +96,7 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
     parts = []
     if memory := report.memory:
         available = f" ({size(free)} available)" if free else ""
-        parts.append(markup.gauge(f"Expected memory{available}: {memory.words()}.", memory.total, free))
+        parts.append(markup.gauge(f"Memory for training{available}: {memory.words()}.", memory.total, free))
     if disk := report.disk:
         parts.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
     return "".join(parts)
@@ -109,7 +107,7 @@ def _other_findings(report: DatasetReport) -> str:
     lines = []
     if report.padding:
         shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Padding in each batch order, as a share of all tokens: {shares}.")
+        lines.append(f"Share of padding among all tokens, by batch order: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:
@@ -223,7 +221,7 @@ def _map_html(name: str, sliced: SliceMap) -> str:
     seen = sliced.seen
     caption = (
         f"{name}: blocks end at {sliced.ends}. The model sees each {sliced.unit_name} "
-        f"{format_times_range(seen.least, seen.most)} per epoch, {seen.mean:g} on average. "
-        f"An epoch trains on {sliced.growth:.2f} times as many tokens as the text has; {sliced.proof}"
+        f"{format_times_range(seen.least, seen.most)} per epoch. An epoch trains on {sliced.growth:.2f} times as "
+        f"many tokens as the text has. {sliced.proof}."
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"

@@ -235,7 +235,8 @@ def check_html(settings: TrainingSettings, context: PageContext) -> str:
     plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     phases, _ = plan_svg.planned_rates(settings, plan)
     phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
-    lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{phases_line}"
+    legend = f'<p class="tp-quiet tp-key">{markup.legend(plan_svg.lr_plan_legend(settings).items())}</p>'
+    lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{legend}{phases_line}"
     return report_view.html(report, lr_plan, context.host.memory().free, choices)
 
 

@@ -56,6 +56,10 @@ CURVE_LEGEND = {
     "#c98a10": "planned learning rate",
     "#2f9e5b": "checkpoint or changed plan",
 }
+NEXT_STEPS = (
+    "To compare answers with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
+    "the Runs tab."
+)
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
 
@@ -266,6 +270,8 @@ class RunView:
             markup.html_list(apply_button(remedy.words, remedy.values) for remedy in end.remedies),
             markup.details("Details", end.details),
         ]
+        if end.folder and self._planned and self._planned.settings.get("method") == "lora":
+            parts.append(markup.paragraph(NEXT_STEPS, quiet=True))
         if self._last is not None:
             recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))
@@ -308,7 +314,8 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
-    return f'<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
+    title = markup.paragraph("Answers to the sample prompts:", quiet=True)
+    return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 
 LEVEL_CHANGE = 0.02

@@ -26,7 +26,7 @@ class UsePanel:
         self._context, self._form = context, form
 
     def draw(self, *, enabled: bool) -> None:
-        self.resume_button = gr.Button("Resume", interactive=False, elem_id="tp-runs-resume")
+        self.resume_button = gr.Button("Resume", visible=False, elem_id="tp-runs-resume")
         self._attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
         self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
         self._test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
@@ -70,9 +70,9 @@ class UsePanel:
         return context.session.start("evidence", f"Testing {name}", context.host, work)
 
     def resume_update(self, run: LoraEntry | None) -> Any:
-        """Resume can be pressed for a run that is not finished."""
+        """Resume is shown for a run that is not finished."""
         resumable = run is not None and run.status in RESUMABLE and (run.folder / PARAMETERS).is_file()
-        return gr.update(interactive=resumable and not self._context.read_only_reason())
+        return gr.update(visible=resumable, interactive=not self._context.read_only_reason())
 
     def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
         """Resume with the run's own settings, from the chosen checkpoint or else the newest one."""

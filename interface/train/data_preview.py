@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from ...core.errors import DataError, TrainingProError
+from ...core.errors import DataError, TrainingProError, first_line
 from ...data import dataset_index
 from ...data.readers import unsupported
 from ...settings.parsing import training_settings
@@ -52,7 +52,9 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
         report = _report(values, context)
     except DataError as error:  # such as a file that has been deleted
         return DataPreview(_kinds_of_names(chosen), html=_quiet_note(str(error)) + shares)
-    except (TrainingProError, OSError):
+    except TrainingProError as error:  # the form is incomplete
+        return DataPreview(_kinds_of_names(chosen), html=_quiet_note(first_line(error)) + shares)
+    except OSError:
         return DataPreview(_kinds_of_names(chosen), html=shares)  # Check and Start say what is wrong
     if report is None:
         hint = markup.paragraph("Press Check to see what is in this dataset.", quiet=True)

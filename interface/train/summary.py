@@ -33,12 +33,12 @@ def step_summary(values: Mapping[str, Any], examples: int) -> str:
 
 
 def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Alpha and strength of the LoRA, and the size of its file."""
+    """Alpha and scaling of the LoRA, and the size of its file."""
     parsed = _parse(values, ("rank", "alpha", "rslora", "targets"))
     if not parsed:
         return ""
     file_note = _file_size_note(config, parsed["rank"], parsed["targets"])
-    return f"LoRA alpha {parsed['alpha']:g}, strength {LoraSettings(**parsed).strength:.3g}{file_note}."
+    return f"LoRA: alpha {parsed['alpha']:g}, scaling {LoraSettings(**parsed).strength:.3g}{file_note}."
 
 
 def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:

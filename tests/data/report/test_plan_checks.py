@@ -154,12 +154,12 @@ VALIDATION = {"eval_share": 0.2}
         (
             3,
             {"eval_every": 10**6, "early_stopping": 3},
-            ("has only 0 evaluations before its end", "Set Evaluate every to 4 or less."),
+            ("has only 0 evaluations before its end", "Set 'Evaluate every' to 4 or less."),
         ),
-        (3, {"early_stopping": 3}, ("15 steps has only 2 evaluations", "Set Evaluate every to 4 or less.")),
+        (3, {"early_stopping": 3}, ("15 steps has only 2 evaluations", "Set 'Evaluate every' to 4 or less.")),
         (3, {"early_stopping": 2}, None),
         (3, {"eval_every": 4, "early_stopping": 3}, None),
-        (1, {"early_stopping": 5}, ("has only 0 evaluations before its end", "Set Early stopping to 0 (off).")),
+        (1, {"early_stopping": 5}, ("has only 0 evaluations before its end", "Set it to 0 (off).")),
         (1, {"early_stopping": 0}, None),
     ],
 )
@@ -172,9 +172,7 @@ def test_early_stopping_without_enough_evaluations(epochs, values, expected):
 
 
 def test_a_stop_epoch_after_the_end():
-    assert advice(3, stop_at_epoch=9) == [
-        "Stop at epoch 9: the run ends earlier, at epoch 3. Set Stop at epoch to 0 (off)."
-    ]
+    assert advice(3, stop_at_epoch=9) == ["Stop at epoch 9: the run ends earlier, at epoch 3. Set it to 0 (off)."]
     assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
 
 

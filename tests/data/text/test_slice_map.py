@@ -21,7 +21,7 @@ def test_adjacent_blocks_are_seen_once():
     assert (slice_map.sections, slice_map.sentences, slice_map.blocks, slice_map.overlaps) == (1, 4, 2, 0)
     assert slice_map.seen == Coverage(1, 1.0, 1) and slice_map.growth == 1.0
     assert slice_map.seen_along == (1.0,) * 4
-    assert slice_map.proof == "characters lost: 0"
+    assert slice_map.proof == "No characters are lost"
 
 
 def test_overlaps_are_seen_twice():
@@ -49,7 +49,7 @@ def test_bos_and_eos_count_as_trained():
 
 def test_blocks_left_out_by_min_chars_are_counted_and_not_lost():
     slice_map = map_of("One two three.##Hi.", min_chars=3)
-    assert slice_map.proof == "characters lost: 0; dropped because they are short: 1 block, 3 characters"
+    assert slice_map.proof == "No characters are lost; dropped because they are short: 1 block, 3 characters"
     assert slice_map.seen.least == 0
 
 
@@ -59,7 +59,7 @@ def test_lost_characters_are_shown():
 
     slice_map = build_slice_map(slice_text("x", heavy, SlicingRules(cutoff=16)))
     reason = "the tokenizer drops them, or one of them has more tokens than a block"
-    assert slice_map.proof == f"characters lost: 1 ('x': {reason})"
+    assert slice_map.proof == f"1 character is lost ('x': {reason})"
 
 
 @pytest.mark.parametrize("name", ODD_TEXTS)

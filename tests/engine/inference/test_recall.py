@@ -194,8 +194,12 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
     ],
 )
 def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, words):
-    told = describe_recall(16, epoch_tokens, has_validation=has_validation)
+    told = describe_recall(16, epoch_tokens, 100, has_validation=has_validation)
     assert all(word in told for word in words)
+
+
+def test_check_says_no_interval_that_is_longer_than_the_run():
+    assert "before the first step and at the end" in describe_recall(16, 500, 41, has_validation=False)
 
 
 def test_check_says_it_of_these_data_and_not_without_passages(place):

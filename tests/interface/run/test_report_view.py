@@ -40,7 +40,7 @@ def test_the_parts_of_a_report(tmp_path):
         "Check: ready",
         "trained tokens per epoch",
         "Stop tokens: the model learns to stop at the end of 20 of 20 rows or sections",
-        "Padding in each batch order, as a share of all tokens",
+        "Share of padding among all tokens, by batch order",
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)
@@ -62,9 +62,10 @@ def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
     report = prepare_rows(tmp_path, family("ChatML"), text, chunking="dementor").report
     maps = [sliced for source in report.sources for _, sliced in source.maps]
-    assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", "times seen", "hard cuts"]
+    seen = "how often the text is seen (stronger color: more often)"
+    assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", seen, "hard cuts"]
     without_bars = [replace(sliced, bars=(), hard_cuts=()) for sliced in maps]
-    assert [label for _, label in plan_svg.legend_entries(without_bars)] == ["times seen"]
+    assert [label for _, label in plan_svg.legend_entries(without_bars)] == [seen]
 
 
 def test_a_note_that_holds_for_several_files_is_shown_once(tmp_path):

@@ -238,7 +238,7 @@ def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(folders, c
     write_files(folders.loras, "night", {**CUT_OFF, "training_parameters.json": PARAMETERS})
     engine = TrainEngine()
     tab = draw_tab(folders, engine)
-    assert tab._show_run(chosen)[2]["interactive"]
+    assert tab._show_run(chosen)[2]["visible"]
     assert "Resuming night." in tab._use_panel._on_resume(tab._chosen, {tab._chosen: chosen})
     tab._context.session.latest("training").log.wait_closed()
     assert engine.started == [("night", "continue", resume)]
@@ -247,7 +247,7 @@ def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(folders, c
 @pytest.mark.parametrize("name", ["story", "nowhere", "", "../night"])
 def test_a_finished_or_missing_run_is_not_resumed(folders, tab, name):
     write_files(folders.loras, "story", {**FINISHED, "training_parameters.json": PARAMETERS})
-    assert not tab._show_run(name)[2]["interactive"]
+    assert not tab._show_run(name)[2]["visible"]
     with pytest.raises(SavingError):
         tab._use_panel._on_resume(tab._chosen, {tab._chosen: name})
     assert tab._context.session.current is None
@@ -259,7 +259,7 @@ def test_a_run_of_another_program_is_followed_and_controlled(folders, tab):
     assert not tab._show_run("night")[3]["visible"]
     with hold_run_lock("night", folders), remote_control("night", job, folders):
         card, _, resume, row = tab._show_run("night")
-        assert "In progress: " in card and row["visible"] and not resume["interactive"]
+        assert "In progress: " in card and row["visible"] and not resume["visible"]
         press = partial(tab._remote_panel._on_request, "pause", tab._chosen)
         assert "night pauses after this step." in press({tab._chosen: "night/checkpoint-4"})
         wait_for(lambda: job.control.asked(Request.PAUSE))
