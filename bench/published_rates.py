@@ -47,7 +47,7 @@ TITAN_A100 = Setup("llama-2-13b", GPUS["a100"], 64, "fsdp", network=6.25e9)
 FMS_A100 = Setup("llama-2-7b", GPUS["a100"], 128, "fsdp", network=6.25e9)
 FMS_H100 = Setup("llama-2-7b", GPUS["h100"], 96, "fsdp", network=12.5e9)
 KEMPNER = replace(LORA, gpu=GPUS["h200"], rank=0, recomputed=1, compiled=True, per_machine=4, state_bytes=8)
-TP, SMALL, UNKNOWN = "its tensor parallel", "small products", "unexplained"
+TP, SMALL, UNKNOWN = "its tensor parallelism", "small products", "unexplained"
 NETWORK, EAGER = "network assumed", "not compiled"
 
 
@@ -131,7 +131,7 @@ POINTS = (
 )
 """Every bfloat16 rate of a dense model on these pages whose setup they name.
 
-Left out: context and pipeline parallel, asynchronous tensor parallel, selective checkpointing of unknown share.
+Left out: context, pipeline and asynchronous tensor parallelism, selective checkpointing of unknown share.
 """
 
 

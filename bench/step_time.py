@@ -209,9 +209,10 @@ def summary() -> str:
     good = sum(abs(point.error) <= TOLERANCE for point in tests)
     lines = (
         f"One H100 trains a LoRA on an 8B model at {one.rate:,.0f} tokens per second (simulated; published: "
-        f"12,473). Training on 1 TB takes {days(one):,.0f} days on one GPU and {days(many):.1f} days on 64.",
-        f"Full fine-tuning of the 8B model on 1 TB takes {days(full):.1f} days on 64 GPUs. A LoRA on a 70B model "
-        f"takes {days(large):.0f} days.",
+        f"12,473). Training on 1 TB of text takes {days(one):,.0f} days on one GPU and {days(many):.1f} days on "
+        "64.",
+        f"Full fine-tuning of the 8B model on 1 TB of text takes {days(full):.1f} days on 64 GPUs. A LoRA on a "
+        f"70B model takes {days(large):.0f} days.",
         f"With data parallel, each GPU sends {gigabytes(many.traffic.total)} per step of the 8B LoRA. With FSDP, "
         f"it sends {gigabytes(traffic(replace(many.setup, method='fsdp')).total)}.",
         f"We compared the simulation with {len(tests)} published speeds to which it was not fitted. It is within "

@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "tell": "control a run in another window or program: stop, pause, save and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
-    "recall": "measure how much of the training data the model continues word for word, with and without a LoRA",
+    "recall": "measure how much of the training data the model reproduces word for word, with and without a LoRA",
     "evidence": "measure what a model with a LoRA has forgotten, copies, and answers from memory",
     "merge": "merge a LoRA into its base model and save a full model",
     "gguf": "export a LoRA as a GGUF file for llama.cpp",

@@ -113,7 +113,7 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
     chosen = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
     freed = {checkpoint: loras.slim_checkpoint(checkpoint) for checkpoint in chosen}
     for checkpoint, count in freed.items():
-        say(f"{checkpoint.name}: {size(count)} freed. It is reduced to the LoRA, so a run can't resume from it.")
+        say(f"{checkpoint.name}: {size(count)} freed. It contains only the LoRA now, and can't be resumed.")
     if not freed:
         say(
             "There is nothing to reduce. The newest checkpoint, the best one and those that you "

@@ -64,7 +64,7 @@ class PerplexityRequest:
 
 @dataclass(frozen=True)
 class RecallRequest:
-    """Request to measure how much of its training data a LoRA continues word for word.
+    """Request to measure how much of its training data a LoRA reproduces word for word.
 
     `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
     """

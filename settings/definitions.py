@@ -91,8 +91,8 @@ class TextSettings:
         "auto",
         "Maximum context length (Cutoff)",
         "Maximum number of tokens in one example. A larger cutoff lets the model learn from more context but "
-        "uses more VRAM. With auto, it is 256 for raw text, and the length of the longest row (up to 2048) for "
-        "rows.",
+        "uses more VRAM. With auto, it is 256 for raw text. For chats and tables, it is the length of the longest "
+        "row, at most 2048.",
         bounds=(16, 131072),
         words=("auto",),
     )
@@ -656,7 +656,7 @@ class SavingSettings:
     keep_checkpoints: int = integer(
         3,
         "Full checkpoints to keep",
-        "Number of full checkpoints to keep. Older ones are reduced to the LoRA: you can load and compare them, "
+        "Number of full checkpoints to keep. Older ones keep only the LoRA: you can load and compare them, "
         "but you can't resume from them. The best checkpoint and those that you saved yourself always stay "
         "complete.",
         bounds=(1, 10**6),

@@ -34,7 +34,7 @@ How to read it:
 
 - A **setup** is one set of training settings. Each table compares the setups for one question.
 - The code in parentheses after a dataset is a hash that identifies its text.
-- **Recall** is the share of the next 32 tokens of a passage that the model continues word for word. **Control
+- **Recall** is the share of the next 32 tokens of a passage that the model reproduces word for word. **Control
   recall** is the same figure for text that the model was not trained on.
 - **Validation loss** is also measured on text that the model was not trained on. All setups are evaluated on the
   same blocks, no matter how they were trained.

@@ -111,7 +111,7 @@ class Environment:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
             say(
-                f"To download into {self.folder}: {download_size(wheels)}. When installed, this takes two to four "
+                f"Download into {self.folder}: {download_size(wheels)}. When installed, this takes two to four "
                 "times as much disk space."
             )
             if self.is_ours:

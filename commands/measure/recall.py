@@ -1,4 +1,4 @@
-"""`script.py recall`: how much of its training data a LoRA continues word for word."""
+"""`script.py recall`: how much of its training data a LoRA reproduces word for word."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
         "recall",
-        "Measure how much of the training data the model continues word for word, with and without the LoRA.",
+        "Measure how much of the training data the model reproduces word for word, with and without the LoRA.",
     )
     options.add_model(parser)
     parser.add_argument(

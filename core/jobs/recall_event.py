@@ -1,4 +1,4 @@
-"""Recall: how much of the training data the model continues word for word, as an event and in words."""
+"""Recall: how much of the training data the model reproduces word for word, as an event and in words."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
 
 
 def recall_text(event: RecallMeasured) -> str:
-    """'on average, the model continues 81% of a training passage word for word (9 of 16 passages to the end)'."""
+    """'on average, the model reproduces 81% of a training passage word for word (9 of 16 passages to the end)'."""
     figures, control = event.learned, event.control
     unseen = f"; for passages that it has not seen, {control.recall:.0%}" if control else ""
     return (
-        f"on average, the model continues {figures.recall:.0%} of a training passage word for word "
+        f"on average, the model reproduces {figures.recall:.0%} of a training passage word for word "
         f"({figures.verbatim} of {format_count(figures.passages, 'passage')} to the end){unseen}"
     )

@@ -126,7 +126,8 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch {stop:g}: the run ends earlier, at epoch {epochs:.3g}. Set it to 0 (off).",
+            f"Stop at epoch: {stop:g} has no effect, because the run ends at epoch {epochs:.3g}. "
+            "Set it to 0 (off).",
         )
 
 

@@ -1,4 +1,4 @@
-"""Recall of passages: how many tokens of the data a model continues word for word.
+"""Recall of passages: how many tokens of the data a model reproduces word for word.
 
 Greedy generation follows the data as long as each next token of the data is the most likely one. One pass over the
 prompt and the tokens after it shows where that ends, so nothing has to be generated.

@@ -95,7 +95,7 @@ def describe_recall(passages: int, epoch_tokens: int, epochs: float, *, has_vali
     cost = f"{percent} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
     when = ", after each epoch" if every == 1 else f", every {every} epochs" if every < epochs else ""
     return (
-        f"Recall (how much of the text the model continues word for word) is measured before the first step"
+        f"Recall (how much of the text the model reproduces word for word) is measured before the first step"
         f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}."
     )
 

@@ -259,7 +259,7 @@ class RunsTab:
         if not checkpoints:
             return NOTHING_TO_SLIM
         count, them = format_count(len(checkpoints), "checkpoint"), plural(len(checkpoints), "it", "them")
-        return f"{count} reduced to the LoRA, {size(freed)} freed. You can't resume from {them}."
+        return f"Only the LoRA was kept in {count}, and {size(freed)} was freed. You can't resume from {them}."
 
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""

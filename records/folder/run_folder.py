@@ -254,7 +254,7 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    reason = "is reduced to the LoRA, so a run can't resume from it" if is_slim else "does not exist"
+    reason = "contains only the LoRA, so a run can't resume from it" if is_slim else "does not exist"
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 

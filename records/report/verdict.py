@@ -214,7 +214,7 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
     title = "The model knows the training data by heart" if by_heart else "The model learned"
     is_same = f"{after.recall:.0%}" == f"{before.recall:.0%}"
     recall = (
-        f"on average, the model continues {after.recall:.0%} of a passage word for word "
+        f"on average, the model reproduces {after.recall:.0%} of a passage word for word "
         f"({'as before the run' if is_same else f'{before.recall:.0%} before'})"
     )
     text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
@@ -228,7 +228,7 @@ def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict
     first, last = recalls[0], recalls[-1]
     unseen = f", and {last.control.recall:.0%} of a passage that it has not seen" if last.control else ""
     text = (
-        f" On average, the model continues {last.learned.recall:.0%} of a training passage word for word "
+        f" On average, the model reproduces {last.learned.recall:.0%} of a training passage word for word "
         f"({first.learned.recall:.0%} before){unseen}."
     )
     evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}

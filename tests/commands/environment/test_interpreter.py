@@ -394,7 +394,7 @@ def test_an_environment_made_by_hand_is_adopted_as_it_is(whole, capfd):
     (whole.folder / virtual_env.MARKER_NAME).unlink()
     capfd.readouterr()
     whole.make(TRAIN)
-    assert "To download into" not in capfd.readouterr().err
+    assert "Download into" not in capfd.readouterr().err
     assert whole.has_lists(TRAIN)
 
 

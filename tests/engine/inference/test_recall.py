@@ -1,4 +1,4 @@
-"""Recall: what a model continues word for word, of what it has learned and of what it has never seen."""
+"""Recall: what a model reproduces word for word, of what it has learned and of what it has never seen."""
 
 from __future__ import annotations
 

@@ -200,8 +200,8 @@ def test_recall_stands_beside_the_validation_losses():
     verdict = judge_run(graph(FALLING, MEMORIZED), NAMES, recalls=recalls)
     assert verdict.kind == "began to memorize"
     assert verdict.text.endswith(
-        "On average, the model continues 83% of a training passage word for word (2% before), and 3% of a passage "
-        "that it has not seen."
+        "On average, the model reproduces 83% of a training passage word for word (2% before), and 3% of a "
+        "passage that it has not seen."
     )
 
 
