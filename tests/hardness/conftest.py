@@ -63,17 +63,18 @@ class Proof:
     worst_seconds: float = 0.0
     worst_megabytes: float = 0.0
     started_at_megabytes: float = field(default_factory=resident_megabytes)
+    clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def case(self, name: str) -> Iterator[None]:
         """Count what happens inside as one case; a failure is kept, and the next case runs."""
-        began = time.monotonic()
+        began = self.clock()
         self.cases += 1
         try:
             yield
         except Exception:  # noqa: BLE001 - every failure is a result
             self.failures.append(f"{name}: {traceback.format_exc()}")
-        self.worst_seconds = max(self.worst_seconds, time.monotonic() - began)
+        self.worst_seconds = max(self.worst_seconds, self.clock() - began)
         self.worst_megabytes = max(self.worst_megabytes, resident_megabytes() - self.started_at_megabytes)
 
 
