@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 SMOOTHING = 0.9
 MAX_WARMUP = 100
@@ -114,6 +115,11 @@ def smooth_loss(previous: float | None, loss: float) -> float:
 def perplexity(loss: float) -> float:
     """The number of tokens a model hesitates between at each place, by its mean loss."""
     return math.exp(loss) if not loss > 700 else math.inf
+
+
+def format_digits(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits and without an exponent: '0.0000452'."""
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
 def duration(seconds: float) -> str:

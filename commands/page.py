@@ -67,6 +67,7 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page, guard_middleware
 
+    host.folders.models.mkdir(parents=True, exist_ok=True)  # the page tells people to put models there
     SESSION.set_observer(console.console_observer(say))
     blocks, launch_options = build_page(
         host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS, first_look=first_look

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,8 @@ from . import memory
 from .known_models import unknown_type_reason
 from .max_memory import Limits, check_placement, device_limits, parse_limits
 
+KERNEL_LOGGER = "bitsandbytes.backends.cpu.ops"
+"""Warns at its import that an optional kernel is missing, as if the user had to install it."""
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Files that transformers loads from a folder with a config.json."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
@@ -110,6 +113,7 @@ class StandaloneHost:
         A name without a model is refused before that. It may be any path, so a page calls `validate_name` first.
         """
         self._any_path(_unquoted(name))
+        logging.getLogger(KERNEL_LOGGER).setLevel(logging.ERROR)
         previous = self.model_status().model
         self.unload()
         self.select_model(name, loading)

@@ -40,9 +40,9 @@ class RunSettings:
         "Dataset",
         "The files and folders to train on, from training/datasets. For text, use .txt, .md, .html, .epub, .pdf, "
         ".docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
-        "10.txt). For rows, such as chats, use .json, .jsonl, .csv, .tsv, .db, .sqlite, or .parquet. Add a "
-        "percentage to use only part of a dataset or to repeat it: chats.jsonl:50 uses half of that file, and "
-        "notes.md:200 uses that file twice.",
+        "10.txt). For rows, such as chats, use .json, .jsonl, .csv, .tsv, .db, .sqlite, or .parquet. To "
+        "use only part of a dataset or to repeat it, enter a percentage below this field, or write it after the "
+        "name: chats.jsonl:50 uses half of that file, and notes.md:200 uses that file twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -134,8 +134,8 @@ class TextSettings:
     hard_cut: str = text(
         "\\n\\n\\n",
         "Hard cut",
-        "Text that separates sections. No block crosses it. The default is two empty lines. Write \\n for a line "
-        "break and \\t for a tab. Leave this empty to use no hard cuts.",
+        "Text that separates sections. No block crosses it. The default is three line breaks in a row, so two "
+        "empty lines. Write \\n for a line break and \\t for a tab. Leave this empty to use no hard cuts.",
     )
     min_chars: int = integer(
         0,
@@ -415,7 +415,7 @@ class LearningSettings:
     learning_rate: float = number(
         2e-4,
         "Learning Rate",
-        "Size of each weight update. 2e-4 works well for most LoRAs, and small models can handle 1e-3.",
+        "Size of each weight update. 0.0002 works well for most LoRAs, and small models can handle 0.001.",
         bounds=(1e-9, 0.9999),
     )
     schedule: str = choice(

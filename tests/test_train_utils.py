@@ -11,6 +11,7 @@ from training_pro.train_utils import (
     checkpoint_step,
     duration,
     format_count,
+    format_digits,
     format_times_range,
     head_rows,
     interval_steps,
@@ -283,3 +284,11 @@ def test_perplexity_is_infinite_where_a_float_overflows():
 
 def test_a_column_is_kept_if_only_its_first_cell_is_known():
     assert known_columns([["a", "b", "c"], ["1", "", "-"], ["", "", ""]]) == [("a",), ("1",), ("",)]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "words"),
+    [(4.524e-05, 3, "0.0000452"), (2e-4, 3, "0.0002"), (0.0, 3, "0"), (1e-4, 2, "0.0001"), (12345.6, 3, "12300")],
+)
+def test_numbers_without_an_exponent(value, digits, words):
+    assert format_digits(value, digits) == words

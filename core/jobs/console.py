@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...train_utils import duration, is_logged, time_of_day
+from ...train_utils import duration, format_digits, is_logged, time_of_day
 from .eta import EtaEstimator
 from .event_text import event_text
 from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Step
@@ -67,7 +67,7 @@ class EventFormatter:
     def _step_line(self, event: Step) -> str:
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
-            f"(smoothed {event.smoothed:.4f})  learning rate {event.learning_rate:.3g}  "
+            f"(smoothed {event.smoothed:.4f})  learning rate {format_digits(event.learning_rate)}  "
             f"{self._pace.tokens_per_second:.0f} tokens/s  "
             f"{self._time_left(event.at)}{self._machine_use(event.at)}"
         )

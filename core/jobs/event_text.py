@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import singledispatch
 from textwrap import shorten
 
-from ...train_utils import duration, format_count, plural, size
+from ...train_utils import duration, format_count, format_digits, plural, size
 from . import events
 from .events import Event
 from .evidence_event import EvidenceMeasured, evidence_verdict
@@ -60,7 +60,9 @@ def _run_planned(event: events.RunPlanned) -> str:
 @event_text.register
 def _plan_changed(event: events.PlanChanged) -> str:
     rest = event.rates[event.step :]
-    now = f", and the learning rate goes from {rest[0]:.3g} to {rest[-1]:.3g}" if rest else ""
+    now = (
+        f", and the learning rate goes from {format_digits(rest[0])} to {format_digits(rest[-1])}" if rest else ""
+    )
     return f"New plan after step {event.step} ({event.why}): the last step is {event.steps}{now}."
 
 

@@ -54,7 +54,8 @@ def check_leaks(
 def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> StopTokenCount:
     """Count the ends of rows and sections that are learned with a stop token."""
     counts = [_count_rows(s, ids) if isinstance(s, RowSource) else _count_text(s) for s in sources if len(s)]
-    return StopTokenCount(sum(s.stopping for s in counts), sum(s.of for s in counts))
+    units = {"rows" if isinstance(source, RowSource) else "sections" for source in sources}
+    return StopTokenCount(sum(s.stopping for s in counts), sum(s.of for s in counts), " or ".join(sorted(units)))
 
 
 def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:

@@ -125,9 +125,11 @@ class StopTokenCount:
 
     stopping: int
     of: int
+    unit: str = "rows or sections"
 
     def words(self) -> str:
-        return f"the model learns to stop at the end of {self.stopping:,} of {self.of:,} rows or sections"
+        count = f"all {self.of:,}" if self.stopping == self.of else f"{self.stopping:,} of {self.of:,}"
+        return f"the model learns to stop at the end of {count} {self.unit}"
 
 
 @dataclass(frozen=True)

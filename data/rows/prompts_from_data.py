@@ -129,11 +129,23 @@ def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> 
     end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)) if is_text else first_learned
     if end > MAX_PROMPT_TOKENS:
         return None
-    while is_text and end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
-        end -= 1
+    if is_text:
+        end = end_of_word(ids, end, tokenizer)
     decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
     message = decoded if is_text else style.asked(decoded)
     return Prompt(message, tuple(ids[:end])) if message.strip() else None
+
+
+def end_of_word(ids: Sequence[int], end: int, tokenizer: Tokenizer) -> int:
+    """The last place up to `end` where a word ends; where there is none, as in Chinese, where a character ends."""
+    for place in range(end, end // 2, -1):
+        before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
+        is_inside_word = before[-1:].isalnum() and after[len(before) :][:1].isalnum()
+        if not before.endswith(HALF_CHARACTER) and not is_inside_word:
+            return place
+    while end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
+        end -= 1
+    return end
 
 
 def _first_learned(example: Example) -> int:

@@ -37,8 +37,8 @@ class ModelCapabilities:
         """Yield the lines for the log of a run."""
         if self.packed:
             yield (
-                "Packing: the examples of a batch are joined into one sequence without padding. "
-                "They can't see each other."
+                "Packing is on: the examples of a batch are processed as one sequence, which saves time. The "
+                "model still learns each example separately."
             )
         elif self.packing_refusal:
             yield f"Packing is off: {self.packing_refusal}. Each batch is padded to its longest example."

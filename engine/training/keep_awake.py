@@ -26,9 +26,7 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     try:
         release = _inhibit_sleep(platform)
     except _CannotError as error:
-        log_note(
-            f"Training PRO can't keep the computer awake: {error}. The computer may go to sleep during the run."
-        )
+        log_note(f"The computer may go to sleep during the run. Training PRO can't prevent it here: {error}.")
     try:
         yield
     finally:

@@ -86,7 +86,10 @@
       const shown = changes.map(({ target }) => target.closest(of)).find((part) => part?.querySelector(".tp-card"));
       if (!shown) return;
       observer.disconnect();
-      if (shown.getBoundingClientRect().top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth" });
+      setTimeout(() => {
+        // The result that it replaces may still be above it at first.
+        if (shown.getBoundingClientRect().top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth" });
+      }, 700);
     });
     document.querySelectorAll(of).forEach((part) => observer.observe(part, { childList: true, subtree: true }));
     setTimeout(() => observer.disconnect(), 60000);
@@ -99,7 +102,10 @@
     if (!clicked) return;
     event.preventDefault();
     if ("tpAxis" in clicked.dataset) switchAxis();
-    else if (clicked.dataset.tpSet) told({ set: JSON.parse(clicked.dataset.tpSet) });
+    else if (clicked.dataset.tpSet) {
+      told({ set: JSON.parse(clicked.dataset.tpSet) });
+      if (clicked.matches(".tp-use")) clicked.setAttribute("aria-pressed", "true");
+    }
     else if (clicked.dataset.tpBox) choose(clicked);
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);
@@ -148,22 +154,19 @@
   document.addEventListener("focusin", keepInside);
   document.addEventListener("pointerover", keepInside);
 
-  // Details that the user has unfolded stay open when their HTML is replaced.
+  // Details that the user has unfolded stay open when Gradio replaces their HTML or removes their attribute.
   const unfolded = new Set();
-  const summary = (fold) => fold.dataset.tpFold ?? fold.querySelector("summary")?.textContent;
-  document.addEventListener(
-    "toggle",
-    (event) => {
-      if (!event.target.matches?.("[id^=tp-] details")) return;
-      if (event.target.open) unfolded.add(summary(event.target));
-      else unfolded.delete(summary(event.target));
-    },
-    true,
-  );
+  const nameOf = (fold) => fold.dataset.tpFold ?? fold.querySelector("summary")?.textContent;
+  document.addEventListener("click", (event) => {
+    const fold = event.target.closest?.("[id^=tp-] details > summary")?.parentElement;
+    if (!fold) return;
+    if (fold.open) unfolded.delete(nameOf(fold)); // it is open until this click has been handled
+    else unfolded.add(nameOf(fold));
+  });
   new MutationObserver(() => {
     refocus();
-    if (unfolded.size) document.querySelectorAll("[id^=tp-] details:not([open])").forEach((fold) => (fold.open = unfolded.has(summary(fold))));
-  }).observe(document.body, { childList: true, subtree: true });
+    if (unfolded.size) document.querySelectorAll("[id^=tp-] details:not([open])").forEach((fold) => (fold.open = unfolded.has(nameOf(fold))));
+  }).observe(document.body, { childList: true, subtree: true, attributes: true, attributeFilter: ["open"] });
 
   setInterval(() => {
     nameChips();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -104,9 +104,14 @@ def evidence(event: EvidenceMeasured | None, measured: Sequence[RecallMeasured])
     return paragraph(evidence_verdict(event, measured[-1] if measured else None)) + table(rows[0], rows[1:])
 
 
-def curve(picture: str) -> Markup:
-    """A loss curve, with the switch between steps and epochs if its axis has both; clicks.js keeps the choice."""
-    return Markup(picture) + (Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup())
+def curve(picture: str, colors: Mapping[str, str]) -> Markup:
+    """A loss curve, the legend of its colors, and the switch between steps and epochs if its axis has both.
+
+    clicks.js keeps the choice.
+    """
+    switch = Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup()
+    key = Markup('<p class="tp-quiet tp-key">{}</p>').format(legend(colors.items()))
+    return Markup(picture) + switch + key if picture else Markup()
 
 
 def table_row(tag: str, texts: Iterable[str]) -> Markup:

@@ -17,7 +17,8 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 #tp-tabs :is(.min_value, .max_value) {color: var(--tp-quiet);}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
-.tp-outdated {display: none; padding-left: 8px; border-left: 5px solid #c98a10; font-weight: 600;}
+.tp-outdated {display: none; position: sticky; top: 6px; z-index: 30; padding: 4px 8px;
+  background: var(--block-background-fill); border-left: 5px solid #c98a10; font-weight: 600;}
 .tp-card summary {cursor: pointer;}
 .tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
 .tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}
@@ -177,6 +178,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
   border: 1px solid var(--color-accent);}
 .tp-use[aria-pressed="true"] {font-weight: 600;
   background: color-mix(in srgb, var(--color-accent) 22%, var(--background-fill-primary));}
+.tp-use[data-tp-set][aria-pressed="true"]::before {content: "\\2713  ";}
 .tp-suggested .tp-use, .tp-card :is(li, p) > .tp-use {margin: 3px 0 3px 6px;}
 .tp-card a[data-tp-go] {padding: 0; color: inherit; text-decoration: underline; cursor: pointer;}
 .tp-share {display: inline-block; margin: 2px 16px 2px 0; font-size: 0.92em;

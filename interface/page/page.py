@@ -14,7 +14,7 @@ from ...core.jobs import Job, JobEnded, JobFn, Session
 from ...core.model_shape import ModelShape, model_bytes
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load, refresh_choices
+from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load
 from . import tab
 from .download_panel import TITLE, DownloadPanel
 from .quick_demo import QuickDemo
@@ -86,7 +86,7 @@ class ModelPicker:
         self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
         inputs = {self.menu, self._loading}
         add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
-        refresh_choices(self._refresh_button.click, self.menu, self._host.models)
+        add_handler(self._refresh_button.click, self._on_refresh, inputs, [self.menu, self._needs], what="Refresh")
         changes, action = [menu.change for menu in (self.menu, self._loading)], "Reading the model"
         add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
         on_load(self._show_selection, [self.menu, self._loading, self._needs], what=action)
@@ -106,6 +106,13 @@ class ModelPicker:
         name, loading = self._selection()
         menu = gr.update(choices=self._choices(name), value=name or None)
         return menu, loading, describe_size(self._host, name, loading)
+
+    def _on_refresh(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
+        """Look for models again, and choose the only one."""
+        models, name = self._host.models(), inputs[self.menu] or ""
+        name = models[0] if not name and len(models) == 1 else name
+        menu = gr.update(choices=self._choices(name), value=name or None)
+        return menu, describe_size(self._host, name, inputs[self._loading])
 
     def _describe_needs(self, inputs: Mapping[Any, Any]) -> str:
         return describe_size(self._host, inputs[self.menu] or "", inputs[self._loading])
@@ -129,7 +136,8 @@ class ModelPicker:
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
-        text = f"Put models in {host.folders.models}. To get one, open '{TITLE}'."
+        start = "Choose a model. To add one, put it" if host.models() else "There is no model yet. Put one"
+        text = f"{start} in {host.folders.models} and press Refresh, or open '{TITLE}'."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:

@@ -5,6 +5,6 @@ from __future__ import annotations
 from . import plan_svg
 from .charts import line_chart
 from .run_panel import RunPanel
-from .run_view import RunView
+from .run_view import LOSS_LEGEND, VALIDATION_LEGEND, RunView
 
-__all__ = ["RunPanel", "RunView", "line_chart", "plan_svg"]
+__all__ = ["LOSS_LEGEND", "VALIDATION_LEGEND", "RunPanel", "RunView", "line_chart", "plan_svg"]

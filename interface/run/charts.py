@@ -9,10 +9,12 @@ from itertools import cycle
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step
 from ...records.report import steps_per_epoch, svg
+from ...train_utils import format_digits
 from ..base import markup
 
 Series = list[tuple[int, float]]
 WIDTH, HEIGHT, LEFT, BASE = 640, 130, 52, 108
+CHAR_WIDTH = 7  # of a number at the axis
 MAX_POINTS, MAX_DOTS, STEPS_PER_POINT = 240, 40, 25
 COLORS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
 
@@ -36,7 +38,7 @@ def run_charts(
             "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
         },
-        "Loss on passages": {
+        "Loss on the passages of the recall test": {
             "training data": [(r.step, r.learned.loss) for r in recalls],
             "unseen text": [(r.step, r.control.loss) for r in recalls if r.control],
             "general text": [(r.step, r.general_loss) for r in recalls if r.general_loss is not None],
@@ -88,9 +90,10 @@ def line_chart(title: str, series: Mapping[str, Series], epoch: float = 0.0) -> 
 def _axes_and_lines(drawn: Mapping[str, Series], colors: Sequence[tuple[str, str]], epoch: float) -> Iterator[str]:
     steps, values = zip(*(point for points in drawn.values() for point in points), strict=True)
     first, last, low, high = min(steps), max(steps), min(values), max(values)
-    x = svg.scale(first, max(last, first + 1), LEFT, WIDTH - 12)
+    left = max(LEFT, *(CHAR_WIDTH * len(format_digits(value)) + 10 for value in (low, high)))
+    x = svg.scale(first, max(last, first + 1), left, WIDTH - 12)
     y = svg.scale(low, high, BASE, 10)
-    yield from svg.value_axis(sorted({low, high}), y, LEFT, WIDTH - 8, ".3g")
+    yield from svg.value_axis(sorted({low, high}), y, left, WIDTH - 8, format_digits)
     yield from svg.step_axis(sorted({first, last}), x, HEIGHT - 6, epoch)
     for color, name in colors:
         points = drawn[name]
@@ -107,4 +110,4 @@ def _single_values(title: str, drawn: Mapping[str, Series]) -> str:
         f"{name + ' ' if len(drawn) > 1 else ''}{value:.4g} at step {step}"
         for name, ((step, value),) in drawn.items()
     )
-    return markup.paragraph(f"{title}, one value so far: {values}", quiet=True)
+    return markup.paragraph(f"{title}, measured once so far: {values}", quiet=True)

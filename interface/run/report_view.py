@@ -31,10 +31,10 @@ ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped
 _MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 
 
-def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = "") -> str:
+def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = "", *, packing: bool = False) -> str:
     """The report as a card: `choices` is HTML below its problems, `plan` is HTML below its figures.
 
-    `free` is the free memory in bytes.
+    `free` is the free memory in bytes. With `packing`, batches have no padding.
     """
     return markup.card(
         f"Check: {report.verdict}",
@@ -47,7 +47,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         plan,
         _suggestions(report),
         _memory_and_disk(report, free),
-        _other_findings(report),
+        _other_findings(report, packing=packing),
         _sources(report),
         _lengths(report.lengths),
         _maps(report.sources),
@@ -96,18 +96,22 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
     parts = []
     if memory := report.memory:
         available = f" ({size(free)} available)" if free else ""
-        parts.append(markup.gauge(f"Memory for training{available}: {memory.words()}.", memory.total, free))
+        parts.append(
+            markup.gauge(
+                f"Memory for the model and its training{available}: {memory.words()}.", memory.total, free
+            )
+        )
     if disk := report.disk:
         parts.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
     return "".join(parts)
 
 
-def _other_findings(report: DatasetReport) -> str:
+def _other_findings(report: DatasetReport, *, packing: bool) -> str:
     """Padding, stop tokens, and the validation split, one line each."""
     lines = []
-    if report.padding:
+    if report.padding and not packing:
         shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Share of padding among all tokens, by batch order: {shares}.")
+        lines.append(f"Padding makes the examples of a batch equally long. Its share by batch order: {shares}.")
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:

@@ -134,5 +134,6 @@ EXPLANATION = (
     "Evaluate: measure the validation loss and recall now. Halve learning rate: multiply the rest of the schedule "
     "by 0.5. Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: train "
     "longer, with a new schedule. Pause and free memory: save a checkpoint and unload the model until you press "
-    "Resume. Stop and discard: end the run and put back what was saved under its name before."
+    "Resume. Stop and discard: end the run and delete what it saved. If this run replaced a LoRA, that one is "
+    "restored."
 )

@@ -237,7 +237,8 @@ def check_html(settings: TrainingSettings, context: PageContext) -> str:
     phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
     legend = f'<p class="tp-quiet tp-key">{markup.legend(plan_svg.lr_plan_legend(settings).items())}</p>'
     lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{legend}{phases_line}"
-    return report_view.html(report, lr_plan, context.host.memory().free, choices)
+    packing = settings.machine.packing != "off"
+    return report_view.html(report, lr_plan, context.host.memory().free, choices, packing=packing)
 
 
 def _current_view(view: RunView | None, job: Job | None) -> RunView | None:

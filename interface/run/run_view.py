@@ -30,12 +30,13 @@ from ...core.jobs import (
     event_text,
     measure_phases,
 )
-from ...records.report import Mark, draw_curve
+from ...records.report import Mark, draw_curve, run_speed
 from ...settings import presets
-from ...train_utils import duration, size
+from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
 from .charts import run_charts
 
+TRAINING = "Training"  # the stage of a run that makes steps
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
 REQUEST_MESSAGES: Mapping[Request, str] = {
@@ -50,12 +51,9 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.SAMPLE: "generating samples after this step ...",
 }
 """How the panel confirms each request, the most important request first."""
-CURVE_LEGEND = {
-    "#2f74c0": "smoothed loss",
-    "#7fa6d6": "loss",
-    "#c98a10": "planned learning rate",
-    "#2f9e5b": "checkpoint or changed plan",
-}
+LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
+PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint, or change of the last step"}
+VALIDATION_LEGEND = {"#8a3fb0": "validation loss"}
 NEXT_STEPS = (
     "To compare answers with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
     "the Runs tab."
@@ -180,7 +178,12 @@ class RunView:
         """The confirmation of a pending request, or else the stage of the run."""
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
-        return next(messages, self._stage)
+        message = next(messages, "")
+        return self._stage if not message or self._is_ending(pending) else message
+
+    def _is_ending(self, pending: frozenset[Request]) -> bool:
+        """Whether the last step is done, so the stage says more than the confirmation of the request."""
+        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith(TRAINING)
 
     def _figures(self) -> str:
         progress = self._last
@@ -194,7 +197,7 @@ class RunView:
                 ("loss", f"{progress.loss:.4f}"),
                 *self._validation_figures(),
                 *self._recall_figures(),
-                ("learning rate", f"{progress.learning_rate:.3g}"),
+                ("learning rate", format_digits(progress.learning_rate)),
                 ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
                 ("last checkpoint", self._last_safe_step()),
@@ -252,8 +255,8 @@ class RunView:
         if self._planned is None:
             return ""
         curve = draw_curve(self._steps, self._planned.rates, self._marks, self._evaluations)
-        legend = CURVE_LEGEND | ({"#8a3fb0": "validation loss"} if self._evaluations else {})
-        return f'{markup.curve(curve)}<p class="tp-quiet tp-key">{markup.legend(legend.items())}</p>'
+        legend = LOSS_LEGEND | PLAN_LEGEND | (VALIDATION_LEGEND if self._evaluations else {})
+        return markup.curve(curve, legend)
 
     def _messages_html(self) -> str:
         """Advice and the newest note; earlier notes are folded behind one line."""
@@ -282,10 +285,9 @@ class RunView:
         first = (self._steps or [last])[0].smoothed
         return markup.figures(
             [
-                ("steps", f"{last.step:,}"),
-                ("smoothed loss, first and last", f"{first:.3f} → {last.smoothed:.3f}"),
-                ("time per step", duration(self._pace.seconds_per_step)),
-                ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
+                (plural(last.step, "step"), f"{last.step:,}"),
+                ("smoothed training loss, first and last step", f"{first:.3f} → {last.smoothed:.3f}"),
+                *run_speed(self._steps),
                 *([("peak memory", size(self._machine.peak))] if self._machine else []),
             ]
         )
@@ -314,7 +316,8 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
-    title = markup.paragraph("Answers to the sample prompts:", quiet=True)
+    none_yet = "" if shown else " There are none with the LoRA yet."
+    title = markup.paragraph(f"Answers to the sample prompts.{none_yet}", quiet=True)
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 

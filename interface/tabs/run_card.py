@@ -12,6 +12,7 @@ from ...records.folder import REPORT, LoraEntry, describe_damage, read_evidence,
 from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
 from ..base import markup
+from ..run import LOSS_LEGEND, VALIDATION_LEGEND
 from .run_list import CHOSEN_BOX, ListedRun
 
 PARTS = """<p>{{ title }}:</p><ul class="tp-parts">{% for name, label, text in parts %}<li>
@@ -47,7 +48,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     parts = [
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
-    title = f"Choose the whole run, or one of its {plural(len(parts), 'checkpoint', 'checkpoints')} and backups"
+    title = "Choose the whole run, or a part of it"
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 
@@ -60,7 +61,8 @@ def _curves(folder: Path, damage: list[str]) -> tuple[str, ...]:
     phases = markup.phases(measure_phases(steps, evaluations))
     recalls = read_recalls(folder, damage)
     evidence = markup.evidence(read_evidence(folder, damage), recalls)
-    return markup.curve(curve), evidence, markup.recall(recalls), phases
+    colors = LOSS_LEGEND | {"#c98a10": "learning rate"} | (VALIDATION_LEGEND if evaluations else {})
+    return markup.curve(curve, colors), evidence, markup.recall(recalls), phases
 
 
 def _report(folder: Path) -> str:

@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {
         "Validation loss", lambda run: run.validation_loss, lambda run: _format(run.validation_loss)
     ),
     "recall": Column("Recall", lambda run: run.recall, lambda run: _format(run.recall, ".0%")),
-    "forgot": Column("General text, loss change", lambda run: run.forgot, lambda run: _format(run.forgot, "+.2f")),
+    "forgot": Column("Loss on general text", lambda run: run.forgot, lambda run: _change(run.forgot)),
     "size": Column("Size", lambda run: run.entry.size, lambda run: size(run.entry.size)),
 }
 
@@ -209,6 +209,14 @@ def _row(run: ListedRun, view: ListView) -> dict[str, Any]:
 def run_name(chosen: str) -> str:
     """The run of 'story' or 'story/checkpoint-40'."""
     return chosen.partition("/")[0]
+
+
+def _change(rise: float | None) -> str:
+    """The change of a loss, and what it means."""
+    if rise is None:
+        return ""
+    shown = round(rise, 2)
+    return f"{shown:+.2f} ({'worse' if shown > 0 else 'better'})" if shown else "0.00 (same)"
 
 
 def _format(figure: float | None, spec: str = ".3f") -> str:

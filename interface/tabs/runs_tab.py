@@ -41,8 +41,20 @@ from .use_panel import UsePanel, require_choice
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 EMPTY_TRASH = "Empty trash"
 NOTHING_TO_SLIM = (
-    "There is nothing to reduce. The newest checkpoint, the best one and those that you saved by hand stay "
+    "There is nothing to shrink. The newest checkpoint, the best one and those that you saved by hand stay "
     "complete."
+)
+ACTION_HELP = (
+    "Resume continues a run that was stopped or failed.",
+    "Attach LoRA keeps the LoRA on the model in memory, for everything that uses the model.",
+    "Copy settings to the form fills in the Train tab.",
+    "Test LoRA measures how much the LoRA memorized, copies and forgot. This takes a few minutes.",
+    "Compare with shows two runs side by side.",
+    "Shrink older checkpoints deletes the part of them that is only needed to resume, and keeps their LoRAs.",
+    "Move to trash removes the run from all lists. To undo this, press 'Restore last deleted'.",
+    "Copy to a new LoRA makes a separate LoRA from the chosen run or checkpoint, under the new name.",
+    "Merge saves the model with the LoRA in it as a new model, under the new name.",
+    "Export GGUF saves the LoRA as a file for llama.cpp.",
 )
 CONFIRM_SECONDS = 8
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
@@ -112,16 +124,17 @@ class RunsTab:
         with gr.Row(elem_classes="tp-buttons"):
             self._use_panel.draw(enabled=enabled)
             self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
-            self._slim_button = gr.Button("Reduce older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
+            self._slim_button = gr.Button("Shrink older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
             self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
         with gr.Row(elem_classes="tp-buttons"):
             self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
             self._note_button = gr.Button("Save note", interactive=enabled, elem_id="tp-runs-keep")
         self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
         with gr.Row(elem_classes="tp-buttons"):
-            self._copy_button = gr.Button("Copy as LoRA", interactive=enabled, elem_id="tp-runs-own")
+            self._copy_button = gr.Button("Copy to a new LoRA", interactive=enabled, elem_id="tp-runs-own")
             self._merge_panel.draw(interactive=enabled)
             self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
+        gr.HTML(markup.fold("What the buttons do", markup.bullets(ACTION_HELP, quiet=True)))
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._runs, self._chosen, self._other]

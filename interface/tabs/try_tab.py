@@ -21,6 +21,10 @@ NO_LORA = "(no LoRA)"
 OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
+ATTACH_HELP = (
+    "Generate always compares both. 'Attach LoRA' keeps the LoRA on the model for everything else that uses it, "
+    "such as the webui's chat."
+)
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
 
@@ -52,7 +56,7 @@ class TryTab:
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info="Off: the model continues the text. On: it replies to the message.",
+                    info="Turn this on to get a reply to your message. Otherwise, the model continues your text.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(
@@ -75,6 +79,7 @@ class TryTab:
             self.stop_button.draw()
             self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
             self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
+        gr.HTML(markup.paragraph(ATTACH_HELP, quiet=True))
         self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
         self._status = gr.HTML(elem_id="tp-try-said")
         self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")

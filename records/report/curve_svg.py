@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from ...core.jobs import EvaluationDone, Step
-from ...train_utils import plural
+from ...train_utils import format_digits, plural
 from .svg import Scale, axis_label, dot, element, picture, polyline, scale, step_axis, value_axis, vertical_line
 
 WIDTH, HEIGHT = 640, 270
@@ -90,7 +90,7 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
         return
     low, high = _value_range([*(s.loss for s in drawn), *(e.loss for e in evaluations)])
     y = scale(low, high, HEIGHT - BOTTOM, TOP)
-    yield from value_axis([low + (high - low) * q / 3 for q in range(4)], y, LEFT, WIDTH - RIGHT, ".2f")
+    yield from value_axis([low + (high - low) * q / 3 for q in range(4)], y, LEFT, WIDTH - RIGHT, "{:.2f}".format)
     yield polyline(((x(s.step), y(s.loss)) for s in drawn), class_="tp-loss")
     yield polyline(((x(s.step), y(s.smoothed)) for s in drawn), class_="tp-smoothed")
     if len(drawn) == 1:  # a line of one point is invisible
@@ -100,7 +100,7 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
     for e in evaluations:
         yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: {_evaluation_text(e)}")
     for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
-        figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {s.learning_rate:.3g}"
+        figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {format_digits(s.learning_rate)}"
         epoch = f", epoch {s.epoch:.4g}" if s.epoch else ""
         yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}{epoch}")
 
@@ -126,7 +126,8 @@ def _rate_line(rates: Sequence[float], x: Scale) -> Iterator[str]:
     indices = sorted({*range(0, len(rates), max(1, len(rates) // MAX_POINTS)), len(rates) - 1} - {-1})
     yield polyline(((x(n + 1), y(rates[n])) for n in indices), class_="tp-rate")
     for value in (0.0, peak) if rates else ():
-        yield axis_label(WIDTH - RIGHT + 6, y(value) + 4, f"{value:.2g}", css_class="tp-axis tp-rate-axis")
+        text = format_digits(value, 2)
+        yield axis_label(WIDTH - RIGHT + 6, y(value) + 4, text, css_class="tp-axis tp-rate-axis")
 
 
 def _mark_lines(marks: Sequence[Mark], x: Scale) -> Iterator[str]:

@@ -140,7 +140,7 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
     if not steps:
         return []
     first, last = steps[0], steps[-1]
-    seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
+    seconds = sum(s.seconds for s in steps)
     kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
     pairs = [
         ("steps", f"{last.step} of {_planned_steps(data)}"),
@@ -148,12 +148,18 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
         ("training time", duration(seconds)),
-        ("time per step", duration(seconds / len(steps))),
-        ("tokens per second", f"{tokens / seconds:,.0f}" if seconds else "-"),
+        *run_speed(steps),
         ("peak memory", size(peak) if peak else ""),
         ("on disk", size(data.lora.size) if data.lora else ""),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def run_speed(steps: Sequence[Step]) -> list[tuple[str, str]]:
+    """The mean speed of these steps."""
+    seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
+    speed = f"{tokens / seconds:,.0f}" if seconds else "-"
+    return [("time per step", duration(seconds / max(1, len(steps)))), ("tokens per second", speed)]
 
 
 def _planned_steps(data: ReportData) -> int:

@@ -52,11 +52,13 @@ def axis_label(x: float, y: float, text: str, anchor: str | None = None, css_cla
     return element("text", escape(text), class_=css_class, text_anchor=anchor, x=x, y=y)
 
 
-def value_axis(values: Iterable[float], y: Scale, left: int, right: int, number_format: str) -> Iterator[str]:
+def value_axis(
+    values: Iterable[float], y: Scale, left: int, right: int, text: Callable[[float], str]
+) -> Iterator[str]:
     """A grid line for each value, with the value on the left."""
     for value in values:
         yield element("line", class_="tp-grid", x1=left, x2=right, y1=y(value), y2=y(value))
-        yield axis_label(left - 6, y(value) + 4, format(value, number_format), "end")
+        yield axis_label(left - 6, y(value) + 4, text(value), "end")
 
 
 def step_axis(steps: Sequence[int], x: Scale, baseline: int, steps_per_epoch: float = 0.0) -> Iterator[str]:

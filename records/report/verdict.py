@@ -33,6 +33,10 @@ BY_HEART = 0.5
 """How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
+ADD_VALIDATION = (
+    "To also measure how well it does on similar text that it has not seen, set 'Validation split' before the "
+    "next run."
+)
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
@@ -214,10 +218,10 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
     title = "The model knows the training data by heart" if by_heart else "The model learned"
     is_same = f"{after.recall:.0%}" == f"{before.recall:.0%}"
     recall = (
-        f"on average, the model reproduces {after.recall:.0%} of a passage word for word "
-        f"({'as before the run' if is_same else f'{before.recall:.0%} before'})"
+        f"On average, it reproduces {after.recall:.0%} of a passage word for word, "
+        f"{'the same as' if is_same else f'and {before.recall:.0%}'} before the run."
     )
-    text = f"{title}. {losses}, and {recall}. A validation split would also show how well it does on other texts."
+    text = f"{title}. {losses}. {recall} {ADD_VALIDATION}"
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
 
 
@@ -240,7 +244,8 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     losses = [event.general_loss for event in recalls if event.general_loss is not None]
     if len(losses) < 2:
         return verdict
-    text = f" The loss on general text went from {losses[0]:.4f} to {losses[-1]:.4f}"
+    losses_text = f"went from {losses[0]:.4f} to {losses[-1]:.4f}"
+    text = f" The loss on general text, which has nothing to do with your data, {losses_text}"
     rise = losses[-1] - losses[0]
     if rise <= 0:
         text = f"{text}, so there is no sign that the model forgot anything."

@@ -37,8 +37,12 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     page.press("save")
     folder = demo.loras / "steered"
     page.wait_for(lambda: list(folder.glob("checkpoint-*-user")), "the checkpoint on disk")
+    measurements = page.link("run", "All measurements")
+    measurements.click()
     page.press("sample")
     page.wait_for_words("samples", "without the LoRA", "step ")
+    page.pause(2)  # Gradio closes folds when a button is pressed, and ours opens them again
+    assert measurements.locator("xpath=..").get_attribute("open") is not None
 
     page.unfold("more")
     page.press("evaluate")

@@ -15,6 +15,7 @@ import pytest
 import transformers
 from training_pro.chunking import SlicingRules
 from training_pro.core.errors import DataError, ModelError, SettingsError
+from training_pro.core.readable import MAX_LINE_CHARS
 from training_pro.data.readers import Row
 from training_pro.data.rows.prompt_formats import load_format_schema
 from training_pro.data.rows.row_schema import BadRowError
@@ -40,7 +41,7 @@ hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the case
 from hypothesis import strategies as st  # noqa: E402
 
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "50"))
-MAX_SECONDS, MAX_MEGABYTES, MAX_REASON, MAX_CHARACTERS = 5, 500, 1_100, 20_000
+MAX_SECONDS, MAX_MEGABYTES, MAX_CHARACTERS = 5, 500, 20_000
 pytestmark = pytest.mark.timeout(0)
 
 
@@ -131,7 +132,7 @@ def test_any_prompt_format(bounded, tmp_path):
                     assert 0 <= (filled.reply or 0) <= len(filled.text)
                     used += 1
                 except (DataError, BadRowError) as error:
-                    assert str(error) and len(str(DataError(str(error)))) <= MAX_REASON  # as it is shown
+                    assert str(error) and len(str(DataError(str(error)))) <= MAX_LINE_CHARS + 1  # as it is shown
 
     run_cases(use_format, st.tuples(FORMATS.map(json.dumps) | BROKEN, ROWS, TEMPLATES), CASES)
     assert used >= CASES / USED_SHARE
@@ -173,7 +174,7 @@ def test_any_chat_template(bounded, tmp_path):
                     template.render(messages, tools or (), opening=False)
                     used += 1
             except (ModelError, ValueError) as error:
-                assert str(error) and len(str(error)) <= MAX_REASON
+                assert str(error) and len(str(error)) <= MAX_LINE_CHARS + 1
 
     pieces = st.lists(st.sampled_from(JINJA), max_size=12).map("".join)
     run_cases(render, st.tuples(pieces | mutated_template(), st.sampled_from(sorted(CHATS))), CASES)

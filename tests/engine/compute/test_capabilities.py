@@ -120,8 +120,8 @@ def test_a_run_logs_its_capabilities(place):
     place.train(job=job)
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert (
-        "Packing: the examples of a batch are joined into one sequence without padding. They can't see each other."
-        in notes
+        "Packing is on: the examples of a batch are processed as one sequence, which saves time. The model still "
+        "learns each example separately." in notes
     )
     assert (read_log(place)["packing"], read_log(place)["loss_from"]) == ("on", "supervised rows only")
 

@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "Training PRO can't keep the computer awake: Windows refused the request. "
-        "The computer may go to sleep during the run."
+        "The computer may go to sleep during the run. Training PRO can't prevent it here: Windows refused the "
+        "request."
     ]
 
 
@@ -113,9 +113,7 @@ def test_a_refusal_on_linux_is_reported(program):
     messages = []
     with prevent_sleep(messages.append, platform="linux"):
         pass
-    assert messages == [
-        "Training PRO can't keep the computer awake: No bus. The computer may go to sleep during the run."
-    ]
+    assert messages == ["The computer may go to sleep during the run. Training PRO can't prevent it here: No bus."]
 
 
 @posix
@@ -136,7 +134,7 @@ def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
-    assert messages[0].startswith("Training PRO can't keep the computer awake: ")
+    assert messages[0].startswith("The computer may go to sleep during the run. ")
 
 
 @posix

@@ -39,8 +39,8 @@ def test_the_parts_of_a_report(tmp_path):
     for words in (
         "Check: ready",
         "trained tokens per epoch",
-        "Stop tokens: the model learns to stop at the end of 20 of 20 rows or sections",
-        "Share of padding among all tokens, by batch order",
+        "Stop tokens: the model learns to stop at the end of all 20 rows",
+        "Padding makes the examples of a batch equally long",
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)

@@ -143,7 +143,7 @@ def test_a_single_value_is_a_sentence_and_no_chart():
         step=3, epoch=1, why="asked", loss=1, perplexity=4.5, accuracy=0.5, tokens=9, seconds=1
     )
     charts = run_charts([], [evaluation], [])
-    assert "Validation perplexity, one value so far: 4.5 at step 3" in charts
+    assert "Validation perplexity, measured once so far: 4.5 at step 3" in charts
     assert "<svg" not in charts
     charts = run_charts([], [evaluation, replace(evaluation, step=6, perplexity=4)], [])
     assert charts.count("<svg") == 2
