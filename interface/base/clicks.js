@@ -32,6 +32,16 @@
     if (tries > 0) setTimeout(() => goTo(key, part, tries - 1), 100);
   };
 
+  // A button that applies several suggestions applies those of the other buttons, too.
+  const markUsed = (clicked) => {
+    const used = JSON.parse(clicked.dataset.tpSet);
+    const buttons = clicked.closest(".tp-card")?.querySelectorAll(".tp-use[data-tp-set]") ?? [clicked];
+    for (const button of buttons) {
+      const isUsed = Object.entries(JSON.parse(button.dataset.tpSet)).every(([key, value]) => used[key] === value);
+      if (isUsed) button.setAttribute("aria-pressed", "true");
+    }
+  };
+
   const choose = (clicked) => {
     written(clicked.dataset.tpText, "#" + clicked.dataset.tpBox);
     if (!clicked.matches("tr")) return;
@@ -104,7 +114,7 @@
     if ("tpAxis" in clicked.dataset) switchAxis();
     else if (clicked.dataset.tpSet) {
       told({ set: JSON.parse(clicked.dataset.tpSet) });
-      if (clicked.matches(".tp-use")) clicked.setAttribute("aria-pressed", "true");
+      if (clicked.matches(".tp-use")) markUsed(clicked);
     }
     else if (clicked.dataset.tpBox) choose(clicked);
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");

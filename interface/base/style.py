@@ -187,6 +187,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
   background: var(--input-background-fill); border: 1px solid var(--border-color-primary);}
 .tp-card ol.tp-queue {margin: 4px 0 4px 20px; padding: 0; list-style: decimal;}
 .tp-card ol.tp-queue li {line-height: 1.7;}
+.tp-report {color-scheme: light;} .dark .tp-report {color-scheme: dark;}
 .tp-report {width: 100%; height: 80vh; border: 1px solid var(--border-color-primary); border-radius: 6px;}
 .tp-small {width: 100%; height: 46px; display: block;}
 .tp-small polyline {fill: none; stroke: #c98a10; stroke-width: 2; vector-effect: non-scaling-stroke;}

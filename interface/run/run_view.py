@@ -52,7 +52,8 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
 }
 """How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
-PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint, or change of the last step"}
+PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
+CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or your change of the plan"}
 VALIDATION_LEGEND = {"#8a3fb0": "validation loss"}
 NEXT_STEPS = (
     "To compare answers with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
@@ -71,6 +72,7 @@ class RunView:
         self._stage = "..."
         self._steps: list[Step] = []
         self._marks: list[Mark] = []
+        self._replanned = False
         self._notes: list[str] = []
         self._advice: list[str] = []
         self._last: Step | None = None
@@ -156,6 +158,7 @@ class RunView:
                 self._last_checkpoint = event
                 self._add_marked_message(event, f"checkpoint {event.folder.name}")
             case PlanChanged():
+                self._replanned = True
                 if self._planned is not None:
                     self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
                 self._add_marked_message(event, event.why)
@@ -255,7 +258,8 @@ class RunView:
         if self._planned is None:
             return ""
         curve = draw_curve(self._steps, self._planned.rates, self._marks, self._evaluations)
-        legend = LOSS_LEGEND | PLAN_LEGEND | (VALIDATION_LEGEND if self._evaluations else {})
+        legend = LOSS_LEGEND | PLAN_LEGEND | (CHANGED_LEGEND if self._replanned else {})
+        legend |= VALIDATION_LEGEND if self._evaluations else {}
         return markup.curve(curve, legend)
 
     def _messages_html(self) -> str:
@@ -282,11 +286,9 @@ class RunView:
         return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
     def _summary(self, last: Step) -> str:
-        first = (self._steps or [last])[0].smoothed
         return markup.figures(
             [
                 (plural(last.step, "step"), f"{last.step:,}"),
-                ("smoothed training loss, first and last step", f"{first:.3f} → {last.smoothed:.3f}"),
                 *run_speed(self._steps),
                 *([("peak memory", size(self._machine.peak))] if self._machine else []),
             ]

@@ -48,7 +48,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     parts = [
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
-    title = "Choose the whole run, or a part of it"
+    title = "Choose what the buttons below use"
     return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
 
 

@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {
         "Validation loss", lambda run: run.validation_loss, lambda run: _format(run.validation_loss)
     ),
     "recall": Column("Recall", lambda run: run.recall, lambda run: _format(run.recall, ".0%")),
-    "forgot": Column("Loss on general text", lambda run: run.forgot, lambda run: _change(run.forgot)),
+    "forgot": Column("Loss change on general text", lambda run: run.forgot, lambda run: _change(run.forgot)),
     "size": Column("Size", lambda run: run.entry.size, lambda run: size(run.entry.size)),
 }
 
@@ -168,8 +168,9 @@ def list_html(runs: Sequence[ListedRun], view: ListView) -> str:
     words = view.words.casefold().split()
     matching = sort_runs([run for run in runs if run.matches(words)], view)
     shown = matching[: view.rows]
-    rows = [_row(run, view) for run in shown]
-    heads = [_head(key, column.label, view) for key, column in COLUMNS.items()]
+    columns = [key for key, column in COLUMNS.items() if key == view.column or any(map(column.text, matching))]
+    heads = [_head(key, COLUMNS[key].label, view) for key in columns]
+    rows = [_row(run, view, columns) for run in shown]
     table = html(LIST, heads=heads, rows=rows, sort_box=SORT_BOX) if shown else ""
     more = Markup(SHOW_MORE).format(LIMIT_BOX, view.rows + PAGE) if len(shown) < len(matching) else ""
     return markup.join([table, more, markup.paragraph(_summary(runs, matching, len(shown)), quiet=True)])
@@ -199,10 +200,10 @@ def _head(key: str, label: str, view: ListView) -> dict[str, str]:
     return {"key": key, "label": label, "order": order, "sign": sign, "next": "-" * falling_next + key}
 
 
-def _row(run: ListedRun, view: ListView) -> dict[str, Any]:
+def _row(run: ListedRun, view: ListView, columns: Sequence[str]) -> dict[str, Any]:
     name, chosen = run.entry.name, run.entry.name == run_name(view.chosen)
     box = (not chosen and OTHER_BOX) if view.picking else CHOSEN_BOX
-    texts = [column.text(run) for key, column in COLUMNS.items() if key != "name"]
+    texts = [COLUMNS[key].text(run) for key in columns if key != "name"]
     return {"name": name, "about": run.about, "texts": texts, "chosen": chosen, "box": box}
 
 

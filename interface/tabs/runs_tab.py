@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError, error_message
@@ -44,18 +45,18 @@ NOTHING_TO_SLIM = (
     "There is nothing to shrink. The newest checkpoint, the best one and those that you saved by hand stay "
     "complete."
 )
-ACTION_HELP = (
-    "Resume continues a run that was stopped or failed.",
-    "Attach LoRA keeps the LoRA on the model in memory, for everything that uses the model.",
-    "Copy settings to the form fills in the Train tab.",
-    "Test LoRA measures how much the LoRA memorized, copies and forgot. This takes a few minutes.",
-    "Compare with shows two runs side by side.",
-    "Shrink older checkpoints deletes the part of them that is only needed to resume, and keeps their LoRAs.",
-    "Move to trash removes the run from all lists. To undo this, press 'Restore last deleted'.",
-    "Copy to a new LoRA makes a separate LoRA from the chosen run or checkpoint, under the new name.",
-    "Merge saves the model with the LoRA in it as a new model, under the new name.",
-    "Export GGUF saves the LoRA as a file for llama.cpp.",
-)
+ACTION_HELP = {
+    "Resume": "continue a run that was stopped or failed.",
+    "Attach LoRA": "keep the LoRA on the model in memory, for everything that uses the model.",
+    "Copy settings to the form": "fill in the Train tab.",
+    "Test LoRA": "measure how much of your data it memorized, and what the model forgot. Takes a few minutes.",
+    "Compare with": "show two runs side by side.",
+    "Shrink older checkpoints": "delete what is only needed to resume from them. Their LoRAs stay.",
+    "Move to trash": "remove it from all lists. To undo this, press 'Restore last deleted'.",
+    "Copy to a new LoRA": "save a separate LoRA under the new name.",
+    "Merge into model": "save the model with the LoRA in it as a new model, under the new name.",
+    "Export GGUF": "save the LoRA as a file for llama.cpp.",
+}
 CONFIRM_SECONDS = 8
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
@@ -134,7 +135,8 @@ class RunsTab:
             self._copy_button = gr.Button("Copy to a new LoRA", interactive=enabled, elem_id="tp-runs-own")
             self._merge_panel.draw(interactive=enabled)
             self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
-        gr.HTML(markup.fold("What the buttons do", markup.bullets(ACTION_HELP, quiet=True)))
+        explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
+        gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
 
     def _connect(self, tab: gr.Tab) -> None:
         lists = [self._table, self._runs, self._chosen, self._other]

@@ -22,8 +22,8 @@ OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
-    "Generate always compares both. 'Attach LoRA' keeps the LoRA on the model for everything else that uses it, "
-    "such as the webui's chat."
+    "Generate shows answers with and without the LoRA, so you don't need to attach it for that. 'Attach LoRA' is "
+    "for everything else that uses the model, such as the webui's chat."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
@@ -56,7 +56,7 @@ class TryTab:
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info="Turn this on to get a reply to your message. Otherwise, the model continues your text.",
+                    info="If 'As a chat message' is on, the model replies. Otherwise, it continues your text.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(
