@@ -667,7 +667,7 @@ class SavingSettings:
         "At the end, save the best LoRA instead of the last one, which is kept as a checkpoint. The best LoRA is "
         'the one with the best validation result or, without a validation split, the lowest smoothed loss. "By '
         'accuracy" needs a validation split.',
-        {"no": "No, keep the last", "loss": "By loss", "accuracy": "By accuracy"},
+        {"no": "No", "loss": "By loss", "accuracy": "By accuracy"},
         live=True,
     )
 

@@ -16,7 +16,7 @@ from ...core.host import DeviceMemory, ModelCard
 from ...core.model_shape import HEAD, ModelShape, model_bytes
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from ...settings.target_layers import is_known_architecture, target_layers
-from ...train_utils import StepPlan, head_rows, interval_steps, plural, size
+from ...train_utils import StepPlan, format_count, head_rows, interval_steps, size
 from ..examples import Examples
 
 STATE_BYTES = (("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.1), ("sgd", 0.0))
@@ -256,7 +256,8 @@ class DiskEstimate:
 
     made: int  # the LoRA, or the model
     checkpoint: int
-    checkpoints: int
+    full_copies: int  # checkpoints and backups that are complete at the same time
+    shrunk: int  # older checkpoints, of which only the LoRA is kept
     most: int
     free: int
     whole: bool = False
@@ -267,13 +268,11 @@ class DiskEstimate:
     """The folder, if it is not writable."""
 
     def words(self) -> str:
-        """Such as 'LoRA 336 MB, 6 checkpoints of 1 GB; with ... all backups, the run needs at most 4 GB; ...'."""
+        """Such as 'at most 4 GB (LoRA 336 MB, up to 4 checkpoints and backups of 1 GB each); 9 GB is free'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
-        count = f"{self.checkpoints} {plural(self.checkpoints, 'checkpoint')} of {size(self.checkpoint)}"
-        return (
-            f"{made}, {count}; with old and new checkpoints and all backups, the run needs at most "
-            f"{size(self.most)}; {size(self.free)} is free"
-        )
+        count = f"up to {self.full_copies} checkpoints and backups of {size(self.checkpoint)} each"
+        older = f", {format_count(self.shrunk, 'older checkpoint')} of {size(self.made)}" if self.shrunk else ""
+        return f"at most {size(self.most)} ({made}, {count}{older}); {size(self.free)} is free"
 
     def findings(self) -> Iterator[Finding]:
         fits = not self.exact or self.free >= self.made + RECORD_BYTES
@@ -336,7 +335,8 @@ def _estimate(settings: TrainingSettings, result: int, full: int, checkpoints: i
     return DiskEstimate(
         made=result,
         checkpoint=full,
-        checkpoints=checkpoints,
+        full_copies=full_checkpoints + backups,
+        shrunk=slimmed,
         most=(full_checkpoints + backups) * full + slimmed * result + result + RECORD_BYTES,
         free=free,
         whole=settings.lora.whole_model,

@@ -26,7 +26,10 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     try:
         release = _inhibit_sleep(platform)
     except _CannotError as error:
-        log_note(f"The computer may go to sleep during the run. Training PRO can't prevent it here: {error}.")
+        log_note(
+            "The computer may go to sleep during the run. To prevent this, turn off sleep in its settings. "
+            f"Training PRO can't do that here: {error}."
+        )
     try:
         yield
     finally:

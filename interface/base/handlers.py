@@ -83,9 +83,9 @@ def page_load() -> Event:
     return load
 
 
-def on_load(handler: Handler | None, outputs: list[Any], *, what: str = "", **options: Any) -> None:
+def on_load(handler: Handler | None, outputs: list[Any], *, what: str = "", **options: Any) -> Any:
     """Register a handler for the load event of the page, with the options of `add_handler`."""
-    add_handler(page_load(), handler, None, outputs, what=what, **options)
+    return add_handler(page_load(), handler, None, outputs, what=what, **options)
 
 
 def refresh_choices(

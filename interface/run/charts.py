@@ -32,9 +32,9 @@ def run_charts(
         "Loss on each dataset": _loss_by_dataset(intervals),
         "Validation loss on each dataset": _loss_by_dataset([[e] for e in evaluations]),
         "Validation perplexity": {"perplexity": perplexities},
-        "Validation: tokens predicted correctly, %": {"right": accuracies},
+        "Validation: tokens predicted correctly (%)": {"right": accuracies},
         "Context gain": {"context gain": gains},
-        "Recall, %": {
+        "Recall (%)": {
             "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
         },
@@ -107,7 +107,7 @@ def _axes_and_lines(drawn: Mapping[str, Series], colors: Sequence[tuple[str, str
 def _single_values(title: str, drawn: Mapping[str, Series]) -> str:
     """A sentence instead of a chart, if every line has only one point."""
     values = "; ".join(
-        f"{name + ' ' if len(drawn) > 1 else ''}{value:.4g} at step {step}"
+        f"{name + ' ' if len(drawn) > 1 else ''}{format_digits(value)} at step {step}"
         for name, ((step, value),) in drawn.items()
     )
     return markup.paragraph(f"{title}, measured once so far: {values}", quiet=True)

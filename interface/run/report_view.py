@@ -153,7 +153,7 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
     return f"<details><summary>{title} as the model will see them ({_EXPLANATION})</summary>{examples}</details>"
 
 
-_EXPLANATION = "trained tokens are underlined, and special tokens are framed"
+_EXPLANATION = "trained tokens are underlined, special tokens are framed, and the first token is only context"
 
 
 def example_card(shown: ExamplePreview, of: int) -> str:

@@ -130,7 +130,7 @@ class RunView:
 
     def samples(self) -> str:
         """The table of sample answers."""
-        return samples_table(self._samples)
+        return samples_table(self._samples, ended=not self.running)
 
     def _handle(self, event: Event) -> None:
         self._pace.update(event)
@@ -306,7 +306,7 @@ LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
 WITHOUT_LORA = "without the LoRA"
 
 
-def samples_table(samples: Sequence[SampleGenerated]) -> str:
+def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) -> str:
     """One column per prompt; the answers without the LoRA first, then the steps, newest first."""
     if not samples:
         return ""
@@ -318,8 +318,8 @@ def samples_table(samples: Sequence[SampleGenerated]) -> str:
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
-    none_yet = "" if shown else " There are none with the LoRA yet."
-    title = markup.paragraph(f"Answers to the sample prompts.{none_yet}", quiet=True)
+    missing = "The run ended before the first ones with the LoRA." if ended else "Those with the LoRA follow."
+    title = markup.paragraph(f"Answers to the sample prompts. {'' if shown else missing}", quiet=True)
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 

@@ -49,7 +49,8 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
     title = "Choose what the buttons below use"
-    return html(PARTS, title=title, parts=[(whole, "the whole run", ""), *parts], box=CHOSEN_BOX, chosen=chosen)
+    parts = [(whole, "the run with its final LoRA", ""), *parts]
+    return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 
 
 def _curves(folder: Path, damage: list[str]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ ACTION_HELP = {
     "Copy settings to the form": "fill in the Train tab.",
     "Test LoRA": "measure how much of your data it memorized, and what the model forgot. Takes a few minutes.",
     "Compare with": "show two runs side by side.",
-    "Shrink older checkpoints": "delete what is only needed to resume from them. Their LoRAs stay.",
+    "Shrink older checkpoints": "keep only their LoRAs, to save space. You can no longer resume from them.",
     "Move to trash": "remove it from all lists. To undo this, press 'Restore last deleted'.",
     "Copy to a new LoRA": "save a separate LoRA under the new name.",
     "Merge into model": "save the model with the LoRA in it as a new model, under the new name.",

@@ -22,8 +22,8 @@ OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
-    "Generate shows answers with and without the LoRA, so you don't need to attach it for that. 'Attach LoRA' is "
-    "for everything else that uses the model, such as the webui's chat."
+    "Generate works without attaching. 'Attach LoRA' keeps the LoRA on the model until you press 'Detach LoRA', "
+    "for example to use it in the webui's chat."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 

@@ -123,9 +123,9 @@ class TrainTab:
         self._setting_search.connect()
         self._run_panel.connect(self._status_line)
         self._connect_name()
-        self._connect_consequences(self._connect_data(refresh))
         outputs = [*self._form.components.values(), self._presets.menu]
-        on_load(self._restore_form, outputs, what="Restoring the form")
+        restored = on_load(self._restore_form, outputs, what="Restoring the form")
+        self._connect_consequences(self._connect_data(refresh), restored)
         self._js_bridge.connect()
 
     def _connect_name(self) -> None:
@@ -148,7 +148,7 @@ class TrainTab:
         eval_data = self._form.components["eval_data"]
         return refresh_choices(refreshed.then, eval_data, list_data, keep=data_menu.existing_entries)
 
-    def _connect_consequences(self, refreshed: Any) -> None:
+    def _connect_consequences(self, refreshed: Any, restored: Any) -> None:
         """Update the summaries after every change of the form, and the preview after a change of the data."""
         parts, form = self._form.components, self._form.inputs()
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
@@ -174,7 +174,8 @@ class TrainTab:
         checked = self._run_panel.check_event
         model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
         read_again = add_handler(checked.then, self._preview_data, **preview)
-        for event in (checked, model_changed, read_again):
+        # A form that is restored to its defaults changes nothing, and Gradio 4 sends no event then.
+        for event in (checked, model_changed, read_again, restored):
             add_handler(event.then, self._consequences, **consequences)
 
     def _result_inputs(self) -> dict[outdated.ResultKind, Any]:

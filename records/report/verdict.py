@@ -210,19 +210,21 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         "passages_loss_first": before.loss,
         "passages_loss_last": after.loss,
     }
-    losses = f"The loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
+    losses = f"the loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
     if before.loss - after.loss <= MIN_CHANGE * before.loss:
-        text = f"The model did not learn (underfit). {losses}. More epochs or a higher learning rate may help."
+        text = f"The model did not learn (underfit): {losses}. More epochs or a higher learning rate may help."
         return Verdict("did not learn", text, last.step, "", evidence)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
-    is_same = f"{after.recall:.0%}" == f"{before.recall:.0%}"
-    recall = (
-        f"On average, it reproduces {after.recall:.0%} of a passage word for word, "
-        f"{'the same as' if is_same else f'and {before.recall:.0%}'} before the run."
-    )
-    text = f"{title}. {losses}. {recall} {ADD_VALIDATION}"
+    text = f"{title}: {losses}. {_describe_recall(before.recall, after.recall)} {ADD_VALIDATION}"
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
+
+
+def _describe_recall(before: float, after: float) -> str:
+    share = f"on average, it reproduces {after:.0%} of a passage word for word"
+    if f"{after:.0%}" == f"{before:.0%}":
+        return f"It did not memorize the text: {share}, as before the run."
+    return f"{share.capitalize()} ({before:.0%} before the run)."
 
 
 def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:

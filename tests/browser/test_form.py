@@ -29,6 +29,11 @@ def page(demo, open_page):
     return page
 
 
+def test_the_summary_stands_there_before_any_change(demo, open_page):
+    """On a server whose form was never changed, so nothing is restored."""
+    open_page(demo).wait_for_words("together", "Effective batch size")
+
+
 def test_data_chosen_before_the_model_is_loaded_are_counted_then(demo, open_page):
     """The first test of this file: the others load the model."""
     page = open_page(demo)
@@ -188,7 +193,7 @@ def test_runs_and_perplexity(demo, page):
     page.write("filter", "finished short")  # other tests leave runs too
     assert not page.shown("compare"), "actions appear with a chosen run"
     page.run_row("short").click()
-    page.wait_for_words("one run", "short", "the whole run")
+    page.wait_for_words("one run", "short", "the run with its final LoRA")
     page.wait_for(lambda: page.run_row("short").get_attribute("aria-selected") == "true", "a marked row")
     page.wait_for(lambda: not page.can_press("resume"), "a finished run that can't be resumed")
     page.write("note", "the first one")

@@ -204,7 +204,7 @@ def test_the_accuracy_has_a_learning_curve_of_its_own():
         )
         for step in (5, 10, 15)
     ]  # fmt: skip
-    title = "Validation: tokens predicted correctly, %"
+    title = "Validation: tokens predicted correctly (%)"
     assert title in charts.run_charts([], evaluations, []) and title not in charts.run_charts([], [], [])
     assert not {field.name for field in fields(Step)} & {"accuracy", "right"}
     assert "the accuracy on the validation split" in read_page("curve of the training accuracy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -40,11 +41,13 @@ def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):
     disk = estimate(tmp_path, epochs=6)
     assert disk.made == pytest.approx(336e6, rel=0.01)
     assert disk.checkpoint == pytest.approx(1.0e9, rel=0.02)
-    assert (disk.checkpoints, disk.free > 0) == (6, True)
+    assert (disk.full_copies, disk.shrunk, disk.free > 0) == (6, 3, True)
     # Three full checkpoints, the one being written, two backups, three slim ones and the LoRA.
     assert disk.most == pytest.approx(6 * disk.checkpoint + 4 * disk.made, rel=0.001)
-    assert disk.words().startswith(
-        "LoRA 336 MB, 6 checkpoints of 1.01 GB; with old and new checkpoints and all backups, the run needs "
+    assert re.match(
+        r"at most 7\.\d+ GB \(LoRA 336 MB, up to 6 checkpoints and backups of 1\.01 GB each, "
+        r"3 older checkpoints of 336 MB\); ",
+        disk.words(),
     )
 
 
@@ -54,7 +57,7 @@ def test_the_estimate_is_what_is_written(place):
     place.train(epochs=5, keep_checkpoints=2, save_every=2, rank=64)
     folders = [p for p in place.lora().iterdir() if p.is_dir()]
     full = [c.folder for c in loras.checkpoints(place.lora())]
-    assert (disk.checkpoints, len(folders), len(full)) == (10, 10, 2)
+    assert (disk.shrunk, len(folders), len(full)) == (8, 10, 2)
     assert loras.size_on_disk(full[0]) == pytest.approx(disk.checkpoint, rel=0.1)
     assert loras.size_on_disk(place.lora()) < disk.most
 
@@ -66,7 +69,7 @@ def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, b
     disk = estimate(tmp_path, machine, loading, method="full")
     assert disk.made == pytest.approx(bytes_each * 8.03e9, rel=0.01)
     assert disk.checkpoint == 3 * disk.made
-    assert disk.words().startswith("model ")
+    assert "(model " in disk.words()
     assert texts(replace(disk, free=round(disk.made * 1.1)).findings(), "problem") == ()
     (problem,) = texts(replace(disk, free=disk.made).findings(), "problem")
     assert problem.startswith("Disk: the model needs ") and "train a LoRA" in problem

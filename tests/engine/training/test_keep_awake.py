@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run. Training PRO can't prevent it here: Windows refused the "
-        "request."
+        "The computer may go to sleep during the run. To prevent this, turn off sleep in its settings. "
+        "Training PRO can't do that here: Windows refused the request."
     ]
 
 
