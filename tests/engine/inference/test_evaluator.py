@@ -422,7 +422,7 @@ def test_the_records_name_the_data_and_the_results(place, monkeypatch):
     assert training_log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
     assert results[0].context_gain != results[-1].context_gain
     ((title, marks),) = drawn
-    assert title == "a on tiny - rank 4, alpha 4, strength 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
+    assert title == "a on tiny - rank 4, alpha 4, scaling 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
     assert [(mark.step, mark.text) for mark in marks][:2] == [(5, "checkpoint-5"), (8, "checkpoint-8-epoch-1")]
     place.train(name="b", max_steps=1)
     assert "context_gain" not in read_log(place, "b")

@@ -113,7 +113,10 @@ def test_a_refusal_on_linux_is_reported(program):
     messages = []
     with prevent_sleep(messages.append, platform="linux"):
         pass
-    assert messages == ["The computer may go to sleep during the run. Training PRO can't prevent it here: No bus."]
+    assert messages == [
+        "The computer may go to sleep during the run. To prevent this, turn off sleep in its settings. "
+        "Training PRO can't do that here: No bus."
+    ]
 
 
 @posix
