@@ -718,8 +718,8 @@ class SampleSettings:
     sample_every: int | str = integer(
         "epoch",
         "Sample every",
-        "Generate samples after each epoch, or enter a number of steps. The run also generates samples before "
-        "the first step and at the end. With never, it generates them only when you ask.",
+        "How often the run generates samples: after each epoch, or every so many steps. It also generates them "
+        "before the first step and at the end. With never, it generates them only when you ask.",
         bounds=(1, 10**8),
         words=("epoch", "never"),
     )

@@ -28,8 +28,8 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",
-            "Seed -1: the run picks its seed when it starts, but Check and Test one step use seed 0. The run may "
-            "therefore put other examples in the validation split. From datasets that you use only in part, it "
+            "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. The "
+            "run may therefore put other examples in the validation split. From datasets that you use only in part, it "
             "may pick other examples too.",
         )
     lora = settings.lora

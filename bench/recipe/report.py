@@ -257,8 +257,8 @@ def _law_sentence(what: str, law: Law | None) -> str:
         return f"For {what}, there are too few different values for a fit."
     return (
         f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
-        f"percentage points. This is a least-squares fit to {law.points} points, with the standard error after ± "
-        f"and an R² of {law.r_squared:.2f}."
+        f"percentage points. This is a least-squares fit to {law.points} points. The number after ± is its "
+        f"standard error, and R² is {law.r_squared:.2f}."
     )
 
 

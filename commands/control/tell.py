@@ -24,8 +24,8 @@ def run(arguments: Sequence[str]) -> int:
         time.sleep(LOOK_SECONDS)
     if is_waiting(args.name, args.request, folders):
         say(
-            f"{args.name} has not received the request yet. It will receive it as soon as the computer that runs "
-            "it sees the request file."
+            f"{args.name} has not received the request yet. The request is in a file, and the run receives it as "
+            "soon as its computer sees that file."
         )
     else:
         say(f"{args.name} {REQUESTS[args.request].words}.")

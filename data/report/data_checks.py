@@ -78,8 +78,8 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             if count.stopping < count.of:
                 yield advice(
                     "data",
-                    f"{source.name}: only {count.stopping} of {count.of} examples end with a stop token "
-                    "that is trained on, so the model may not learn to stop.",
+                    f"{source.name}: only {count.stopping} of {count.of} examples end with a trained stop "
+                    "token, so the model may not learn to stop.",
                 )
     texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
     blocks, parts, verses = Counter[str](), Counter[str](), dict[str, str]()

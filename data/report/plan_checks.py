@@ -126,7 +126,7 @@ def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Fi
     if stop > epochs:
         yield advice(
             "stop_at_epoch",
-            f"Stop at epoch: {stop:g} has no effect, because the run ends at epoch {epochs:.3g}. "
+            f"Stop at epoch: the value {stop:g} has no effect, because the run ends at epoch {epochs:.3g}. "
             "Set it to 0 (off).",
         )
 

@@ -29,7 +29,7 @@ from ..tabs import append_answers
 
 LORA_NAME = "first-look"
 TIME_LIMIT_SECONDS = 120
-TIME_LIMIT_REASON = "the two minutes are over"
+TIME_LIMIT_REASON = "the two-minute limit was reached"
 DEFAULT_PROMPT = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
 DEMO_VALUES: Mapping[str, object] = {
     # Settings with a visible effect on such a small model within two minutes: a high learning rate (the best
@@ -81,7 +81,7 @@ class DemoView:
     def html(self) -> str:
         end = self.demo.run.end
         time_is_over = end is not None and end.time_over
-        text = f"The two minutes are over at step {self._run_view.step}. Here is what the model learned."
+        text = f"The two-minute limit was reached at step {self._run_view.step}. Here is what the model learned."
         message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
         return markup.join((message, self._run_view.html(), self._status))
 

@@ -173,7 +173,7 @@ def test_early_stopping_without_enough_evaluations(epochs, values, expected):
 
 def test_a_stop_epoch_after_the_end():
     assert advice(3, stop_at_epoch=9) == [
-        "Stop at epoch: 9 has no effect, because the run ends at epoch 3. Set it to 0 (off)."
+        "Stop at epoch: the value 9 has no effect, because the run ends at epoch 3. Set it to 0 (off)."
     ]
     assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
 

@@ -63,21 +63,21 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
     assert after["button"]["interactive"] is True
     assert after["without"] and after["with"]
     assert demo._current_prompt() == "The keeper of the"
-    assert "The two minutes are over at step" in after["status"] and "tp-fair" not in after["status"]
+    assert "The two-minute limit was reached at step" in after["status"] and "tp-fair" not in after["status"]
     end = demo._demo.run.end
-    assert end.outcome == "finished" and "because the two minutes are over" in end.text
+    assert end.outcome == "finished" and "because the two-minute limit was reached" in end.text
     assert end.time_over
 
 
 @pytest.mark.parametrize("over", [True, False])
 def test_the_time_limit_is_read_from_the_event_and_not_from_its_text(over):
     run = Job("training", "Training 'first-look'")
-    folder = "somewhere" if over else "the two minutes are over"
+    folder = "somewhere" if over else "the two-minute limit was reached"
     run.log.append(JobEnded(outcome="finished", text=f"The LoRA is in /loras/{folder}", time_over=over))
     run.log.close()
     view = DemoView(Demo("The keeper of the", run))
     view.catch_up()
-    assert ("The two minutes are over at step" in view.html()) == over
+    assert ("The two-minute limit was reached at step" in view.html()) == over
 
 
 def test_it_says_that_the_model_is_busy_until_it_is_free(demo):
