@@ -29,8 +29,8 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
         yield note(
             "seed",
             "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. The "
-            "run may therefore put other examples in the validation split. From datasets that you use only in part, "
-            "it may pick other examples too.",
+            "run may therefore put other examples in the validation split. From datasets that you use only in "
+            "part, it may pick other examples too.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
