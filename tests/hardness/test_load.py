@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(0)
 GROWTH_LIMIT, SMALL_GROWTH_MEGABYTES = 1.05, 40
 PATIENCE_SECONDS = 120
 JSON = {"Content-Type": "application/json"}
-ENDLESS = 400  # epochs
+ENDLESS = 5_000  # epochs: 500 starts are answered within an hour or so
 
 
 @pytest.fixture(scope="module")
