@@ -20,6 +20,8 @@ from .environment import interpreter
 from .options import handle_end_signals, say
 
 PORT = 7862
+MAX_PAGES = 200
+"""Pages whose state Gradio keeps, nearly a megabyte each; it is kept for pages that vanished, too."""
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 
 
@@ -78,6 +80,7 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
         inbrowser=not args.no_browser,
         prevent_thread_lock=True,
         quiet=True,
+        state_session_capacity=MAX_PAGES,
         app_kwargs={
             "middleware": [
                 guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
