@@ -81,7 +81,7 @@ def test_rows_that_stop_and_rows_that_do_not(tmp_path):
     without = with_template(CHATML.tokenizer, plain)
     data = prepare_rows(tmp_path / "b", without, {"rows.jsonl": [chat("Hi", "No.", "You", "Yes.")]})
     assert (data.report.stops.stopping, data.report.stops.of) == (0, 1)
-    assert any("0 of 1 examples end with a stop token" in sentence for sentence in data.report.advice)
+    assert any("only 0 of 1 examples end with a trained stop token" in sentence for sentence in data.report.advice)
 
 
 @pytest.mark.parametrize("template", FAMILIES)
@@ -100,7 +100,7 @@ def test_the_stop_token_of_an_earlier_turn_does_not_count(tmp_path):
     values = {"train_on": "everything", "cutoff": 64, "too_long": "cut_end"}
     report = prepare_rows(tmp_path, CHATML, {"rows.jsonl": rows}, **values).report
     assert (report.stops.stopping, report.stops.of) == (0, 2)
-    assert any("0 of 2 examples end with a stop token" in sentence for sentence in report.advice)
+    assert any("only 0 of 2 examples end with a trained stop token" in sentence for sentence in report.advice)
 
 
 def test_ends_of_sections_that_stop(tmp_path):

@@ -308,7 +308,7 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Under If the name exists "
+        "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' "
         "(--if-exists), choose whether to continue its training, replace it (a backup is kept), or use a new name."
     )
     assert read_tree(with_lora.folders.user_data) == before

@@ -83,7 +83,7 @@ def test_what_arithmetic_does_not_cover_is_counted_as_peft_does(place, kind):
     report = check(place, host, rank=24)
     assert ModelShape.of(host.card().config).lora_weights(24) != trained
     assert report.disk.made == report.memory.lora == report.memory.gradients == 4 * trained
-    assert report.disk.words().startswith("LoRA ") and "about" not in report.disk.words()
+    assert "(LoRA " in report.disk.words() and "LoRA about" not in report.disk.words()
     assert check(place, host, method="full", learning_rate=1e-3).disk.made == 4 * weights
 
 
@@ -129,7 +129,7 @@ def test_without_a_meta_model_the_size_is_an_estimate_and_nothing_is_refused_for
     card = replace(host.card(), config={**host.card().config, "model_type": "of_tomorrow"})
     host.card = lambda: card
     disk = check(place, host).disk
-    assert disk.words().startswith("LoRA about ") and not disk.exact
+    assert "(LoRA about " in disk.words() and not disk.exact
     assert not [finding for finding in replace(disk, free=0).findings() if finding.level == "problem"]
 
 
@@ -155,4 +155,4 @@ def test_the_form_names_a_size_where_it_is_known_and_else_refers_to_check(place)
     config = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))
     assert "file size about " in summary.lora_summary(values, config)
     assert summary.lora_summary(values, {**config, "model_type": "phi3"}).endswith("; Check shows its file size.")
-    assert summary.lora_summary(values, {}).endswith("strength 2.")
+    assert summary.lora_summary(values, {}).endswith("scaling 2.")
