@@ -103,7 +103,7 @@ class SlicingRules:
 
     def __post_init__(self) -> None:
         if self.room - self.closing < 1:
-            raise ValueError(f"A cutoff of {self.cutoff} leaves no room for text besides BOS and EOS.")
+            raise ValueError(f"A cutoff of {self.cutoff} tokens has room only for BOS and EOS, not for text.")
 
     @property
     def opening(self) -> int:

@@ -224,7 +224,9 @@ _ALL = (
         "FP_half_time_annealing", "constant for half of the run, then cosine decay to 0", half_time_annealing
     ),
     Schedule("FP_raise_fall_creative", "rises until the middle of the run, then falls", raise_fall_creative),
-    Schedule("FP_3epoch_raise_hold_fall", "rises in epoch 1, holds in epoch 2, then falls", raise_hold_fall),
+    Schedule(
+        "FP_3epoch_raise_hold_fall", "rises in epoch 1, stays constant in epoch 2, then falls", raise_hold_fall
+    ),
     Schedule(
         "FP_step_decay_with_warmup",
         "constant in epoch 1, then halved at the start of each later epoch",
@@ -237,9 +239,15 @@ _ALL = (
     Schedule("polynomial", "quadratic decay to 0", _after_warmup("quadratic decay to 0", quadratic_down)),
     Schedule("inverse_sqrt", "decay in proportion to 1 / sqrt(step)", inverse_sqrt),
     Schedule("step_decay", "halved after each epoch", step_decay),
-    Schedule("exponential", "exponential decay to 5%", _after_warmup("exponential decay to 5%", exponential_down)),
-    Schedule("one_cycle", "rises over the first 30%, then falls to 0", one_cycle),
-    Schedule("warmup_stable_decay", "constant, then linear decay to 0 over the last 20%", warmup_stable_decay),
+    Schedule(
+        "exponential",
+        "exponential decay to 5% of the learning rate",
+        _after_warmup("exponential decay to 5% of the learning rate", exponential_down),
+    ),
+    Schedule("one_cycle", "rises over the first 30% of the run, then falls to 0", one_cycle),
+    Schedule(
+        "warmup_stable_decay", "constant, then linear decay to 0 over the last 20% of the run", warmup_stable_decay
+    ),
 )
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 
@@ -270,7 +278,7 @@ def parse_points(text: str) -> list[Point]:
     """Parse points; a ValueError says which one is malformed, and the correct form."""
     parsed = [_parse_point(part) for part in text.split()]
     if not parsed:
-        raise ValueError("it has no points. Enter points such as 0:0 0.05:1 0.5:1 1:0.")
+        raise ValueError("no schedule is chosen. Choose one, or enter points such as 0:0 0.05:1 0.5:1 1:0.")
     for previous, point in pairwise(parsed):
         if previous.in_epochs == point.in_epochs and point.place < previous.place:
             raise ValueError(
@@ -288,7 +296,7 @@ def _parse_point(part: str) -> Point:
         point = Point(-1, -1)
     if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
         raise ValueError(
-            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a fraction of the "
+            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a factor for the "
             "learning rate: 0.5:1 is the full learning rate in the middle of the run, and 2e:0 is a learning rate "
             "of 0 at the end of epoch 2."
         )
@@ -309,12 +317,13 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
     def phases(plan: ScheduleSteps) -> list[Phase]:
         ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
         first, last = ordered[0], ordered[-1]
-        parts = [Phase(0, first.step(plan), f"constant at {first.rate:g}", constant_curve(first.rate))]
+        parts = [Phase(0, first.step(plan), f"constant at a factor of {first.rate:g}", constant_curve(first.rate))]
         parts += [
             _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
             for start, end in pairwise(ordered)
         ]
-        parts.append(Phase(last.step(plan), plan.steps, f"constant at {last.rate:g}", constant_curve(last.rate)))
+        words = f"constant at a factor of {last.rate:g}"
+        parts.append(Phase(last.step(plan), plan.steps, words, constant_curve(last.rate)))
         return [p for p in parts if p.end > p.start and p.start < plan.steps]
 
     return phases
@@ -322,9 +331,9 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
 
 def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
     words = (
-        f"constant at {rate:g}"
+        f"constant at a factor of {rate:g}"
         if rate == end_rate
-        else f"linear {'rise' if end_rate > rate else 'decay'} to {end_rate:g}"
+        else f"linear {'rise' if end_rate > rate else 'decay'} to a factor of {end_rate:g}"
     )
     return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
 

@@ -35,7 +35,7 @@ MARKS = {
 }
 CASES = dict.fromkeys(("test_readers", "test_records", "test_texts"), "10000")
 """Cases of the long form, by file; the others have theirs in the tests marked `hours`."""
-HEADING = ("what", "cases", "failures", "worst time, s", "worst memory above the start, MB", "figures")
+HEADING = ("test", "cases", "failures", "longest time, s", "largest increase in memory, MB", "other figures")
 LIBRARIES = ("torch", "transformers", "peft", "gradio")
 FILE_SECONDS = {False: 900, True: 12 * 3600}
 
@@ -141,7 +141,7 @@ def read_report(report: ElementTree.ElementTree, stem: str) -> list[Row]:
         rows[row.what] = _joined(rows[row.what], row) if row.what in rows else row
     if others:
         failures, seconds = sum(row.failures for row in others), max(row.seconds for row in others)
-        rows[""] = Row(f"{title(stem)}: single tests", len(others), failures, seconds)
+        rows[""] = Row(f"{title(stem)} (tests of one case each)", len(others), failures, seconds)
     return list(rows.values())
 
 
@@ -174,7 +174,7 @@ def describe(rows: Iterable[Row], *, long: bool) -> str:
     form = "long" if long else "short"
     machine = f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores"
     versions = f"Python {platform.python_version()}, {libraries}"
-    head = f"The {form} tests, {time.strftime('%Y-%m-%d')}. {machine}, {versions}."
+    head = f"We ran the {form} tests on {time.strftime('%Y-%m-%d')}. Machine: {machine}. Versions: {versions}."
     table = [HEADING, ["---"] * len(HEADING), *(row.cells() for row in rows)]
     return "\n".join([head, "", *(f"| {' | '.join(map(str, cells))} |" for cells in table)])
 

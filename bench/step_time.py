@@ -145,7 +145,7 @@ def network_rows() -> Rows:
         "8B LoRA, FSDP": replace(LORA, method="fsdp"),
         "8B full, data parallel": replace(LORA, rank=0, method="ddp", recomputed=1),
         "8B full, FSDP": replace(LORA, rank=0, method="fsdp", recomputed=1),
-        "8B full, FSDP between groups of 8, tensor parallel within": replace(
+        "8B full, FSDP between groups of 8 GPUs, tensor parallel within each group": replace(
             LORA, rank=0, method="fsdp", tensor=8, batch=4, recomputed=1
         ),
     }
@@ -210,13 +210,13 @@ def summary() -> str:
     lines = (
         f"One H100 trains a LoRA on an 8B model at {one.rate:,.0f} tokens per second (simulated; published: "
         f"12,473). Training on 1 TB of text takes {days(one):,.0f} days on one GPU and {days(many):.1f} days on "
-        "64.",
-        f"Full fine-tuning of the 8B model on 1 TB of text takes {days(full):.1f} days on 64 GPUs. A LoRA on a "
-        f"70B model takes {days(large):.0f} days.",
-        f"With data parallel, each GPU sends {gigabytes(many.traffic.total)} per step of the 8B LoRA. With FSDP, "
-        f"it sends {gigabytes(traffic(replace(many.setup, method='fsdp')).total)}.",
-        f"We compared the simulation with {len(tests)} published speeds to which it was not fitted. It is within "
-        f"15 % of {good} of them. For the others, see [the reasons](#how-far-to-trust-it).",
+        "64 GPUs.",
+        f"Full fine-tuning of the 8B model on 1 TB of text takes {days(full):.1f} days on 64 GPUs. On the "
+        f"same GPUs, a LoRA on a 70B model takes {days(large):.0f} days for this text.",
+        f"With data parallelism, each GPU sends {gigabytes(many.traffic.total)} per step of the 8B LoRA. With "
+        f"FSDP, each GPU sends {gigabytes(traffic(replace(many.setup, method='fsdp')).total)}.",
+        f"We compared the simulation with {len(tests)} published speeds to which it was not fitted. For {good} of "
+        "them, the difference is at most 15 %. For the others, see [the reasons](#how-far-to-trust-it).",
     )
     return "\n".join(f"- {line}" for line in lines)
 

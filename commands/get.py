@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     printer.print_line(end.text)
     if end.folder is None:
         return 1
-    say(f"Use it in other commands with: --model {end.folder.name}")
+    say(f"To use the model in other commands, add: --model {end.folder.name}")
     print(end.folder)
     return 0
 

@@ -18,14 +18,14 @@ def run(arguments: Sequence[str]) -> int:
     engine = options.make_engine(args)
     lora = options.find_lora(args.lora, host.folders)
     file = engine.export_gguf(GgufRequest(lora, args.out, args.model), host)
-    say(f"Use it with llama.cpp: --lora {file}")
+    say(f"To use the LoRA with llama.cpp, add: --lora {file}")
     print(file)
     return 0
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF file of the same model."
+        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF file of its base model."
     )
     parser.add_argument(
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
@@ -37,7 +37,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         "--model",
         default="",
         metavar="M",
-        help="the base model (only its config is read), or the GGUF file to use the LoRA with; "
-        "default: the base model that the LoRA's config names",
+        help="the base model (only its config is read), or the GGUF file to use the LoRA with "
+        "(default: the base model named in the LoRA's config)",
     )
     return parser.parse_args(arguments)

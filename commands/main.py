@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "recall": "measure how much of the training data the model reproduces word for word, with and without a LoRA",
-    "evidence": "measure what a model with a LoRA has forgotten, copies, and answers from memory",
+    "evidence": "test a LoRA: what the model has forgotten, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into its base model and save a full model",
     "gguf": "export a LoRA as a GGUF file for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",

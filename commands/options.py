@@ -68,7 +68,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         nargs="+",
         default=[],
         metavar="LIMIT",
-        help="memory limits for the weights: 20GB for every GPU, 0=10GB for the first one, cpu=30GB; "
+        help="memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; "
         "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
     )
 
@@ -143,7 +143,10 @@ def find_lora(name: str, folders: Folders) -> str | Path:
         if loras.has_lora(Path(name)):
             return Path(name)
         names = ", ".join(loras.list_loras(folders.loras)) or "none"
-        message = f"There is no LoRA {name!r} in {folders.loras} or at that path. Available: {names}."
+        message = (
+            f"There is no LoRA {name!r} in {folders.loras}, and {name!r} is not the path of a LoRA. "
+            f"Available: {names}."
+        )
         raise SavingError(message) from error
     return name
 

@@ -48,7 +48,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "--password",
         default=os.environ.get(PASSWORD_VARIABLE, ""),
         metavar="WORD",
-        help=f"password for the page; the user name can be anything (you can also set {PASSWORD_VARIABLE})",
+        help=f"password for the page, with any user name (or set the environment variable {PASSWORD_VARIABLE})",
     )
     parser.add_argument(
         "--host-name",
@@ -106,7 +106,7 @@ def _auth_options(password: str) -> dict[str, Any]:
 
 
 def print_addresses(args: argparse.Namespace) -> None:
-    say(f"Training PRO is running at http://127.0.0.1:{args.port} - press Ctrl+C to quit.")
+    say(f"Training PRO is running at http://127.0.0.1:{args.port} (press Ctrl+C to quit).")
     if args.listen:
         say(f"From other computers: http://{socket.gethostname()}:{args.port}")
     if args.listen and not args.password:

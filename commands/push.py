@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     with handle_end_signals(signal.default_int_handler):
         address = upload.upload_lora(plan)
-    say(f"Uploaded {args.name}. Set its license in its README.md on the Hub.")
+    say(f"Uploaded {args.name}. Set the license in its README.md on the Hub.")
     print(address)
     return 0
 
@@ -55,7 +55,7 @@ def _refuse_whole_model(folder: Path, args: argparse.Namespace) -> None:
 
 def _is_confirmed(plan: HubUpload) -> bool:
     """Whether the user types the repository's name; the end of the input counts as no."""
-    say(f"To upload this, type {plan.repository} and press Enter:")
+    say(f"To upload these files, type {plan.repository} and press Enter:")
     try:
         return input().strip() == plan.repository
     except EOFError:
@@ -70,7 +70,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"
     )
-    parser.add_argument("--public", action="store_true", help="let everyone see it (default: private)")
+    parser.add_argument("--public", action="store_true", help="make the repository public (default: private)")
     parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
     also_help = "other files of the run to upload, such as training_log.json (default: none)"
     parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)

@@ -113,10 +113,13 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
     chosen = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
     freed = {checkpoint: loras.slim_checkpoint(checkpoint) for checkpoint in chosen}
     for checkpoint, count in freed.items():
-        say(f"{checkpoint.name}: {size(count)} freed. It contains only the LoRA now, and can't be resumed.")
+        say(
+            f"{checkpoint.name}: {size(count)} freed. It contains only the LoRA now, so a run can't resume "
+            "from it."
+        )
     if not freed:
         say(
-            "There is nothing to reduce. The newest checkpoint, the best one and those that you "
+            "There is no checkpoint to slim. The newest checkpoint, the best one and those that you "
             "saved by hand stay complete."
         )
 
@@ -194,15 +197,15 @@ def _format_other(folders: Folders) -> Iterator[str]:
 
 
 _ACTIONS: Mapping[str, Action] = {
-    "--delete": Action(_delete, "move it to the trash; --restore brings it back"),
-    "--restore": Action(_restore, "restore what was last deleted under this name"),
+    "--delete": Action(_delete, "move NAME to the trash; --restore brings it back"),
+    "--restore": Action(_restore, "restore NAME from the trash (the last one deleted)"),
     "--empty-trash": Action(
         _empty_trash, "permanently delete everything in the trash, or only NAME", needs_name=False
     ),
     "--clear-prepared": Action(
         _clear_prepared, "delete cached datasets; the next run creates them again", needs_name=False
     ),
-    "--slim": Action(_slim, "reduce older checkpoints, or the named one, to the LoRA"),
+    "--slim": Action(_slim, "keep only the LoRA in the older checkpoints of a run, or in the named checkpoint"),
     "--as": Action(_promote, "copy NAME/checkpoint-40 as a new LoRA with the name NEW", "NEW"),
     "--note": Action(_note, "save a note with the run; an empty TEXT deletes the note", "TEXT"),
 }

@@ -78,10 +78,10 @@ def _format_block(block: dict[str, object]) -> str:
 def _summary(name: str, figures: SliceMap) -> str:
     counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
     blocks = ", ".join(format_count(number, word) for number, word in counts if number)
-    times = f"{figures.seen.least} to {figures.seen.most} times, {figures.seen.mean:g} on average"
+    times = f"{figures.seen.least} to {figures.seen.most} times ({figures.seen.mean:g} on average)"
     return (
         f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}, ending at "
-        f"{figures.ends}; {figures.trained_tokens} trained tokens per epoch ({figures.growth:.2f} "
-        f"times the text), each {figures.unit_name} seen {times}. {figures.proof}."
+        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}. Blocks end at {figures.ends}. "
+        f"In each epoch, the model trains on {figures.trained_tokens} tokens ({figures.growth:.2f} times the "
+        f"text) and sees each {figures.unit_name} {times}. {figures.proof}."
     )

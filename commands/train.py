@@ -84,7 +84,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="?",
         const="newest",
         metavar="CHECKPOINT",
-        help="resume from the newest full checkpoint of --name, or from CHECKPOINT",
+        help="resume the run given by --name from its newest full checkpoint, or from CHECKPOINT",
     )
     add_settings(
         parser, files="*", words="settings file; if you list several, the runs are trained one after another"

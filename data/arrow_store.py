@@ -95,8 +95,8 @@ class Store:
 def full_error(store: Store) -> DataError:
     """The error where an entry that is needed could not be written."""
     return DataError(
-        f"Prepared data can't be written to {store.folder}. Free some disk space: a large text needs about four "
-        "times its size."
+        f"Prepared data can't be written to {store.folder}. Free some disk space: the prepared data of a large "
+        "text takes up about four times the size of the text."
     )
 
 

@@ -156,12 +156,13 @@ def _check_texts(
     if len(searched) < len(dataset.texts):
         yield note(
             "data",
-            f"{name}: Check searched only the {describe_first_part()} of each large file for refusals, leftover "
-            "HTML, duplicates and the like.",
+            f"{name}: In each large file, Check searched only the {describe_first_part()} for refusals, leftover "
+            "HTML, duplicates and similar problems.",
         )
     if settings.rows.train_only_after:
         yield note(
-            "train_only_after", "Train only after applies only to rows. Raw text is always trained on in full."
+            "train_only_after",
+            "'Train only after' applies only to rows. Raw text is always trained on in full.",
         )
     for key in ("source_max_len", "target_max_len"):
         if getattr(settings.rows, key):
@@ -288,7 +289,7 @@ def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator
         count = sum(str(text.text).count(rules.hard_cut) for text in texts)
         yield (
             f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
-            "Hard cuts are not trained on, so the model never sees these words."
+            "Hard cuts are not part of any block, so the model never sees the words in them."
         )
 
 

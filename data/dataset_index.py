@@ -83,7 +83,10 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
 
 def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"Dataset: {name!r} is listed twice. List it once; to use it twice, write {name}:200 (200%)."
+        yield (
+            f"Dataset: {name!r} is listed more than once. List it only once. "
+            f"To use it twice, write {name}:200 (200%)."
+        )
 
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
@@ -111,7 +114,7 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
 
 LOOKUP_ORDER = (
     "the name of a dataset, a path relative to the current folder (./NAME is always a path), or the name of an "
-    "example"
+    "example dataset"
 )
 """How every command resolves a DATA argument, for its help."""
 

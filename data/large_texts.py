@@ -126,8 +126,8 @@ def describe_first_part() -> str:
 def _open_ends_note(name: str, texts: Sequence[LoadedText]) -> Iterator[str]:
     if count := sum(text.open_end for text in texts):
         yield (
-            f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. Blocks end at a "
-            f"paragraph in {format_count(count, 'place')} within them."
+            f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. They are divided "
+            f"between paragraphs in {format_count(count, 'place')}, and blocks end there."
         )
 
 

@@ -141,7 +141,7 @@ def _drop_empty(texts: Sequence[LoadedText]) -> list[LoadedText]:
     kept = [text for text in texts if not _is_blank(text)]
     words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if _is_blank(text)]
     if not kept:
-        raise DataError("\n".join(f"{reason} Turn off Drop boilerplate." for reason in words))
+        raise DataError("\n".join(f"{reason} Turn off 'Drop boilerplate'." for reason in words))
     return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
 
 

@@ -81,7 +81,7 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
     if rules.eos is None and rules.add_eos != "never":
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
-        yield note("cutoff", f"Maximum context length (Cutoff): auto sets the cutoff to {rules.cutoff} tokens.")
+        yield note("cutoff", f"Maximum context length (Cutoff): with auto, the cutoff is {rules.cutoff} tokens.")
 
 
 def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:

@@ -163,9 +163,9 @@ def _start_message(partial: PartialDownload, folder: Path) -> str:
     license_note = f", license {plan.license}" if plan.license else ""
     present_note = f" ({size(partial.size)} already downloaded)" if partial.size else ""
     return (
-        f"{plan.model.words} at {plan.commit[:7]}: {plan.model_type}{license_note}, "
-        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}, to {folder}, "
-        f"where {size(free_bytes(folder))} is free."
+        f"{plan.model.words} at commit {plan.commit[:7]}: {plan.model_type}{license_note}, "
+        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}. Downloading to {folder} "
+        f"({size(free_bytes(folder))} free)."
     )
 
 

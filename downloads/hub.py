@@ -127,7 +127,7 @@ def _error_message(error: Exception, model: HubModel) -> str:
     endpoint, name = constants.ENDPOINT, model.repository
     sentences = {
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub "
-        "can't be used. Unset it, then start again.",
+        "can't be used. Unset the variable, then start again.",
         errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list of "
         f"revisions at {endpoint}/{name}, or omit the revision.",
         errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
@@ -147,8 +147,8 @@ def connection_message(error: Exception, endpoint: str) -> str:
     status, reason = http_status(error), first_line(error).rstrip(".")
     if not status:
         return (
-            f"{endpoint} can't be reached ({reason}). Check your network connection. For a proxy, set "
-            "HTTPS_PROXY. For a mirror of the Hub, set HF_ENDPOINT."
+            f"{endpoint} can't be reached ({reason}). Check your network connection. If you use a proxy, set "
+            "HTTPS_PROXY. If you use a mirror of the Hub, set HF_ENDPOINT."
         )
     if status == 401:
         return f"{endpoint} does not accept your token. Set HF_TOKEN to another token, or unset it."

@@ -52,8 +52,8 @@ def _is_there(api: Any, upload: HubUpload) -> bool:
     if info.private == upload.public:
         actual, asked = ("private", "public") if info.private else ("public", "private")
         raise SavingError(
-            f"{name} exists and is {actual}, but you asked for {asked}. Change that in its settings on the Hub, "
-            "or choose another name."
+            f"{name} exists and is {actual}, but you asked for {asked}. Change the visibility in its settings "
+            "on the Hub, or choose another name."
         )
     return True
 
@@ -89,11 +89,11 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
 
     status, endpoint, owner = hub.http_status(error), constants.ENDPOINT, upload.repository.partition("/")[0]
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set. Unset it, then start again."
+        return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set. Unset the variable, then start again."
     if status == 403 or isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"Your token does not have write access to {owner}. Enter your own name or organization before "
-            f"the slash, or create a token with write access at {endpoint}/settings/tokens."
+            f"Your token does not have write access to {owner}. As OWNER, enter your own user name or "
+            f"organization, or create a token with write access at {endpoint}/settings/tokens."
         )
     if status == 409:
         return f"The name {upload.repository} is taken. Choose another name."
@@ -101,8 +101,8 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
 
 
 INTERRUPTED = (
-    "The upload was interrupted, and none of the files are in {name}, because the Hub accepts either all of them "
-    "or none. Upload the LoRA again to continue."
+    "The upload was interrupted. None of the files are in {name}, because the Hub accepts either all of them or "
+    "none. Upload the LoRA again."
 )
 _NO_TOKEN = (
     "There is no token for the Hub. Create one with write access at {endpoint}/settings/tokens. Then run "

@@ -163,7 +163,7 @@ class PeftEngine:
         from .lora import adapter
 
         names = adapter.take_off(host)
-        job.log.append(Note(text="The model is unchanged."))
+        job.log.append(Note(text="The model's own weights are unchanged."))
         are = plural(len(names), "is", "are")
         return JobEnded(
             outcome="finished", text=f"{', '.join(names)} {are} detached." if names else "No LoRA was attached."

@@ -245,8 +245,8 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
         raise ModelError(
-            f"There is no tokenizer {name!r} in {models}, and no folder with that path. Enter the path of "
-            "its folder."
+            f"There is no tokenizer {name!r} in {models}, and the path {name!r} does not exist. Enter the path of "
+            "the tokenizer's folder."
         )
     try:
         tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
@@ -391,7 +391,10 @@ def _no_model_chosen(models: Path, models_there: Sequence[str]) -> str:
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
     no_models = f" {models} has no models yet. Download one with the get command."
     listed = f" Available: {', '.join(models_there)}." if models_there else no_models
-    return f"There is no model {str(name)!r} in {models}, and no folder at that path with a config.json.{listed}"
+    return (
+        f"There is no model {str(name)!r} in {models}, and {str(name)!r} is not the path of a folder with a "
+        f"config.json.{listed}"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -201,7 +201,8 @@ def _gguf_message(shared: Any) -> str:
         f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
         "name and press Download. Then"
         if origin
-        else "In the Model tab, download its base model (its model page says which one it is). Then"
+        else "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
+        "Model tab. Then"
     )
     return (
         f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it "

@@ -50,7 +50,7 @@ class RunSettings:
         {
             "ask": "Ask",
             "continue": "Continue its training",
-            "replace": "Replace it (keeps a backup)",
+            "replace": "Replace it (a backup is kept)",
             "new_name": "Use a new name",
         },
     )
@@ -65,8 +65,8 @@ class RunSettings:
     data_seed: int | str = integer(
         "auto",
         "Data seed",
-        "Seed for the validation split, for sampling from each dataset, and for the order of the examples. With "
-        'auto, it is the same as "Seed". -1 picks a new seed for each run.',
+        "Seed for the validation split, for choosing examples from datasets that you use only in part, and for "
+        'the order of the examples. With auto, it is the same as "Seed". -1 picks a new seed for each run.',
         bounds=(RANDOM_SEED, MAX_SEED),
         words=("auto",),
         fixed=True,
@@ -91,8 +91,8 @@ class TextSettings:
         "auto",
         "Maximum context length (Cutoff)",
         "Maximum number of tokens in one example. A larger cutoff lets the model learn from more context but "
-        "uses more VRAM. With auto, it is 256 for raw text. For chats and tables, it is the length of the longest "
-        "row, at most 2048.",
+        "uses more VRAM. With auto, it is 256 tokens for raw text. For chats and tables, auto uses the length of "
+        "the longest row, up to 2048 tokens.",
         bounds=(16, 131072),
         words=("auto",),
     )
@@ -115,7 +115,7 @@ class TextSettings:
         "Drop boilerplate",
         "Drop everything that does not belong to the text itself: notices from Project Gutenberg and Standard "
         "Ebooks, tables of contents, page headings, page numbers, [Illustration] markers, and the menus, headers, "
-        "and footers of web pages. Check shows what it found.",
+        "and footers of web pages. Check lists the boilerplate that it finds.",
     )
     overlap: bool = boolean(
         True,
@@ -134,8 +134,8 @@ class TextSettings:
     hard_cut: str = text(
         "\\n\\n\\n",
         "Hard cut",
-        "Text that separates sections. No block crosses it. The default is three line breaks in a row, so two "
-        "empty lines. Write \\n for a line break and \\t for a tab. Leave this empty to use no hard cuts.",
+        "Text that separates sections. No block crosses it. The default is three line breaks in a row (two empty "
+        "lines). Write \\n for a line break and \\t for a tab. Leave this empty to use no hard cuts.",
     )
     min_chars: int = integer(
         0,
@@ -240,7 +240,7 @@ class RowSettings:
     )
     bad_rows: str = choice(
         "Invalid rows",
-        "What to do with rows that can't be read. If these are more than a tenth of all rows, the run stops "
+        "What to do with rows that can't be read. If more than a tenth of all rows can't be read, the run stops "
         "anyway.",
         {"stop": "Stop and list them", "skip": "Skip them"},
     )
@@ -381,7 +381,7 @@ class SwitchSettings:
         "Pair phase",
         "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the model can "
         "use the first example as context for the second. A pair is two consecutive rows, or two adjacent "
-        "blocks that do not overlap. Needs an even batch size.",
+        "blocks that do not overlap. This needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
@@ -433,7 +433,7 @@ class LearningSettings:
         0.05,
         "Warmup",
         "Number of steps over which the learning rate rises from 0. A value below 1 is a share of the run, "
-        "limited to 100 steps or one epoch.",
+        "but at most 100 steps and at most one epoch.",
         bounds=(0, 100000),
     )
     weight_decay: float = number(0.0, "Weight decay", "How strongly weights are pulled toward 0.", bounds=(0, 1))
@@ -446,14 +446,14 @@ class LearningSettings:
     label_smoothing: float = number(
         0.0,
         "Label smoothing",
-        "Share of each target's probability that is spread over all other tokens, so that the model does not "
-        "become overconfident.",
+        "Share of each target token's probability that is spread over all other tokens, so that the model does "
+        "not become overconfident.",
         bounds=(0, 0.5),
     )
     neftune_noise: float = number(
         0.0,
         "NEFTune noise",
-        "Amount of noise (alpha) to add to the input embeddings, which can improve replies. 5 is common, and 0 "
+        "Amount of noise (alpha) to add to the input embeddings. Noise can improve replies. 5 is common, and 0 "
         "turns this off.",
         bounds=(0, 100),
     )
@@ -689,8 +689,8 @@ class StoppingSettings:
     early_stopping: int = integer(
         0,
         "Early stopping",
-        "End the run after this many consecutive evaluations without improvement. Needs a validation split. 0 "
-        "turns this off.",
+        "End the run after this many consecutive evaluations without improvement. This needs a validation split. "
+        "0 turns this off.",
         bounds=(0, 1000),
         live=True,
     )
@@ -718,8 +718,9 @@ class SampleSettings:
     sample_every: int | str = integer(
         "epoch",
         "Sample every",
-        "How often the run generates samples: after each epoch, or every so many steps. It also generates them "
-        "before the first step and at the end. With never, it generates them only when you ask.",
+        "How often the run generates samples: after each epoch, or after the given number of steps. It also "
+        "generates them before the first step and at the end. With never, it generates them only when you ask for "
+        "them.",
         bounds=(1, 10**8),
         words=("epoch", "never"),
     )
@@ -841,14 +842,14 @@ class MachineSettings:
     compile: bool = boolean(
         False,
         "Compile",
-        "Compile the model's layers before the run. This takes minutes at the start and makes each step faster. "
-        "If compiling fails, the run shows a note and continues without it.",
+        "Compile the model's layers before the run. This can take minutes at the start. It can make each step "
+        "faster. If compiling fails, the run shows a note and continues without it.",
     )
     workers: int = integer(
         0,
         "Workers",
         "Number of processes that prepare batches. Batches take little time to prepare, so 0 is almost always "
-        "right. Not available inside the webui.",
+        "right. This setting is not available inside the webui.",
         bounds=(0, 64),
     )
     shard_size: str = text(

@@ -22,7 +22,7 @@ def name_problem(name: str, of: str = LORA) -> str:
     if not name.strip():
         return f"this field is empty. Enter a name for the {of}, for example 'my-story'."
     if len(name) > MAX_NAME_LENGTH:
-        return f"it has {len(name)} characters; the limit is {MAX_NAME_LENGTH}. Choose a shorter name."
+        return f"this name has {len(name)} characters; the limit is {MAX_NAME_LENGTH}. Choose a shorter name."
     if ".." in name or re.search(r"[/\\]|^[A-Za-z]:", name):
         hint = ". The LoRA is always saved in the LoRA folder" if of == LORA else " without a folder"
         return f"{name!r} is a path. Enter only a name{hint}."

@@ -16,7 +16,7 @@ PROGRAMS = {
     "original": "The original Training PRO",
     "webui": "The webui's Training tab",
     "void": "Void Trainer",
-    "hybrid": "The request for hybrid training",
+    "hybrid": "The feature request for hybrid training",
     "libraries": "transformers, PEFT and TRL",
     "guide": "The Novice's LLM Training Guide",
     "notes": "The training notes on TrainingArguments",

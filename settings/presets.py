@@ -159,7 +159,7 @@ def _hint(name: str, presets: Collection[str]) -> str:
     """What to choose instead of a preset that does not exist."""
     ours = [preset for preset in other_names.our_presets(name) if preset in presets]
     if len(ours) > 1:
-        return f"Choose the one for the size of your model: {', '.join(ours)}."
+        return f"Choose the preset for the size of your model: {', '.join(ours)}."
     return f"In Training PRO, it is called {ours[0]!r}." if ours else f"Available presets: {', '.join(presets)}."
 
 

@@ -29,8 +29,8 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
         yield note(
             "seed",
             "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. The "
-            "run may therefore put other examples in the validation split. From datasets that you use only in "
-            "part, it may pick other examples too.",
+            "run may therefore use a different validation split, and different examples from datasets that you "
+            "use only in part.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
@@ -141,8 +141,8 @@ def _eval_data_in_training_data(settings: TrainingSettings) -> Iterator[Finding]
         if _dataset_name(name) in training_names:
             yield problem(
                 "eval_data",
-                f"Evaluation dataset: {name} is also in the training data. Remove it from one of "
-                "them, or use a validation split instead.",
+                f"Evaluation dataset: {name} is also in the training data. Remove it from either the training "
+                "data or the evaluation dataset, or use a validation split instead.",
             )
 
 

@@ -77,7 +77,8 @@ def test_the_description():
     phases = get_schedule("0:0 0.1:1 0.5:1 1:0").phases(ScheduleSteps(100, 50))
     assert (
         describe_phases(phases)
-        == "linear rise to 1 until step 10, constant at 1 until step 50, linear decay to 0 until step 100"
+        == "linear rise to a factor of 1 until step 10, constant at a factor of 1 until step 50, "
+        "linear decay to a factor of 0 until step 100"
     )
 
 
@@ -108,5 +109,5 @@ def test_a_run_by_points(place):
     assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
     assert (
         read_log(place)["schedule"]
-        == "0:0 0.5:1 1:0: linear rise to 1 until step 2, linear decay to 0 until step 4"
+        == "0:0 0.5:1 1:0: linear rise to a factor of 1 until step 2, linear decay to a factor of 0 until step 4"
     )

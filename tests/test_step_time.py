@@ -71,7 +71,7 @@ def test_figures_in_the_text_of_the_page_follow_from_their_terms():
         f"10,000 × 19.85 s = {10_000 * 19.85 / 86_400:.1f} days",
         f"{10_000 * 19.85 / 8 / 3600:.1f} hours if 16 cores",
         f"/ 419 = {hours:,.0f} GPU hours",
-        f"one in {hours / 64:.0f} hours ({hours / 64 / 24:.0f} days)",
+        f"one interruption in {hours / 64:.0f} hours ({hours / 64 / 24:.0f} days)",
         f"√(2 × 30 s × 792 h) = {sqrt(2 * 30 * 792 * 3600) / 3600:.1f} hours",
     ):
         assert figure in page

@@ -19,7 +19,7 @@ LABELS: Mapping[Metric, str] = {
     "validation_loss": "validation loss",
     "general_loss": "loss on general text",
     "closed_book": "questions answered correctly",
-    "seconds": "seconds",
+    "seconds": "seconds per run",
 }
 LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "general_loss", "seconds"})
 AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
@@ -33,15 +33,19 @@ runs, and `python3 bench/recipes.py report` writes this page from their results.
 How to read it:
 
 - A **setup** is one set of training settings. Each table compares the setups for one question.
+- The name of a setup tells what differs between setups. In `DEMENTOR 2, 64`, 2 is the number of repeats and 64 is
+  the cutoff in tokens. Numbers such as `3e-3` are learning rates.
+- A **pass** is one epoch: the model trains on each example once.
 - The code in parentheses after a dataset is a hash that identifies its text.
-- **Recall** is the share of the next 32 tokens of a passage that the model reproduces word for word. **Control
-  recall** is the same figure for text that the model was not trained on.
+- For **recall**, the model continues passages of the training data. Recall is the share of the next 32 tokens that
+  it reproduces word for word before its first mistake. **Control recall** is the same figure for text that the
+  model was not trained on.
 - **Validation loss** is also measured on text that the model was not trained on. All setups are evaluated on the
   same blocks, no matter how they were trained.
 - **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
   model forgets what it knew.
-- Each figure is the median of several runs with different seeds. The figure after ± is their range: the largest
-  result minus the smallest.
+- Each figure is the median of a setup's runs, which differ in their seeds. The figure after ± is the range of
+  these runs: the largest result minus the smallest.
 - This page gives an answer only for setups with at least {MIN_RUNS} runs. If two medians differ by no more than
   the larger of their ranges, it says that the runs show no difference.
 - If two questions compare setups with the same settings, both use the same runs.
@@ -161,7 +165,8 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
     if len(equals) == len(others):
         best_median = f"**{best}** has the best median ({figure})"
-        return f"The runs show no difference between the {len(known)} setups. {best_median}."
+        setups = f"the {len(known)} setups with at least {MIN_RUNS} runs"
+        return f"The runs show no difference between {setups}. {best_median}."
     also = f" The runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
     return f"The best setup is **{best}** ({figure}).{also}"
 
@@ -242,7 +247,8 @@ def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
     enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
     if len(enough) < MIN_RUNS:
         return [
-            f"There is no answer yet: it needs {MIN_RUNS} runs for each of {MIN_RUNS} different numbers of passes."
+            f"There is no answer yet, because this needs {MIN_RUNS} runs for each of {MIN_RUNS} different numbers "
+            "of passes."
         ]
     by_passes = fit_law(pass_points(runs))
     by_context = fit_law(context_points(runs))
@@ -257,8 +263,8 @@ def _law_sentence(what: str, law: Law | None) -> str:
         return f"For {what}, there are too few different values for a fit."
     return (
         f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
-        f"percentage points. This is a least-squares fit to {law.points} points. The number after ± is its "
-        f"standard error, and R² is {law.r_squared:.2f}."
+        f"percentage points. This is the result of a least-squares fit to {law.points} points. The number after ± "
+        f"is the standard error, and R² is {law.r_squared:.2f}."
     )
 
 

@@ -20,7 +20,7 @@ STDERR = 2  # for pip's progress; standard output is for results
 TIMEOUT_SECONDS = 5
 MAX_ERROR_LINES = 8
 INSTALL_FAILED = (
-    "pip could not install the packages; see its error above. Check your network connection and disk "
+    "pip could not install the packages; see the error above. Check your network connection and disk "
     "space, then start again to continue the installation."
 )
 

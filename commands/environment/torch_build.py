@@ -91,7 +91,7 @@ def _with_fallback(python: Path, pin: str, arguments: list[str], card: Gpu | Non
                 f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
                 f"To use the build from pip's default package index instead, add --torch {pin}."
             ) from error
-        say(f"{arguments[-1]} has no {arguments[0]} for this version of Python, or it can't be reached.")
+        say(f"{arguments[-1]} can't be reached, or has no {arguments[0]} for this version of Python.")
         say(
             "Using the build from pip's default package index instead. It includes CUDA, which this machine "
             "does not need."

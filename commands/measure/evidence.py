@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
         "evidence",
-        "Measure what a model with a LoRA has forgotten, copies, and answers from memory.",
+        "Test a LoRA: what the model has forgotten, what it copies, and what it answers from memory.",
     )
     options.add_model(parser)
     parser.add_argument(

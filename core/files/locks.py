@@ -65,4 +65,6 @@ def _refuse_unwritable(path: Path) -> None:
         path.open("ab").close()
     except OSError as error:
         why = write_error_reason(error, path.parent)
-        raise SavingError(f"Can't write to {path.parent}: {why}. Fix that, or choose another folder.") from error
+        raise SavingError(
+            f"Can't write to {path.parent}: {why}. Fix the problem, or choose another folder."
+        ) from error

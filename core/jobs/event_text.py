@@ -153,7 +153,9 @@ def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
     changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
     if not event.fits:
         yield (
-            f"does not fit: try {changes}" if changes else "does not fit: choose a smaller model or a lower cutoff"
+            f"the run does not fit: try {changes}"
+            if changes
+            else "the run does not fit: choose a smaller model or a lower cutoff"
         )
 
 

@@ -76,11 +76,11 @@ def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> 
         unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
         parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
     if event.answers is not None:
-        parts.append(f"answers {event.answers.lora} of {event.answers.of} questions about the data")
+        parts.append(f"correctly answers {event.answers.lora} of {event.answers.of} questions about the data")
     rise = max((text.rise for text in event.general), default=0.0)
-    parts.append(f"{_forgot_words(rise)} (loss on general text {rise:+.2f})")
+    parts.append(f"{_forgot_words(rise)} (loss on general text changed by {rise:+.2f})")
     if event.copying is not None:
-        parts.append(f"copies {event.copying.lora:.0%} of what it writes")
+        parts.append(f"copies {event.copying.lora:.0%} of its text from the training data")
     if event.habits is not None and event.habits.stops.lora < event.habits.stops.base:
         stops = event.habits.stops
         parts.append(f"ends {stops.lora} of {stops.of} replies by itself ({stops.base} without the LoRA)")

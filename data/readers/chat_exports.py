@@ -140,14 +140,15 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
     author = message.get("author") if isinstance(message, dict) else None
     role = author.get("role") if isinstance(author, dict) else None
     if not isinstance(role, str):
-        raise ConversationError(f"'{node_id}' has no role under 'author' in its message.")
+        raise ConversationError(f"message '{node_id}' has no role under 'author'.")
     if role not in CHAT_ROLES or _is_hidden(message):
         left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
         return
     content = message.get("content")
     if not isinstance(content, dict):
         raise ConversationError(
-            f"the content of '{node_id}' is {describe_value(content)}. It must be a JSON object with 'parts'."
+            f"the content of message '{node_id}' is {describe_value(content)}. It must be a JSON object with "
+            "'parts'."
         )
     if message.get("recipient", "all") not in ("all", None):
         left_out[TOOL_MESSAGES] += 1

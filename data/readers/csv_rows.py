@@ -194,7 +194,7 @@ def _remedy(dialect: Dialect) -> str:
     separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
     if not dialect.quote:
         return f"This table has no quote character, so a cell can't contain {separator}."
-    return f"A cell that contains {separator} or a line break must be enclosed in {dialect.quote}."
+    return f"A cell that contains {separator} or a line break must begin and end with {dialect.quote}."
 
 
 def _parse_problem(error: str, dialect: Dialect) -> str:

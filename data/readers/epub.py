@@ -16,7 +16,7 @@ from .paragraphs import Paragraph
 
 MAX_PART_BYTES, MAX_BOOK_BYTES = 50_000_000, 500_000_000  # bytes: more text than the longest book in one language
 PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
-REPAIR_HINT = "Open it in an e-book reader and save it again, or save its text as a .txt file."
+REPAIR_HINT = "Convert the book to .epub again, for example with Calibre, or save its text as a .txt file."
 
 
 def read_paragraphs(path: Path, name: str) -> list[Paragraph]:

@@ -92,7 +92,7 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
             yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]} {verses[name] or _WHERE_TO_CUT}")
 
 
-_GOES_ON = "The model hardly learns to stop."
+_GOES_ON = "The model may not learn to stop."
 _WHERE_TO_CUT = (
     "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another hard cut."
 )

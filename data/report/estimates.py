@@ -206,7 +206,7 @@ def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -
         shortened = replace(model, lengths=tuple(min(n, shorter) for n in model.lengths))
         saved = current - shortened.memory(apply_changes(single, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
-        candidates.append((saved, Remedy(f"{words} (about {size(saved)} less)", changes)))
+        candidates.append((saved, Remedy(f"{words} (saves about {size(saved)})", changes)))
     helpful = [(saved, remedy) for saved, remedy in candidates if saved > 0]
     return [remedy for _, remedy in sorted(helpful, key=lambda candidate: -candidate[0])]
 

@@ -63,7 +63,7 @@ def _suggest_hard_cut(source: TextSource) -> Suggestion | None:
     blank, count = _most_common(BLANK_LINES.findall(text))
     if count >= MIN_MATCHES:
         reason = (
-            f"{source.name}: {count} times, two blank lines follow each other, but they contain spaces, so the "
+            f"{source.name}: in {count} places, two blank lines follow each other but contain spaces, so the "
             "hard cut does not match them."
         )
         return Suggestion("hard_cut", escape_hard_cut(blank), reason)
@@ -83,8 +83,8 @@ def _suggest_wider_cut(source: TextSource) -> Suggestion | None:
         "hard_cut",
         escape_hard_cut(wider),
         f"{source.name}: {format_count(headings, 'section')} {plural(headings, 'has', 'have')} only a heading, so "
-        "the model would learn to stop after it. With one more line break in the hard cut, each heading stays "
-        "with its text.",
+        "the model would learn to stop after a heading. With one more line break in the hard cut, each heading "
+        "stays with its text.",
     )
 
 
@@ -155,7 +155,9 @@ def _suggest_conversations(source: TextSource) -> Suggestion | None:
         return None
     if len(parts) < 2 * len(source.sliced.sections) or not _are_conversations(parts):
         return None
-    reason = f"{source.name}: empty lines separate {len(parts):,} conversations, and no block should cross them."
+    reason = (
+        f"{source.name}: empty lines separate {len(parts):,} conversations. No block should cross these lines."
+    )
     return Suggestion("hard_cut", escape_hard_cut(CONVERSATION_CUT), reason)
 
 

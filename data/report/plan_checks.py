@@ -50,8 +50,8 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
         return
     yield note(
         "batch_size",
-        f"With {plan.processes} processes, one step uses {plan.batch_size} x {plan.effective_accumulation} "
-        f"x {plan.processes} = {plan.examples_per_step} examples.",
+        f"With {plan.processes} processes, one step uses {plan.examples_per_step} examples (True Batch Size "
+        f"{plan.batch_size} x Gradient Accumulation {plan.effective_accumulation} x {plan.processes} processes).",
     )
     if plan.repeated_examples:
         yield note(
@@ -179,9 +179,9 @@ def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> st
     if last:
         return f"Use {last} or less."
     if plan.steps < phase_count:
-        return "Use the batch order by_length, or train for more epochs."
+        return "Set 'Batch order' to By length, or train for more epochs."
     steps = " and ".join(str(plan.steps * n // phase_count) for n in range(1, phase_count))
-    return f"Switch after steps instead, for example at {steps}, or train for more epochs."
+    return f"Set 'Switch after' to Steps and switch earlier, for example at {steps}, or train for more epochs."
 
 
 def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ class RowReport:
         """The number of rows that are dropped or truncated, for each reason."""
         return [
             (self.unreadable, "can't be read"),
-            (self.without_marker, "without the text under Train only after"),
+            (self.without_marker, "without the text in 'Train only after'"),
             (self.without_reply, "without a reply to train on"),
             (self.long_prompts, "with the end of the prompt truncated"),
             (self.long_replies, "with the end of the reply truncated"),
@@ -298,7 +298,9 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
 def _describe_rows(source: SourceReport, rows: RowReport) -> str:
     excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
     longest, second = source.lengths.longest, source.lengths.second
-    lengths = f"the two longest have {longest} and {second}" if second else f"the longest has {longest}"
+    lengths = (
+        f"the two longest examples have {longest} and {second}" if second else f"the longest example has {longest}"
+    )
     return (
         f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
         f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "

@@ -56,7 +56,7 @@ def _batch(facts: RunFacts) -> Suggestion:
     if fitting:
         smaller = 1 << (fitting.bit_length() - 1)
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
-        why = f"At most {format_count(fitting, 'example')} fit in the free memory at once."
+        why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
         return Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
     if (
         plan.examples_per_step > MAX_STEP_EXAMPLES
@@ -65,8 +65,8 @@ def _batch(facts: RunFacts) -> Suggestion:
     ):
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
-            f"With more than {MAX_STEP_EXAMPLES} examples per step, a LoRA learns less from each of them (LoRA "
-            "Without Regret)."
+            f"With more than {MAX_STEP_EXAMPLES} examples per step, a LoRA learns less from each of them (article "
+            '"LoRA Without Regret").'
         )
         return Suggestion("accumulation", smaller, why)
     per_step = format_count(plan.examples_per_step, "example")
@@ -85,7 +85,7 @@ def _fitting_batch(facts: RunFacts) -> int:
 def _epochs(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     if steps.max_steps:
-        return _keep("epochs", steps.epochs, f"Max steps ends the run after {_steps(plan.steps)}.")
+        return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
     if plan.steps < MIN_STEPS:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
@@ -95,7 +95,7 @@ def _epochs(facts: RunFacts) -> Suggestion:
             )
             return Suggestion("epochs", float(epochs), why)
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
-        why = f"After {MANY_EPOCHS} epochs, repeated examples teach less and less (arXiv:2305.16264)."
+        why = f"After {MANY_EPOCHS} epochs, repeated examples teach the model less and less (arXiv:2305.16264)."
         return Suggestion("epochs", float(USUAL_EPOCHS), why)
     return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
 
@@ -118,7 +118,7 @@ def _rank(facts: RunFacts) -> Suggestion:
     return Suggestion(
         "rank",
         rank,
-        f"{why}. A LoRA that is too small for its data learns less (LoRA Without Regret).",
+        f'{why}. A LoRA that is too small for its data learns less (article "LoRA Without Regret").',
         also={"alpha": lora.alpha * rank / lora.rank},
     )
 
@@ -133,8 +133,8 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
         return _keep(
             "learning_rate", rate, f"Common values for {kind} range from {_plain(lowest)} to {_plain(highest)}."
         )
-    trend = "too low to learn much" if rate < lowest else "so high that training may diverge"
-    return Suggestion("learning_rate", usual, f"{rate:g} is {trend}.")
+    trend = "too low for the model to learn much" if rate < lowest else "so high that training may diverge"
+    return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is {trend}.")
 
 
 def _warmup(facts: RunFacts) -> Suggestion:
@@ -160,7 +160,7 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
         return Suggestion(
             "save_every",
             every,
-            f"An epoch has {_steps(plan.steps_per_epoch)}, so save more often than at its end.",
+            f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch.",
         )
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")

@@ -136,7 +136,10 @@ class Conversations:
         names = ", ".join(repr(name) for name in self.columns.names)
         conversations = format_count(self.count, "conversation")
         columns = plural(len(self.columns.names), "column")
-        return f"{conversations}, found by the {columns} {names}. Pairs and context stay within one conversation."
+        return (
+            f"{conversations}, found by the {columns} {names}. The pair phase and the context gain never combine "
+            "rows from different conversations."
+        )
 
 
 def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:

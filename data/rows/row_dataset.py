@@ -138,7 +138,7 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     missing = [theirs for theirs in requested.names.values() if theirs not in existing]
     if len(missing) == len(requested.names):
         absent = " or ".join(missing)
-        unused = f"{table.name} has no column {absent}, so Training PRO ignores Column names for this file."
+        unused = f"{table.name} has no column {absent}, so Training PRO ignores 'Column names' for this file."
         return table, [advice("columns", unused)]
     if missing:
         listed = ", ".join(sorted(existing)[:12])
@@ -264,9 +264,9 @@ def _notes(schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tok
         listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(counts.left_out.items()) if count)
         notes.append(f"Dropped from conversations: {listed}.")
     if counts.without_parts:
-        verb = plural(counts.without_parts, "row has", "rows have")
+        verb = plural(counts.without_parts, "row does", "rows do")
         notes.append(
-            f"{counts.without_parts} {verb} no reply or several replies, so {SETTINGS['source_max_len'].label} "
+            f"{counts.without_parts} {verb} not have exactly one reply, so {SETTINGS['source_max_len'].label} "
             f"and {SETTINGS['target_max_len'].label} do not apply to {plural(counts.without_parts, 'it', 'them')}."
         )
     if counts.bad and settings.rows.bad_rows == "skip":

@@ -114,7 +114,7 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
             listed = f"{names[0]!r} and {names[1]!r}"
             if _holds_lists(rows, names[0]):
                 return ChatSchema(names, system, f"chats in {listed}")
-            return CompletionSchema(*names, f"prompts and completions in {listed}, joined as is")
+            return CompletionSchema(*names, f"prompts and completions in {listed}, joined without changes")
     pair = find_pair(columns)
     if pair:
         return question_answer_schema(pair, columns, system)
@@ -192,7 +192,7 @@ def _only_text_column(rows: Sequence[Row]) -> str:
 def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     if not columns:
         example = '{"instruction": ..., "output": ...}'
-        return f"{name}: no row has any columns. A row is a JSON object such as {example}."
+        return f"{name}: no row has any columns. Each row must be a JSON object such as {example}."
     existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12])
     have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
@@ -382,7 +382,7 @@ def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: st
         return schema
     if isinstance(schema, CompletionSchema):
         return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
-    reason = "the rows are plain text, without turns for a chat template"
+    reason = "the rows are plain text, but a chat template needs messages"
     raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
 
 
@@ -392,6 +392,6 @@ def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSche
         return schema
     text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
     if text:
-        return TextSchema(_columns(rows)[text], f"texts in '{text}', as is")
+        return TextSchema(_columns(rows)[text], f"texts in '{text}', unchanged")
     known = ", ".join(TEXT_COLUMNS)
     raise DataError(f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format.")

@@ -36,7 +36,7 @@ DESCRIPTIONS = {
     "refusals": ("contains a refusal or mentions", "contain a refusal or mention", "another assistant"),
     "mojibake": ("contains", "contain", "broken characters from a wrong encoding"),
     "html": ("contains", "contain", "leftover HTML"),
-    "template": ("contains", "contain", "prompt template markers, which the template adds automatically"),
+    "template": ("contains", "contain", "prompt template markers, although the template adds its own"),
 }
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
@@ -121,7 +121,7 @@ class TextInspector:
             yield (
                 f"{self.near_duplicates.count:,} "
                 f"{plural(self.near_duplicates.count, f'{unit} is', f'{unit}s are')} nearly the same "
-                f"as earlier ones; {self.near_duplicates.place} is similar to {self.near_duplicates.what}."
+                f"as an earlier one; {self.near_duplicates.place} is similar to {self.near_duplicates.what}."
             )
 
 

@@ -21,7 +21,7 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 _INSTALL_HINTS = {
     "optimi": "pip install torch-optimi",
-    "torchao": "pip install torchao; PEFT 0.18, which the webui uses, does not work with torchao 0.18",
+    "torchao": 'pip install "torchao<0.18", because torchao 0.18 does not work with the webui\'s PEFT 0.18',
     "torchdistx": "not on PyPI: https://github.com/pytorch/torchdistx",
     "apex": "from NVIDIA, not on PyPI: https://github.com/NVIDIA/apex",
 }

@@ -188,7 +188,7 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
     cause = (
-        "the model is in bfloat16, which rounds away any change that is smaller than 1/256 of a weight. "
+        "the model is in bfloat16, which rounds away changes that are smaller than about 1/256 of a weight. "
         f"At a learning rate of {rate:g},"
     )
     if settings.lora.whole_model:
@@ -201,8 +201,8 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
         yield advice(
             "head_rate",
             f"Train Head: {cause} many updates of the embeddings and the head are too small and are lost. The "
-            "LoRA is not affected. Raise Train Head rate until the embeddings and the head train at a rate of at "
-            f"least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
+            "LoRA is not affected. Raise Train Head rate until the learning rate of the embeddings and the head "
+            f"is at least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
         )
     elif trained := _trained_base_weights(lora):
         label = " and ".join(SETTINGS[key].label for key in trained)
@@ -349,5 +349,6 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if any(getattr(lora, key) != SETTINGS[key].default for key in LORA_ONLY_KEYS):
         *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)
         yield problem(
-            "method", f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Turn them all off."
+            "method",
+            f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Reset them all to their defaults.",
         )

@@ -163,7 +163,10 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
                 _run_one_step(model)
             except (RuntimeError, OSError, ImportError) as error:
                 _uncompile(layers)
-                text = f"compiling the layers failed ({first_line(error)}). The run continues without it."
+                text = (
+                    f"compiling the layers failed ({first_line(error)}). The run continues without compiled "
+                    "layers."
+                )
             job.log.append(Note(text=f"Compile: {text}"))
             yield
         finally:

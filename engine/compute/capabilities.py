@@ -87,8 +87,8 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     if leak <= bound:
         return ""
     return (
-        f"in this model, examples in one row can see each other (leak {leak:.2g}, where 1 means that "
-        "they are not separated at all)"
+        f"in this model, packed examples can see each other (leak {leak:.2g}, where 1 means that they are "
+        "not separated at all)"
     )
 
 

@@ -21,7 +21,9 @@ class DivergenceError(TrainingProError):
 
     def __init__(self, text: str, learning_rate: float, *, fp16: bool, spoiled: bool = False) -> None:
         self.spoiled = spoiled
-        half_advice = " Load the model in bfloat16 or float32, because float16 overflows." if fp16 else ""
+        half_advice = (
+            " Load the model in bfloat16 or float32, because large values overflow in float16." if fp16 else ""
+        )
         super().__init__(
             f"{text} To fix this, use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
             "of that), a longer warmup, a Max gradient norm of 1 or less, or an alpha no larger "

@@ -103,7 +103,7 @@ def out_of_memory_error(
         memory = DeviceMemory(device.type, total - free, total, torch.cuda.memory_allocated(device))
     cause = f": a single example of {tokens} tokens does not fit" if tokens else " in one forward pass"
     figures = (
-        f" ({size(memory.total)} on the GPU, {size(memory.reserved)} used by the model and the LoRA, "
+        f" ({size(memory.total)} of VRAM, {size(memory.reserved)} used by the model and the LoRA, "
         f"{size(memory.total - memory.used)} free)"
     )
     helpful = remedies(memory)

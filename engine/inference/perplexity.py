@@ -106,7 +106,10 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
 
 def _problems(length: int, card: ModelCard) -> Iterator[str]:
     if length < 2:
-        yield f"Window length: {length} is too short. Use 2 tokens or more, or 0 for the model's context."
+        yield (
+            f"Window length: {length} is too short. Use 2 tokens or more, or 0 for the model's context (up to "
+            f"{MAX_LENGTH} tokens)."
+        )
     if card.context and length > card.context:
         yield (f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or less.")
 
@@ -170,4 +173,4 @@ def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) 
 
 
 def _lora_phrase(name: str) -> str:
-    return "without a LoRA" if name == NO_LORA else f"with {name}"
+    return "without a LoRA" if name == NO_LORA else f"with the LoRA {name}"

@@ -25,8 +25,8 @@ from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, 
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
 DATA_CHANGED = (
-    "The data has changed since the LoRA was trained: a file, the tokenizer or the slicing is different. Recall "
-    "counts passages as training data even if the LoRA never saw them."
+    "The data has changed since the LoRA was trained: a file, the tokenizer or the slicing is different. The "
+    "measured passages may include some that the LoRA was not trained on."
 )
 
 
@@ -60,7 +60,8 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
             job.log.append(measured[-1])
     write_json(folder / RECALL, [event.as_log() for event in measured])
     without = f"{measured[0].learned.recall:.0%}"
-    return JobEnded(outcome="finished", text=f"{recall_text(measured[-1])}. Without the LoRA: {without}.")
+    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, it reproduces {without}."
+    return JobEnded(outcome="finished", text=text)
 
 
 def training_folder(folder: Path) -> Path:

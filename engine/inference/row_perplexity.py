@@ -32,7 +32,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
     examples = Examples([row_set.source for row_set in truncated])
     if not len(examples):
         raise DataError(
-            f"{name}: its rows have no tokens to measure. "
+            f"The rows of {name} have no tokens to measure. "
             f"{_nothing_counts_advice(context.settings.rows.train_only_after)}"
         )
     style = detect_prompt_style(context.settings, context.folders, context.tokenizer, examples)
@@ -45,7 +45,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 
 def _nothing_counts_advice(marker: str) -> str:
     if marker:
-        return f"No row contains {marker!r} followed by text ('Train only after')."
+        return f"No row contains {marker!r} followed by text. Change 'Train only after'."
     return "Change 'Train on', or use a longer window."
 
 

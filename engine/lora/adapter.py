@@ -169,7 +169,7 @@ def load_lora(
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=_adapter_name(name))
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = explain_load_error(error, folder, base)
-            raise SavingError(f"The LoRA {(called or name)!r} does not fit this model: {reason}") from error
+            raise SavingError(f"The LoRA {(called or name)!r} can't be used with this model: {reason}") from error
         cleanup.pop_all()
     _scale(model, strength)
     scale_biases(base, strength)

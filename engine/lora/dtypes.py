@@ -42,8 +42,8 @@ def slow_dtype_advice(model: Any) -> Iterator[str]:
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         yield (
-            "This GPU emulates bfloat16 with float32, which is slow. Load the model in float16, and "
-            "check that its replies are still good. A few models overflow in float16."
+            "This GPU emulates bfloat16 with float32, which is slow. Load the model in float16, and check that "
+            "its replies are still good. A few models do not work in float16, because their values overflow."
         )
 
 

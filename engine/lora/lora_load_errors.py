@@ -17,7 +17,7 @@ _SIZE_MISMATCH = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
     r"the shape in current model is torch\.Size\(\[([\d, ]+)\]\)"
 )
-OTHER_MODEL_HINT = "It was probably made for another model."
+OTHER_MODEL_HINT = "The LoRA was probably made for another model."
 _PEFT_AFFIXES = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 
@@ -63,4 +63,6 @@ def _missing_layers(folder: Path, base: torch.nn.Module) -> str:
     if not missing:
         return ""
     first = ", ".join(missing[:3]) + (" and more" if missing[3:] else "")
-    return f"{len(missing)} of its {len(targets)} layers are not in this model ({first}). {OTHER_MODEL_HINT}"
+    return (
+        f"{len(missing)} of its {len(targets)} target modules are not in this model ({first}). {OTHER_MODEL_HINT}"
+    )

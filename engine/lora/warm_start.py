@@ -58,7 +58,7 @@ def load_initial_weights(model: PeftModel, folder: Path) -> None:
         layers = sorted(
             {name.split(".lora_")[0].rpartition(".")[2] for name in (*missing, *result.unexpected_keys)}
         )
-        raise _mismatch_error(folder, f"the layers differ ({', '.join(layers[:8])})")
+        raise _mismatch_error(folder, f"its layers differ from those of this run ({', '.join(layers[:8])})")
 
 
 def _mismatch_error(folder: Path, reason: str) -> SavingError:

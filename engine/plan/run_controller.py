@@ -182,7 +182,7 @@ class RunController:
         if time_reason := self._time_limit_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
         elif self.rates.wind_down and self.is_last(state.step):
-            self.stopped_by = f"the learning rate has wound down to 0 ({self._ending.removeprefix('because ')})"
+            self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
         elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
                 self._wind_down(state.step, f"because {rule}")

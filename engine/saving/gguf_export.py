@@ -151,7 +151,7 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     elif extra:
         yield f"it contains weights other than the LoRA, for example from Train Head ({_examples(extra)})"
     if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
-        yield f"it was made with {options[0]}, which llama.cpp does not support"
+        yield f"it uses the option {options[0]}, which llama.cpp does not support"
     if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:
         yield f"it changes layers that are not linear ({_examples(nonlinear)})"
     if experts := [name for name in weights if "experts" in name]:
@@ -219,8 +219,8 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
     except ValueError as error:
         raise SavingError(
             f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which can't be divided evenly "
-            f"among {base.heads} heads and {base.key_heads} key-value heads. Enter the LoRA's base model "
-            "(--model)."
+            f"among the heads ({base.heads}) and the key-value heads ({base.key_heads}). Enter the LoRA's base "
+            "model (--model)."
         ) from error
 
 

@@ -119,7 +119,7 @@ def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
         raise ModelError(
             f"The LoRA {lora_name!r} changes weights that this model does not have: "
             f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. It can't be "
-            "merged, so nothing was written. Attach it as a LoRA instead."
+            "merged, so nothing was written. Attach it to the model instead."
         )
 
 

@@ -444,6 +444,6 @@ def check_transformers() -> None:
         if templates.used:
             return
     raise ModelError(
-        f"transformers {transformers.__version__} renders chat templates in a way that Training PRO can't limit. "
-        "Install an older version of transformers."
+        f"transformers {transformers.__version__} does not let Training PRO limit how much time and memory a chat "
+        "template uses. Install an older version of transformers."
     )

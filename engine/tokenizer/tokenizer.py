@@ -161,7 +161,7 @@ class JinjaChatTemplate:
 def _template_problem(error: Exception) -> str:
     """What a template raised, as the end of a sentence."""
     if isinstance(error, RecursionError):
-        return "it calls itself too deeply."
+        return "it calls itself too many times."
     return first_line(error)[:MAX_PROBLEM_CHARS]
 
 

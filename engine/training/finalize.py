@@ -73,7 +73,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     """
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     if trained.is_spoiled and not _remove_spoiled_checkpoints(run_folder, job):
-        reason = "No valid checkpoint was saved before that, so nothing from this run is kept."
+        reason = "No checkpoint with valid weights was saved, so nothing from this run is kept."
         text = f"{trained.divergence}\n{reason}{_discard(run_folder)}"
         return JobEnded(outcome="failed", text=text, folder=None)
     noun = "the model" if run_plan.settings.lora.whole_model else "the LoRA"

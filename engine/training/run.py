@@ -169,7 +169,9 @@ def _first_segment(run_plan: RunPlan, job: Job) -> RunSegment:
     folder.refuse_without_start()
     if folder.initial_lora is not None:
         _log_note(
-            job, f"Continuing to train '{folder.name}'. Training PRO first moves its current files to a backup."
+            job,
+            f"Continuing to train '{folder.name}'. Training PRO first moves the LoRA's current files to a backup "
+            "folder.",
         )
     elif checkpoint is None and folder.resumes:
         _log_note(job, f"There is nothing to resume for '{folder.name}', so the run starts from the beginning.")

@@ -75,7 +75,11 @@ class BatchingPhases:
         if smoothed > high:
             return ""
         self.changes.append(self._position)
-        early = f" The loss is already below {low:g}, the lower end of the range." if smoothed <= low else ""
+        early = (
+            f" The loss is already at or below the lower bound ({low:g}), so the previous phase was short."
+            if smoothed <= low
+            else ""
+        )
         return f"{self.names[done + 1]}, because the smoothed loss {smoothed:.4f} is at or below {high:g}.{early}"
 
 

@@ -180,12 +180,12 @@ def _extra_times(
     """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
     times: dict[str, Any] = {}
     if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.validation):
-        job.log.append(Stage(text="Running part of an evaluation to measure its time"))
+        job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
         times["evaluations"] = evaluations
         with suppress(Exception):  # a run also continues when an evaluation or an answer fails
             times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
     if rounds := count_sample_rounds(run_plan.settings, run_plan.plan):
-        job.log.append(Stage(text="Generating part of a sample to measure its time"))
+        job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
         with suppress(Exception):
             generator = SampleGenerator(run_plan, host, job, ())
             if answer_seconds := generator.estimate_seconds(model):

@@ -92,7 +92,7 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         "to the end. The stronger the color, the higher the recall."
     )
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
-    part_title = f"By chapter or file, for the {last.learned.passages} passages that were measured"
+    part_title = f"Recall by chapter or file, for the {last.learned.passages} measured passages"
     by_part = fold(part_title, table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
 

@@ -51,7 +51,7 @@ def _choices(folder: Path, chosen: str) -> Markup:
     """A button for each way to proceed with an existing folder."""
     labels = {
         "continue": _continue_label(folder),
-        "replace": "replace it (keeps a backup)",
+        "replace": "replace it (a backup is kept)",
         "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
     }
     buttons = (

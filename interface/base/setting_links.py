@@ -43,7 +43,7 @@ def setting_link(key: str, label: str) -> Markup:
 
 def reset_button(key: str, default: str) -> Markup:
     """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
-    setting, title = SETTINGS[key], f"Reset to the default: {default or 'nothing'}"
+    setting, title = SETTINGS[key], f"Reset to the default: {default or 'empty'}"
     return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), title, setting.label)
 
 

@@ -97,7 +97,7 @@ class DownloadPanel:
         with gr.Accordion(TITLE, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 self._name = gr.Textbox(
-                    label="From the Hugging Face Hub",
+                    label="Model on the Hugging Face Hub",
                     placeholder="OWNER/NAME, or the URL of the model's page",
                     max_lines=1,
                     min_width=300,
@@ -181,5 +181,5 @@ class DownloadPanel:
 def suggestion_buttons() -> Markup:
     """A line of buttons that put the name of a model into the text box."""
     buttons = (fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
-    line = Markup('<p class="tp-quiet tp-suggested">Models to start with: {}</p>')
+    line = Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>')
     return line.format(Markup(" ").join(buttons))

@@ -142,7 +142,7 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
         return ""
-    text = f"Its weights need {size(on_disk)} on disk"
+    text = f"This model's weights need {size(on_disk)} on disk"
     shape = ModelShape.of(config)
     if shape is not None and "quantization_config" not in config:
         precision = ModelCard(name, config, None, loading).weight_precision(on_card=host.uses_gpu())

@@ -35,7 +35,7 @@ def legend_entries(maps: Sequence[SliceMap]) -> Iterator[tuple[str, str]]:
     """The legend of these slice maps, for the kinds that they contain."""
     kinds = {bar.kind for sliced in maps for bar in _visible_bars(sliced)}
     yield from ((color, label) for color, label, members in BAR_LEGEND if kinds & members)
-    yield "#7a4fb5", "how often the text is seen (stronger color: more often)"
+    yield "#7a4fb5", "how often the model sees each part (stronger color: more often)"
     if any(sliced.hard_cuts for sliced in maps):
         yield "#cf3f3f", "hard cuts"
 
@@ -90,7 +90,7 @@ def lr_plan_svg(settings: TrainingSettings, plan: StepPlan) -> str:
 def lr_plan_legend(settings: TrainingSettings) -> dict[str, str]:
     """The legend of the planned learning rate, by color."""
     saving = settings.saving
-    ends = "end of an epoch" + (", with a checkpoint" if saving.save_each_epoch else "")
+    ends = "end of an epoch" + (" (with a checkpoint)" if saving.save_each_epoch else "")
     return {"#c98a10": "planned learning rate", "#2f9e5b": ends + (", or a checkpoint" * bool(saving.save_every))}
 
 

@@ -164,12 +164,12 @@ def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
     if auto_start.pending and not training:
         return "The next run starts as soon as the model is free."
     if auto_start.enabled and training:
-        return "The next run starts when this one ends, even if it fails. Pressing Stop also stops the queue."
+        return "When the current run ends or fails, the next run starts. Pressing Stop also stops the queue."
     if auto_start.enabled:
         return f"The queue starts after the next run that you start, or right away if you press {START_LABEL}."
     reason = auto_start.off_reason or "After a restart, the queue does not start by itself."
     if training:
-        return f"{reason} The queue does not continue after the current run unless you press {FOLLOW_LABEL}."
+        return f"{reason} To continue the queue when the current run ends, press {FOLLOW_LABEL}."
     return f"{reason} Press {RESUME_LABEL}."
 
 

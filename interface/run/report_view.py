@@ -61,7 +61,7 @@ def _figures(report: DatasetReport) -> str:
     pairs = [
         ("examples", f"{report.examples:,}"),
         ("trained tokens per epoch", f"{report.trained_tokens:,}"),
-        (f"longest example (cutoff {report.cutoff})", str(report.longest)),
+        (f"tokens in the longest example (cutoff {report.cutoff})", str(report.longest)),
         ("steps per epoch", f"{report.steps_per_epoch:,}"),
         ("steps in total", f"{report.steps:,}"),
     ]
@@ -111,7 +111,9 @@ def _other_findings(report: DatasetReport, *, packing: bool) -> str:
     lines = []
     if report.padding and not packing:
         shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(f"Padding makes the examples of a batch equally long. Its share by batch order: {shares}.")
+        lines.append(
+            f"Padding makes the examples of a batch equally long. Share of padding by batch order: {shares}."
+        )
     if report.stops:
         lines.append(f"Stop tokens: {report.stops.words()}.")
     if report.kept_aside:

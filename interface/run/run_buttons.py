@@ -131,9 +131,9 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
 
 
 EXPLANATION = (
-    "Evaluate: measure the validation loss and recall now. Halve learning rate: multiply the rest of the schedule "
-    "by 0.5. Wind down: the learning rate falls to 0 over a few steps, then the run finishes. Add epochs: train "
-    "longer, with a new schedule. Pause and free memory: save a checkpoint and unload the model until you press "
-    "Resume. Stop and discard: end the run and delete what it saved. If this run replaced a LoRA, that one is "
-    "restored."
+    "Evaluate: measure the validation loss and recall now. Halve learning rate: multiply the rest of the learning "
+    "rate schedule by 0.5. Wind down: lower the learning rate to 0 over a few steps, then finish the run. Add "
+    "epochs: train longer, with a new schedule. Pause and free memory: save a checkpoint and unload the model "
+    "until you press Resume. Stop and discard: end the run, delete what it saved, and restore what was saved "
+    "under this name before the run."
 )

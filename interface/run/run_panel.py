@@ -142,7 +142,7 @@ class RunPanel:
         try:
             choose_run_folder(settings, self._context.host.folders, "")
         except SettingsError as error:
-            hint = markup.paragraph("Then press Start again.", quiet=True)
+            hint = markup.paragraph("After your choice, press Start again.", quiet=True)
             choices = unanswered_choices(self._context, settings)
             return markup.problem(str(error), outdated.notice("check"), choices, hint)
         return ""

@@ -53,10 +53,10 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
 """How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
 PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
-CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or your change of the plan"}
+CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change of the planned learning rate"}
 VALIDATION_LEGEND = {"#8a3fb0": "validation loss"}
 NEXT_STEPS = (
-    "To compare answers with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
+    "To compare replies with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
     "the Runs tab."
 )
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
@@ -212,7 +212,7 @@ class RunView:
         left = self._pace.seconds_left
         if self.job.control.pending & {Request.STOP, Request.PAUSE}:
             return []
-        pace = f"left, {duration(self._pace.seconds_per_step)} per step"
+        pace = f"time left ({duration(self._pace.seconds_per_step)} per step)"
         return [(pace, duration(round(left))), ("ends at about", markup.time_after(left))]
 
     def _last_safe_step(self) -> str:
@@ -227,8 +227,8 @@ class RunView:
             return []
         last = self._evaluations[-1]
         best = min((e for e in self._evaluations if e.validation_key == last.validation_key), key=lambda e: e.loss)
-        earlier = f", best {best.loss:.4f} at step {best.step}" if best.step != last.step else ""
-        figures = [(f"validation loss, step {last.step}{earlier}", f"{last.loss:.4f}")]
+        earlier = f" (best: {best.loss:.4f} at step {best.step})" if best.step != last.step else ""
+        figures = [(f"validation loss at step {last.step}{earlier}", f"{last.loss:.4f}")]
         return figures + ([] if last.context_gain is None else [("context gain", f"{last.context_gain:.4f}")])
 
     def _recall_figures(self) -> list[tuple[str, str]]:
@@ -236,8 +236,8 @@ class RunView:
         if not self._recalls:
             return []
         last = self._recalls[-1]
-        unseen = f", unseen text {last.control.recall:.0%}" if last.control else ""
-        return [(f"recall, step {last.step}{unseen}", f"{last.learned.recall:.0%}")]
+        unseen = f" (on unseen text: {last.control.recall:.0%})" if last.control else ""
+        return [(f"recall at step {last.step}{unseen}", f"{last.learned.recall:.0%}")]
 
     def _machine_line(self) -> str:
         """How much of the machine the run uses."""
@@ -318,8 +318,8 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
-    missing = "The run ended before the first ones with the LoRA." if ended else "Those with the LoRA follow."
-    title = markup.paragraph(f"Answers to the sample prompts. {'' if shown else missing}", quiet=True)
+    missing = "The run ended before the first replies with the LoRA." if ended else "Replies with the LoRA follow."
+    title = markup.paragraph(f"Replies to the sample prompts. {'' if shown else missing}", quiet=True)
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 
@@ -349,12 +349,12 @@ def _describe(change: float, last: Step, steps: int) -> str:
     if change < -LEVEL_CHANGE:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
-        return "The loss is level" + (
+        return "The loss is flat" + (
             ", which is normal at the start." if early else ": it has hardly changed lately."
         )
     if early:
         return "The loss is rising, which can happen in the first steps."
-    return "The loss is rising. If this continues, stop and use a lower learning rate."
+    return "The loss is rising. If this continues, stop the run and use a lower learning rate."
 
 
 def step_before(steps: Sequence[Step], seconds: float, now: float) -> Step | None:

@@ -53,7 +53,7 @@ class MergePanel:
         """The result, and where to choose the new model: the standalone page updates its menu at once."""
         where = "above" if self._context.models else "on the Model tab, after you refresh that menu"
         return markup.card(
-            "", markup.paragraph(f"{text}. You can choose it in the model menu {where}."), mood="good"
+            "", markup.paragraph(f"{text}. You can choose this model in the model menu {where}."), mood="good"
         )
 
     def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:

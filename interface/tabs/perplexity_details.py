@@ -28,7 +28,7 @@ ALONG_TEXT, ALONG_ROWS = (
 )
 ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (
-    "A row with a much higher perplexity than the others may be a bad row. Check it in its file. "
+    "A row with a much higher perplexity than the others may contain an error. Look at this row in its file. "
     "The ranking takes into account that the perplexity of short rows varies more by chance."
 )
 

@@ -57,7 +57,7 @@ class PerplexityTab:
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=260)
-            help_text = "0 uses the model's context length, up to 2048"
+            help_text = "0 uses the model's context length, at most 2048 tokens."
             self._window = gr.Number(0, precision=0, label="Window (tokens)", info=help_text)
             options = {"info": "0 uses half the window. Rows have no stride.", "elem_id": "tp-perplexity-stride"}
             self._stride = gr.Number(0, precision=0, label="Stride (tokens)", **options)

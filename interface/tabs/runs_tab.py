@@ -47,14 +47,16 @@ NOTHING_TO_SLIM = (
 )
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
-    "Attach LoRA": "keep the LoRA on the model in memory, for everything that uses the model.",
-    "Copy settings to the form": "fill in the Train tab.",
-    "Test LoRA": "measure how much of your data it memorized, and what the model forgot. Takes a few minutes.",
+    "Attach LoRA": "apply the LoRA to the loaded model, for everything that uses the model.",
+    "Copy settings to the form": "fill in the form on the Train tab with the settings of this run.",
+    "Test LoRA": (
+        "measure how much of your data the LoRA memorized, and what the model forgot. This takes a few minutes."
+    ),
     "Compare with": "show two runs side by side.",
-    "Shrink older checkpoints": "keep only their LoRAs, to save space. You can no longer resume from them.",
-    "Move to trash": "remove it from all lists. To undo this, press 'Restore last deleted'.",
+    "Shrink older checkpoints": "keep only their LoRAs, to save space. After that, you can't resume from them.",
+    "Move to trash": "remove the run or checkpoint from all lists. To undo this, press 'Restore last deleted'.",
     "Copy to a new LoRA": "save a separate LoRA under the new name.",
-    "Merge into model": "save the model with the LoRA in it as a new model, under the new name.",
+    "Merge into model": "save a new model that includes the LoRA, under the new name.",
     "Export GGUF": "save the LoRA as a file for llama.cpp.",
 }
 CONFIRM_SECONDS = 8
@@ -306,7 +308,7 @@ class RunsTab:
     def _empty_trash(self, folders: Folders) -> str:
         if not trash.list_trash(folders):
             raise SavingError("There is nothing in the trash.")
-        return f"The trash is empty: {size(trash.empty_trash(folders))} freed."
+        return f"The trash is empty now. {size(trash.empty_trash(folders))} was freed."
 
     def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         lora, name = require_choice(inputs[self._chosen]), (inputs[self._name] or "").strip()
@@ -318,7 +320,7 @@ class RunsTab:
             GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
         )
         verb = "replaced" if file.name in existing else "saved"
-        purpose = "To use it in llama.cpp, load a GGUF file of the base model and add --lora with this file."
+        purpose = "To use the LoRA in llama.cpp, load a GGUF file of the base model and add --lora with this file."
         return f"{file} ({size(file.stat().st_size)}) was {verb}. {purpose}"
 
     def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:

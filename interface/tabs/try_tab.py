@@ -22,8 +22,8 @@ OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
-    "Generate works without attaching. 'Attach LoRA' keeps the LoRA on the model until you press 'Detach LoRA', "
-    "for example to use it in the webui's chat."
+    "You can press Generate without attaching the LoRA. 'Attach LoRA' keeps the LoRA on the model until you press "
+    "'Detach LoRA', for example to use it in the webui's chat."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 

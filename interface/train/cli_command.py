@@ -21,7 +21,9 @@ EXPLANATION = (
     "This command starts the same run. It includes only the settings that differ from their defaults. It also "
     "loads the model again. If there is not enough memory for two copies, quit this program first."
 )
-CMD_NOTE = 'Run it in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
+CMD_NOTE = (
+    'Run this command in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
+)
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
 """Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument."""
 

@@ -36,7 +36,7 @@ class LayerPicker:
             return markup.problem(str(error)), gr.update(visible=False)
         choices = [(f"{name} ({count})", name) for name, count in layers.items()]
         chosen = [name for name in (targets or "").split() if name in layers]
-        message = "The LoRA is added to the selected layers instead of those under Target modules."
+        message = "The layers that you select here replace the value of Target modules."
         return markup.paragraph(message, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
 
     def _on_pick(self, chosen: list[str]) -> str:

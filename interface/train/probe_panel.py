@@ -63,7 +63,7 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
             ("time per step", duration(probed.seconds)),
             (f"whole run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
             *((f"additional time for {what}", how_long) for what, how_long in probe_extra_times(probed)),
-            *([("peak memory on top of the model", size(probed.peak))] if probed.peak else []),
+            *([("peak memory in addition to the model", size(probed.peak))] if probed.peak else []),
             ("estimated by Check", size(probed.expected)),
             *([("batch size that does not fit", str(probed.too_large))] if probed.too_large else []),
             *([("free memory", size(probed.free))] if probed.free else []),
@@ -78,14 +78,14 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
 def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
     changes = presets.describe_changes(values, probed.fitting)
     if not changes:
-        return markup.paragraph("The run fits without changes." if probed.fits else NOTHING_HELPS)
+        return markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
     if fitted:
         return markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
-    answer = "The run fits." if probed.fits else "The run does not fit."
+    answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
     return Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
 
 
 NOTHING_HELPS = (
-    "The run does not fit, and no change to the batch size, gradient checkpointing or the optimizer would help. "
-    "Load the model in 4-bit, use a lower cutoff or rank, or use a smaller model."
+    "The run does not fit in memory. Changing the batch size, gradient checkpointing or the optimizer would not "
+    "help. Load the model in 4-bit, use a lower cutoff or rank, or use a smaller model."
 )

@@ -73,7 +73,7 @@ class ResumePanel:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
-                raise SavingError("This run is no longer interrupted. Reload the page.")
+                raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             return action(run, folders)
 
         return (self._context.run_disk_action(run_action), *self._panel_updates())

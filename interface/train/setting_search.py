@@ -17,7 +17,7 @@ class SettingSearch:
     def draw(self) -> None:
         self._query = gr.Textbox(
             label="Find a setting",
-            placeholder="A name or a word: save steps, stop token, out of memory, cutoff_len",
+            placeholder="For example: save steps, stop token, out of memory, cutoff_len",
             max_lines=1,
             elem_id="tp-find",
         )

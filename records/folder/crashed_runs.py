@@ -105,6 +105,6 @@ def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, A
         **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
         "current_steps": checkpoint.step,
         "ended": "stopped",
-        "ended_because": f"it crashed; its state at {checkpoint.folder.name} was kept",
+        "ended_because": f"the run crashed, and {checkpoint.folder.name} was kept",
         "steps": run.steps or checkpoint.step,
     }

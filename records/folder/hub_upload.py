@@ -58,7 +58,7 @@ def _public_name(base: str) -> str:
 def _extra_file(folder: Path, name: str) -> UploadFile:
     path = safe_paths.child(folder, name, "File")
     if not path.is_file() or name in (CONFIG, *ADAPTER_WEIGHTS, CARD):
-        raise SavingError(f"File: {name!r} does not exist in {folder}, or it is uploaded anyway. Omit it.")
+        raise SavingError(f"File: {name!r} does not exist in {folder}, or is always uploaded. Omit it.")
     return UploadFile(name, path)
 
 

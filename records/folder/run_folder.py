@@ -107,7 +107,7 @@ class RunFolder:
         except OSError as error:
             reason = write_error_reason(error, self.path)
             raise SavingError(
-                f"Can't write to {self.path}: {reason}. Fix that, or choose another name."
+                f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
 
     def _back_up_replaced(self) -> None:

@@ -77,7 +77,7 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
     target = safe_paths.descendant(folders.loras, item.name, "LoRA")
     lora, _, part = item.name.partition("/")
     if part and not (folders.loras / lora).is_dir():
-        raise SavingError(f"{item.name!r} is part of {lora!r}, which is in the trash. Restore that first.")
+        raise SavingError(f"{item.name!r} is part of {lora!r}, which is in the trash. Restore {lora!r} first.")
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
     restored = _move(item.folder, target, folders)

@@ -128,8 +128,8 @@ def name_conflict(name: str, if_exists: str, earlier: Sequence[str]) -> str:
         return ""
     label = SETTINGS["if_exists"].label
     return (
-        f"Name: an earlier run is also called {name!r}. Choose another name, or choose what to do with that run "
-        f"under {label}."
+        f"Name: an earlier run is also called {name!r}. Choose another name, or use '{label}' to choose what to "
+        "do with that run."
     )
 
 
@@ -180,7 +180,9 @@ def save(path: Path, queue: Queue) -> None:
         write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
         reason = write_error_reason(error, path.parent)
-        raise SavingError(f"The queue can't be saved in {path}: {reason}. Fix that, then try again.") from error
+        raise SavingError(
+            f"The queue can't be saved in {path}: {reason}. Fix the problem, then try again."
+        ) from error
 
 
 def _from_json(values: Any, damage: list[str]) -> Queue:

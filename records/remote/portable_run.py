@@ -30,9 +30,9 @@ This folder was made by Training PRO {version} with Python {python}. It is a wor
 settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It does not contain the base model.
 
 1. Copy this folder to the other machine, and install Training PRO {version} there.
-2. Optional: install the torch build for your GPU, and then the package versions with which this folder was made:
+2. Optional: install the torch build for your GPU, and then the package versions that this folder was made with:
        pip install -r {requirements}
-   Without this, Training PRO creates its own environment the first time you run it.
+   If you skip this step, Training PRO creates its own environment the first time you run it.
 3. Copy the folder of the model {model!r} into the models folder inside this folder, or download the model:
        python3 script.py get OWNER/NAME --user-data FOLDER
 4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,

@@ -69,7 +69,8 @@ def describe_curve(steps: Sequence[Step], last_step: int) -> str:
     first, last = steps[0], steps[-1]
     return (
         f"Loss over {last.step} of {last_step} {plural(last_step, 'step')}: "
-        f"smoothed from {first.smoothed:.3f} to {last.smoothed:.3f}, last {last.loss:.3f}."
+        f"the smoothed loss goes from {first.smoothed:.3f} to {last.smoothed:.3f}. "
+        f"The last loss is {last.loss:.3f}."
     )
 
 

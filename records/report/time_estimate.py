@@ -21,8 +21,8 @@ def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path
         if speed := _tokens_per_second(runs_folder / name):
             yield (
                 f"Time: about {duration(tokens / speed)}, if this run is as fast as {name} was with this "
-                f"model ({log.get('device')}, {speed:,.0f} tokens per second). To measure it "
-                "instead, use 'Test one step' under Memory and speed."
+                f"model ({log.get('device')}, {speed:,.0f} tokens per second). To measure the "
+                "time instead, use 'Test one step' under Memory and speed."
             )
             return
 

@@ -34,8 +34,8 @@ BY_HEART = 0.5
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
 ADD_VALIDATION = (
-    "To also measure how well it does on similar text that it has not seen, set 'Validation split' before the "
-    "next run."
+    "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
+    "the next run."
 )
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
@@ -151,8 +151,8 @@ class _Judge:
             return f" {name} is better."
         if self._best.step == 0:
             return (
-                " The validation loss was never lower than before the first step, so the model is better on "
-                "such texts without this LoRA."
+                " The validation loss was never lower than before the first step, so the model does better on "
+                "the validation split without this LoRA."
             )
         return (
             f" No checkpoint near step {self._best.step} is left. To get one, train again and stop at that step."
@@ -221,9 +221,9 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
 
 
 def _describe_recall(before: float, after: float) -> str:
-    share = f"on average, it reproduces {after:.0%} of a passage word for word"
+    share = f"on average, the model reproduces {after:.0%} of a passage word for word"
     if f"{after:.0%}" == f"{before:.0%}":
-        return f"It did not memorize the text: {share}, as before the run."
+        return f"The text is not memorized: {share}, as before the run."
     return f"{share.capitalize()} ({before:.0%} before the run)."
 
 

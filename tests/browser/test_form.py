@@ -104,7 +104,7 @@ def test_an_existing_name_offers_its_choices(demo, page):
     (folder / "adapter_model.safetensors").write_bytes(b"x")
     page.fill(name="there-already")
     page.wait_for_words("name said", "there-already already exists")
-    page.link("name said", "replace it (keeps a backup)").click()
+    page.link("name said", "replace it (a backup is kept)").click()
     page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 
 
@@ -158,7 +158,9 @@ def test_one_step_is_probed_and_layers_are_picked(page):
     page.fill(name="tried", data="story.txt", cutoff=64)
     page.unfold("part-memory-and-speed")
     page.press("test one step")
-    page.wait_for_words("one step", "time per step", "estimated by Check", "The run fits without changes")
+    page.wait_for_words(
+        "one step", "time per step", "estimated by Check", "The run fits in memory without changes"
+    )
     page.unfold("part-lora")
     page.press("layers")
     page.tick("tp-layers-picked", "q_proj")
@@ -200,7 +202,7 @@ def test_runs_and_perplexity(demo, page):
     page.press("keep note")
     page.wait_for_words("runs", "the first one")
     page.press("gguf")
-    page.wait_for_words("runs said", "short.gguf", "To use it in llama.cpp")
+    page.wait_for_words("runs said", "short.gguf", "To use the LoRA in llama.cpp")
     assert (demo.loras / "short" / "short.gguf").is_file()
     page.press("merge")
     page.wait_for_words("runs said", "enter a name for the model")

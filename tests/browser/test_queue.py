@@ -29,7 +29,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
         page.wait_for_words("run", "next: c")
         page.photograph("queue-1300")
         narrow = open_page(server, width=400)
-        narrow.wait_for_words("queue", "2 wait", "starts when this one ends")
+        narrow.wait_for_words("queue", "2 wait", "When the current run ends")
         assert narrow.too_wide() == [] and narrow.faint() == []
         narrow.photograph("queue-400")
         page.press("stop")

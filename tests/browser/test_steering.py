@@ -46,7 +46,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
 
     page.unfold("more")
     page.press("evaluate")
-    page.wait_for_words("run", "validation loss, step")
+    page.wait_for_words("run", "validation loss at step")
     page.press("halve")
     page.wait_for_words("run", "learning rate multiplied by 0.5")
     before = planned_steps(page)

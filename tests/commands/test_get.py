@@ -42,7 +42,7 @@ def test_a_model_is_there_and_is_said_where(get, tmp_path):
     assert (
         "toys/tiny at " in err
         and "\n100%: " in err
-        and "Use it in other commands with: --model toys_tiny\n" in err
+        and "To use the model in other commands, add: --model toys_tiny\n" in err
     )
     assert {path.name for path in tmp_path.iterdir()} == {"user data"}
     assert told(get("toys/tiny"))[:2] == (1, "")

@@ -168,7 +168,10 @@ BAD = {
     ),
     "a path": ({"name": "../x"}, "Name: '../x' is a path. Enter only a name. The LoRA is always saved in"),
     "a drive": ({"name": "C:\\x"}, "Name: 'C:\\\\x' is a path. Enter only a name. The LoRA is always saved in"),
-    "too long": ({"name": "x" * 300}, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
+    "too long": (
+        {"name": "x" * 300},
+        "Name: this name has 300 characters; the limit is 60. Choose a shorter name.",
+    ),
     "no data": ({"data": None}, "Dataset: choose at least one file, for example story.txt."),
     "missing": ({"data": "missing.txt"}, "There is no dataset 'missing.txt' in"),
     "empty": ({"data": "empty.txt"}, "empty.txt is empty. Add text to it, or remove it from the dataset."),

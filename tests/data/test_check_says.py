@@ -241,7 +241,7 @@ def test_boilerplate_is_named_and_dropped_when_asked_for(tmp_path):
 
 
 def test_a_text_of_boilerplate_alone_is_refused_with_the_setting(tmp_path):
-    with pytest.raises(DataError, match=r"ferry.txt: everything in it looks like boilerplate. Turn off Drop"):
+    with pytest.raises(DataError, match=r"ferry.txt: everything in it looks like boilerplate. Turn off 'Drop"):
         prepare_rows(tmp_path, CHATML, {"ferry.txt": FRAMED.replace(BOOK, "")}, drop_boilerplate=True)
 
 

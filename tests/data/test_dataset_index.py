@@ -95,7 +95,7 @@ def test_paths_out_of_the_folder_are_refused(folders, name):
 def test_a_dataset_named_twice_is_refused_with_how_to_learn_it_twice(folders):
     with pytest.raises(
         DataError,
-        match=(r"'book' is listed twice. List it once; to use it twice, write book:200 \(200%\)."),
+        match=(r"'book' is listed more than once. List it only once. To use it twice, write book:200 \(200%\)."),
     ):
         find_datasets(["book", "notes.MD", "book/"], folders)
     assert [data.share.percent for data in find_datasets(["book:200"], folders)] == [200]

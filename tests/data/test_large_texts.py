@@ -282,7 +282,7 @@ def test_a_section_longer_than_a_part_ends_at_a_paragraph(folders):
     (folders.datasets / "large.txt").write_text("\n\n".join([PROSE * 2] * 30), encoding="utf-8")
     data = prepare_large(folders)
     (source,) = data.report.sources
-    assert "Blocks end at a paragraph in " in source.notes[0]
+    assert "They are divided between paragraphs in " in source.notes[0]
     assert source.text.characters_lost == 0
     ends = [example.ids[-1] for example in data.examples if example.text.endswith("night. ") or 1]
     assert ends.count(EOS) == 1 and ends[-1] == EOS

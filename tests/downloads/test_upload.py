@@ -134,11 +134,11 @@ def test_no_token(plan, stub, monkeypatch):
         ("create_repo", errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"),
         ("create_repo", errors.HFValidationError("two dots"), "is not a valid repository name: two dots"),
         ("model_info", lost_connection("no route"), "can't be reached (no route)"),
-        ("create_commit", lost_connection("gone"), "The upload was interrupted, and none of the files are in"),
+        ("create_commit", lost_connection("gone"), "The upload was interrupted. None of the files are in"),
         (
             "create_commit",
             KeyboardInterrupt(),
-            "Stopped. The upload was interrupted, and none of the files are in",
+            "Stopped. The upload was interrupted. None of the files are in",
         ),
     ],
 )

@@ -325,7 +325,7 @@ def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, r
 
     monkeypatch.setattr(run_folder.files, "as_file", full)
     refusal = pytest.raises(
-        SavingError, match=r"Can't write to .*a: the disk is full \(.*\)\. Fix that, or choose"
+        SavingError, match=r"Can't write to .*a: the disk is full \(.*\)\. Fix the problem, or choose"
     )
     with refusal:
         place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)

@@ -124,7 +124,7 @@ def test_winding_down_ends_at_rate_0_and_is_finished(place):
     end = place.train(job=job, **FOUR)
     assert end.outcome == "finished"
     assert end.text.startswith(
-        "'a' finished at step 11 of 16 because the learning rate has wound down to 0 (as requested)"
+        "'a' finished at step 11 of 16 because the learning rate has fallen to 0 (as requested)"
     )
     assert rates(job) == pytest.approx([RATE] * 9 + [RATE / 2, 0.0])
     (planned,) = events_of(job, PlanChanged)
@@ -139,7 +139,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     job = Job("training", "a test")
     end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
     assert events_of(job, Step)[-1].step == 6
-    assert "because the learning rate has wound down to 0 (epoch 1 is done)" in end.text
+    assert "because the learning rate has fallen to 0 (epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
 
 

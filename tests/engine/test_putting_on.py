@@ -80,8 +80,8 @@ def test_a_lora_of_another_shape_is_refused_and_the_base_stays_unchanged(with_lo
         {name: type(module) for name, module in host.loaded_model().model.named_modules()},
     )
     message = (
-        "The LoRA 'a' does not fit this model: its weights for model.layers.0.self_attn.q_proj are "
-        "4 x 128, but this model needs 4 x 64, and 13 more layers differ. It was probably made "
+        "The LoRA 'a' can't be used with this model: its weights for model.layers.0.self_attn.q_proj are "
+        "4 x 128, but this model needs 4 x 64, and 13 more layers differ. The LoRA was probably made "
         "for another model."
     )
     with pytest.raises(SavingError, match=f"^{message}$"):
@@ -97,7 +97,7 @@ def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lo
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "target_modules": ["attn.c_attn"]}), encoding="utf-8")
     host = with_lora.host()
-    message = r"model: 1 of its 1 layers are not in this model \(attn.c_attn\). It was probably made for"
+    message = r"model: 1 of its 1 target modules are not in this model \(attn.c_attn\). The LoRA was probably"
     with pytest.raises(SavingError, match=message):
         with_lora.attach_lora(host, "a")
     assert not hasattr(host.loaded_model().model, "peft_config")
@@ -112,7 +112,7 @@ def test_a_missing_lora_is_named(place):
 def test_a_broken_file_gives_a_sentence(with_lora, file):
     (with_lora.lora() / file).write_bytes(b"no weights")
     host = with_lora.host()
-    with pytest.raises(SavingError, match="The LoRA 'a' does not fit this model: "):
+    with pytest.raises(SavingError, match="The LoRA 'a' can't be used with this model: "):
         with_lora.attach_lora(host, "a")
     assert not hasattr(host.loaded_model().model, "peft_config")
 
@@ -146,7 +146,7 @@ def test_where_another_cannot_be_put_on_the_current_one_stays_on(with_lora, faul
 
 def test_unreadable_weights_are_reported(with_lora):
     (with_lora.lora() / "adapter_model.safetensors").write_bytes(b"x" * 40)
-    message = r"'a' does not fit this model: adapter_model.safetensors is damaged or "
+    message = r"'a' can't be used with this model: adapter_model.safetensors is damaged or "
     with pytest.raises(SavingError, match=message + r"incomplete \(.*\)\. Copy or download it again\."):
         with_lora.attach_lora(with_lora.host(), "a")
 
@@ -262,7 +262,8 @@ def test_a_text_is_continued_after_one_bos(place, monkeypatch, prompt, ids):
 def test_taking_off_logs_a_note(with_lora):
     job = Job("model", "t")
     PeftEngine().detach_lora(with_lora.host(), job)
-    assert [event.text for event in job.log.since(0) if isinstance(event, Note)] == ["The model is unchanged."]
+    notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
+    assert notes == ["The model's own weights are unchanged."]
 
 
 def checkpoint_name(place, name="a"):

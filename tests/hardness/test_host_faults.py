@@ -62,8 +62,9 @@ PROGRAM = textwrap.dedent("""
 @pytest.mark.parametrize(
     "library", [OPTIONAL[0], *(pytest.param(name, marks=pytest.mark.hours) for name in OPTIONAL[1:])]
 )
-def test_without_an_optional_library_a_run_finishes(tiny, tmp_path, proof, library):
+def test_without_an_optional_library_a_run_finishes(tiny, tmp_path, proof, record_property, library):
     """The short form tries all of them missing at once, the long form each alone, missing and broken."""
+    record_property("what", "A run finishes without optional libraries")
     attempts = [(",".join(OPTIONAL[:-1]), "missing")] if library == OPTIONAL[0] else []
     attempts += [(library, "missing"), (library, "broken")] if library != OPTIONAL[0] else []
     for number, (missing, how) in enumerate(attempts):
@@ -106,7 +107,11 @@ FUNCTIONS = (
 )
 
 
-def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_works(place, proof):
+def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_works(
+    place, proof, record_property
+):
+    what = "The host program lacks a function: the run finishes or ends with a message, and the next run works"
+    record_property("what", what)
     for function in FUNCTIONS:
         with proof.case(function):
             host, session = LossyHost(place.folders, model=str(place.tiny)), Session()
@@ -125,7 +130,9 @@ def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_w
 
 
 @pytest.mark.parametrize("how", ["unloaded", "swapped"])
-def test_a_model_that_the_host_lets_go_of_during_a_run_does_not_stop_it(place, proof, how):
+def test_a_model_that_the_host_lets_go_of_during_a_run_does_not_stop_it(place, proof, record_property, how):
+    act = "unloads the model" if how == "unloaded" else "loads another model"
+    record_property("what", f"The host program {act} during a run: the run finishes")
     with proof.case(how):
         host = place.host()
 
@@ -143,12 +150,13 @@ def test_a_model_that_the_host_lets_go_of_during_a_run_does_not_stop_it(place, p
         assert place.weights("mid") == place.weights("whole")
 
 
-def test_an_interface_restart_during_a_run_keeps_the_run_and_its_session(place, proof):
+def test_an_interface_restart_during_a_run_keeps_the_run_and_its_session(place, proof, record_property):
     """The webui executes script.py again; the modules below it, with the session, stay."""
     import importlib.util
 
     from training_pro.core.jobs import SESSION
 
+    record_property("what", "The webui restarts its interface during a run: the run finishes")
     with proof.case("restart"):
         seen = []
 
@@ -165,9 +173,10 @@ def test_an_interface_restart_during_a_run_keeps_the_run_and_its_session(place, 
         assert seen == [True]
 
 
-def test_a_model_folder_that_vanishes_before_a_run_is_a_sentence(place, proof, tmp_path):
+def test_a_model_folder_that_vanishes_before_a_run_is_a_sentence(place, proof, record_property, tmp_path):
     import shutil
 
+    record_property("what", "The model folder is deleted before a run: the run ends with a message")
     with proof.case("no folder"):
         gone = shutil.copytree(place.tiny, tmp_path / "gone")
         host = StandaloneHost(place.folders, model=str(gone))

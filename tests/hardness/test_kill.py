@@ -162,12 +162,12 @@ def kill_in_every_phase(killer, proof, kills, seed):
 
 
 def test_killed_in_every_phase(killer, proof, record_property):
-    record_property("what", "SIGKILL in every phase, and the next start")
+    record_property("what", "The program is killed (SIGKILL) in each phase, and then started again")
     kill_in_every_phase(killer, proof, 6, 1)
 
 
 @pytest.mark.hours
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_killed_20_times_in_every_phase(killer, proof, record_property, seed):
-    record_property("what", "SIGKILL in every phase, and the next start")
+    record_property("what", "The program is killed (SIGKILL) in each phase, and then started again")
     kill_in_every_phase(killer, proof, 20, seed)

@@ -138,7 +138,7 @@ async def start_all(client: Any, count: int) -> list[str]:
     [(20, 6, 16), pytest.param(500, 50, 1_000, marks=pytest.mark.hours)],
 )
 def test_many_pages_on_one_server(server, proof, record_property, starts, followers, reloads):
-    record_property("what", f"{starts} starts at once, {followers} pages that follow, {reloads} reloads")
+    record_property("what", f"{starts} starts at once, {followers} pages that show the run, {reloads} reloads")
 
     async def attack() -> dict[str, tuple[float, int]]:
         uses = {}
@@ -165,7 +165,7 @@ def test_many_pages_on_one_server(server, proof, record_property, starts, follow
     uses = asyncio.run(attack())
     early, late = uses["early"], uses["late"]
     proof.worst_megabytes = late[0] - early[0]
-    record_property("figures", f"{early[0]:.0f} MB after half of it, {late[0]:.0f} MB at the end")
+    record_property("figures", f"{early[0]:.0f} MB after half of the test, {late[0]:.0f} MB at the end")
     with proof.case("memory and open files"):
         assert late[0] <= max(early[0] * GROWTH_LIMIT, early[0] + SMALL_GROWTH_MEGABYTES), uses
         assert late[1] <= early[1] + 5, uses

@@ -413,10 +413,10 @@ def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeyp
         assert kind in ROW_LIMITED or worst.own < MAX_MEGABYTES + len(content) / 1e6
 
     run_cases(try_file, hostile(kind), CASES)
-    record_property("what", f"Hostile files of the kind .{kind}")
+    record_property("what", f"Hostile .{kind} files")
     record_property("cases", CASES)
     record_property("failures", 0)
     record_property("worst_seconds", round(worst.seconds, 2))
     record_property("worst_megabytes", round(max(worst.own, worst.reader), 1))
-    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in this one"
+    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in the program"
     record_property("figures", figures)

@@ -177,7 +177,8 @@ def damages(draw, files):
     return file, json.dumps(with_value(value, place, draw(st.sampled_from(BAD_VALUES)))).encode()
 
 
-def test_a_damaged_value_costs_only_itself(root, capsys, proof):
+def test_a_damaged_value_costs_only_itself(root, capsys, proof, record_property):
+    record_property("what", "A damaged value in a record: only this value is lost")
     files = record_files(root)
     assert len({file.name for file in files}) >= 11
 

@@ -75,8 +75,9 @@ RULES = st.builds(
 )
 
 
-def test_slicing_of_any_text(bounded):
+def test_slicing_of_any_text(bounded, record_property):
     """No block is longer than the cutoff, and every character is in a block or counted as lost."""
+    record_property("what", "Slicing of hostile texts")
     kinds = sorted(real_tokenizers.TOKENIZERS)
     for kind in kinds:
         encoder(kind)
@@ -111,8 +112,9 @@ ROWS = st.fixed_dictionaries(dict.fromkeys(COLUMNS[:4], st.text(max_size=20) | A
 USED_SHARE = 20  # at least one case in so many is used, or the proof shows nothing
 
 
-def test_any_prompt_format(bounded, tmp_path):
+def test_any_prompt_format(bounded, record_property, tmp_path):
     """A format fills a row, or is refused with its name; a row that it can't fill is refused as a row."""
+    record_property("what", "Hostile prompt formats")
     folders = make_folders(tmp_path)
     path = folders.formats / "odd.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,8 +159,9 @@ def mutated_template(draw: st.DrawFn) -> str:
     return text
 
 
-def test_any_chat_template(bounded, tmp_path):
+def test_any_chat_template(bounded, record_property, tmp_path):
     """A template renders a chat, or is refused with a short reason."""
+    record_property("what", "Hostile chat templates")
     raw = transformers.AutoTokenizer.from_pretrained(make_tiny(tmp_path / "tiny"))
     used = 0
 
@@ -181,8 +184,9 @@ def test_any_chat_template(bounded, tmp_path):
     assert used >= CASES / USED_SHARE
 
 
-def test_any_settings(bounded):
+def test_any_settings(bounded, record_property):
     """Values of a form, a file or a request become settings, or are refused in sentences that are not endless."""
+    record_property("what", "Hostile settings")
 
     def parse(values: dict[str, object]) -> None:
         with bounded.case(repr(values)[:500]), suppress(SettingsError):

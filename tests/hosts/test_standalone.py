@@ -57,8 +57,8 @@ def test_a_model_that_is_there_is_to_be_loaded(copy, tmp_path):
 
 def test_an_unknown_model_is_named_with_those_there_are(copy, tmp_path):
     text = (
-        f"There is no model 'other' in {copy.parent}, and no folder at that path with a config.json. "
-        "Available: mine."
+        f"There is no model 'other' in {copy.parent}, and 'other' is not the path of a folder with a "
+        "config.json. Available: mine."
     )
     assert refusal(host(tmp_path, "other")) == text
 

@@ -115,7 +115,7 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
 
 def test_a_gguf_file_that_does_not_say_what_it_was_made_from(shared):
     loaded(shared, "LlamaServer")
-    assert "download its base model (its model page says which one it is)" in problem()
+    assert "Find the name of its base model on the Hub page of the GGUF file" in problem()
 
 
 def test_the_portable_build(shared, monkeypatch):

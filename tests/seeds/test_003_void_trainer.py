@@ -120,7 +120,8 @@ def test_an_optimizer_config_without_a_size_names_all_of_ours(config):
     with pytest.raises(SettingsError) as refused:
         presets.find_preset(config, NO_FOLDER)
     ours = ", ".join(f"{kind}-{size.lower()}" for size in SIZES)
-    assert str(refused.value) == f"Unknown preset {config!r}. Choose the one for the size of your model: {ours}."
+    hint = f"Choose the preset for the size of your model: {ours}."
+    assert str(refused.value) == f"Unknown preset {config!r}. {hint}"
 
 
 @pytest.mark.parametrize("config", [config for config, _ in OPTIMIZER_CONFIGS + LORA_CONFIGS])

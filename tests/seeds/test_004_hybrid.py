@@ -167,7 +167,7 @@ def test_a_loss_that_has_fallen_past_the_range_switches_too(chats):
     past = {"switch_loss_low": 50, "switch_loss_high": 60}
     (note,) = switch_notes(run_events(chats, switch_after="loss", max_steps=4, **past))
     assert note.startswith("Batch order after step 1: sequential")
-    assert note.endswith("The loss is already below 50, the lower end of the range.")
+    assert note.endswith("The loss is already at or below the lower bound (50), so the previous phase was short.")
     statement = "The transition happens when the loss falls into the range."
     assert "at or below the upper bound" in read_page(statement)
 
@@ -259,7 +259,8 @@ def test_context_gain_needs_an_earlier_turn_of_the_same_conversation(chats, turn
     ],
 )
 def test_the_words_of_the_request_lead_to_the_settings(theirs, ours):
-    section = other_names.render_markdown().split("## The request for hybrid training")[1].split("\n## ")[0]
+    page = other_names.render_markdown()
+    section = page.split("## The feature request for hybrid training")[1].split("\n## ")[0]
     (row,) = [line for line in section.splitlines() if f"`{theirs}`" in line]
     assert row.endswith(f"| {SETTINGS[ours].label} | `{ours}` |")
     assert ours in [named.key for named in other_names.find_settings(theirs)[:3]]

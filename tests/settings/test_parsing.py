@@ -60,7 +60,7 @@ def test_no_values_at_all_ask_for_a_name_and_data():
             "C:\\x",
             "Name: 'C:\\\\x' is a path. Enter only a name. The LoRA is always saved in the LoRA folder.",
         ),
-        ("a" * 300, "Name: it has 300 characters; the limit is 60. Choose a shorter name."),
+        ("a" * 300, "Name: this name has 300 characters; the limit is 60. Choose a shorter name."),
         (None, "Name: None is not text."),
     ],
 )

@@ -188,8 +188,8 @@ def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
-            f"{name} can't be read: the process that reads it does not start ({sys.executable}: {reason}). Allow "
-            "that program to run, or save the text or the rows of the file in another format (.txt, .jsonl)."
+            f"{name} can't be read: the process that reads it does not start ({reason}). Allow the program "
+            f"{sys.executable} to run, or save the text or the rows of the file in another format (.txt, .jsonl)."
         ) from error
 
 

@@ -39,7 +39,7 @@ def suggested(tmp_path, text, **settings):
 def test_the_empty_line_between_conversations_is_suggested(tmp_path, talk):
     ((value, why),) = suggested(tmp_path / "a", f"{talk}\n\n" * 20)
     assert value == r"\n\n"
-    assert why == "a.txt: empty lines separate 20 conversations, and no block should cross them."
+    assert why == "a.txt: empty lines separate 20 conversations. No block should cross these lines."
     assert suggested(tmp_path / "b", f"{talk}\n\n" * 20, hard_cut=value) == []
 
 
@@ -68,7 +68,7 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
     report = prepare_rows(tmp_path, CHATML, {"a.txt": verses(5, 30)}, cutoff=64).report
     (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
     assert sentence.endswith(
-        "The model hardly learns to stop. Its verses are numbered 1:1 to 5:29. A hard cut matches only one "
+        "The model may not learn to stop. Its verses are numbered 1:1 to 5:29. A hard cut matches only one "
         "fixed string, so it can't match chapter numbers that change. Add the hard cut to your text before the "
         "first verse of each chapter: 2:1, 3:1, 4:1 and so on."
     )

@@ -72,7 +72,8 @@ def test_points_out_of_order_still_have_defined_rates():
     phases = get_schedule("0.5:1 3e:0").phases(ScheduleSteps(40, 5))
     assert (
         describe_phases(phases)
-        == "constant at 0 until step 15, linear rise to 1 until step 20, constant at 1 until step 40"
+        == "constant at a factor of 0 until step 15, linear rise to a factor of 1 until step 20, "
+        "constant at a factor of 1 until step 40"
     )
     rates = lr_multipliers(phases, 40)
     assert rates[:15] == [0] * 15
@@ -90,7 +91,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert advice.startswith("Switch at 1: the run has 1 epoch, so batches are grouped by length until the end.")
 
 
-SOONER = "Switch after steps instead, for example at "
+SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ SOONER = "Switch after steps instead, for example at "
         (
             0.2,
             {**ORDER, **STEPS},
-            ("the run has 1 step, so", "Use the batch order by_length, or train for more epochs."),
+            ("the run has 1 step, so", "Set 'Batch order' to By length, or train for more epochs."),
         ),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),

@@ -61,7 +61,7 @@ def test_rows_in_lines_and_the_mixture():
     report = DatasetReport(16, 240, 220, 30, 4, 8, sources=(STORY, CHATS), resolved=RESOLVED)
     assert report.text().splitlines()[4:6] == [
         "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (dropped); 90 "
-        "tokens, 77 trained on; the two longest have 16 and 15 tokens",
+        "tokens, 77 trained on; the two longest examples have 16 and 15 tokens",
         "Share of the trained tokens: story.txt 65%, chats.jsonl 35%",
     ]
 

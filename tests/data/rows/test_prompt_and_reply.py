@@ -98,7 +98,7 @@ def test_rows_with_several_replies_or_none_are_noted_and_stay(tmp_path):
     plain = prepared(tmp_path / "plain", [{"messages": messages}])
     data = prepared(tmp_path / "chats", [{"messages": messages}], source_max_len=4, target_max_len=3)
     note = (
-        "1 row has no reply or several replies, so Maximum prompt length and Maximum reply length do not "
+        "1 row does not have exactly one reply, so Maximum prompt length and Maximum reply length do not "
         "apply to it."
     )
     assert texts(data) == texts(plain) and note in data.report.sources[0].notes

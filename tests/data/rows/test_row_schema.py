@@ -111,7 +111,7 @@ def test_unknown_columns_are_named():
 
 def test_the_chosen_format_must_fit_the_rows():
     rows = [Row(1, {"text": "t"})]
-    with pytest.raises(DataError, match="plain text, without turns"):
+    with pytest.raises(DataError, match="plain text, but a chat template needs messages"):
         as_chat_schema(shape({"text": "t"}), rows, "a.json", "")
     with pytest.raises(DataError, match="have no text column"):
         as_text_schema(

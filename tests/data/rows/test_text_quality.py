@@ -41,7 +41,7 @@ def test_clean_texts_have_no_issues():
         ("a&nbsp;b", "contains leftover HTML"),
         (
             "one <|im_end|> two",
-            "contains prompt template markers, which the template adds automatically",
+            "contains prompt template markers, although the template adds its own",
         ),
         ("### Response: a", "contains prompt template markers"),
     ],
@@ -64,7 +64,7 @@ def test_near_duplicates():
     similar = [*words[:40], "other", *words[41:]]
     different = [f"word{rng.randrange(5000)}" for _ in range(80)]
     assert inspect_texts(" ".join(words), " ".join(different), " ".join(similar)) == [
-        "a.jsonl: 1 row is nearly the same as earlier ones; row 3 is similar to row 1."
+        "a.jsonl: 1 row is nearly the same as an earlier one; row 3 is similar to row 1."
     ]
 
 

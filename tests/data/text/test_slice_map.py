@@ -49,7 +49,7 @@ def test_bos_and_eos_count_as_trained():
 
 def test_blocks_left_out_by_min_chars_are_counted_and_not_lost():
     slice_map = map_of("One two three.##Hi.", min_chars=3)
-    assert slice_map.proof == "No characters are lost; dropped because they are short: 1 block, 3 characters"
+    assert slice_map.proof == "No characters are lost; 1 block (3 characters) was dropped as too small"
     assert slice_map.seen.least == 0
 
 
@@ -58,7 +58,7 @@ def test_lost_characters_are_shown():
         return [EncodedText(list(range(20)), [0] * 20, [len(piece)] * 20) for piece in pieces]
 
     slice_map = build_slice_map(slice_text("x", heavy, SlicingRules(cutoff=16)))
-    reason = "the tokenizer drops them, or one of them has more tokens than a block"
+    reason = "the tokenizer drops them, or one character has more tokens than fit in a block"
     assert slice_map.proof == f"1 character is lost ('x': {reason})"
 
 

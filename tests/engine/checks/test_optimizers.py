@@ -59,7 +59,7 @@ def test_an_optimizer_steps(place, name):
         ("adamw_anyprecision", "Optimizer: adamw_anyprecision needs the torchdistx package (not on PyPI: https"),
         (
             "adamw_torch_4bit",
-            "Optimizer: adamw_torch_4bit needs the torchao package (pip install torchao; PEFT",
+            'Optimizer: adamw_torch_4bit needs the torchao package (pip install "torchao<0.18", because',
         ),
         (
             "schedule_free_adamw",

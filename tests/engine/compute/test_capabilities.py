@@ -21,7 +21,7 @@ from training_pro.tests.engine.architectures import (
 )
 from training_pro.tests.engine.batches import packed_batch
 
-MIXES = "in this model, examples in one row can see each other"
+MIXES = "in this model, packed examples can see each other"
 
 
 def probe(model, packing="auto"):

@@ -79,7 +79,10 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
         stdout, stderr = run.communicate(timeout=280)
     assert run.returncode == 0, stderr
     assert stdout == ""
-    assert "With 2 processes, one step uses 4 x 1 x 2 = 8 examples." in stderr
+    assert (
+        "With 2 processes, one step uses 8 examples (True Batch Size 4 x Gradient Accumulation 1 x 2 processes)."
+        in stderr
+    )
     assert stderr.count("step 20/20") == 1
     one, two = ([e for e in read_graph(place, name) if "loss" in e] for name in ("one", "two"))
     assert len(one) == len(two) == 20

@@ -138,7 +138,7 @@ def test_requests_of_another_program_reach_all_processes(workspace):
         send_request("two", "wind-down", folders)
         stderr = run.communicate(timeout=120)[1]
     assert run.returncode == 0, stderr
-    assert "'two' finished" in stderr and "wound down to 0 (as requested)" in stderr
+    assert "'two' finished" in stderr and "has fallen to 0 (as requested)" in stderr
 
 
 @pytest.mark.long

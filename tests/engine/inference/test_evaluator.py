@@ -353,7 +353,7 @@ def test_training_data_cannot_be_test_data(place):
         SettingsError,
         match=(
             r"Evaluation dataset: story\.txt is also in the training data\. "
-            r"Remove it from one"
+            r"Remove it from either the training"
         ),
     ):
         place.settings(eval_data=["story.txt"], data=["story.txt:50"])

@@ -112,7 +112,7 @@ def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_
     end, event = measure(place, "q")
     assert event.answers.of == len(QUESTIONS)
     assert event.answers.lora == len(QUESTIONS) > event.answers.base
-    assert f"answers {len(QUESTIONS)} of {len(QUESTIONS)} questions about the data" in end.text
+    assert f"correctly answers {len(QUESTIONS)} of {len(QUESTIONS)} questions about the data" in end.text
 
 
 def test_a_stop_ends_it_and_writes_nothing(with_lora, short_texts):
@@ -186,12 +186,12 @@ def test_the_words():
     figures = RecallFigures(passages=16, recall=0.83, verbatim=9, longest=32, loss=0.4)
     recall = RecallMeasured(step=9, epoch=1.0, why="asked", learned=figures, control=replace(figures, recall=0.03))
     assert evidence_verdict(event, recall) == (
-        "With the LoRA, the model recalls 83% of the training data word for word (3% of unseen text), answers 7 "
-        "of 8 questions about the data, has forgotten a lot (loss on general text +0.25), copies 12% of what it "
-        "writes and ends 9 of 11 replies by itself (11 without the LoRA)."
+        "With the LoRA, the model recalls 83% of the training data word for word (3% of unseen text), correctly "
+        "answers 7 of 8 questions about the data, has forgotten a lot (loss on general text changed by +0.25), "
+        "copies 12% of its text from the training data and ends 9 of 11 replies by itself (11 without the LoRA)."
     )
     kept = EvidenceMeasured(general=(TextLoss("prose", 1, 3.0, 3.01),))
-    sentence = "With the LoRA, the model has forgotten almost nothing (loss on general text +0.01)."
+    sentence = "With the LoRA, the model has forgotten almost nothing (loss on general text changed by +0.01)."
     assert evidence_verdict(kept, None) == sentence
 
 

@@ -184,7 +184,7 @@ def test_rows_with_nothing_left_are_counted(place):
     ("read", "more", "error", "sentence"),
     [
         ({}, {"stride": 8}, SettingsError, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
-        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' followed by text ('Train only"),
+        ({"train_only_after": "###"}, {}, DataError, "No row contains '###' followed by text. Change 'Train"),
         ({}, {"max_length": 2}, DataError, "Change 'Train on', or use a longer window."),
         ({"format": "nowhere"}, {}, DataError, "nowhere"),
     ],

@@ -128,7 +128,7 @@ def test_a_lora_of_another_model_is_refused(with_lora, tmp_path):
     message = refusal(
         SavingError, with_lora, "a", tmp_path / "new", StandaloneHost(with_lora.folders, model=str(folder))
     )
-    assert message.startswith("The LoRA 'a' does not fit this model: 14 of its 14 layers are not in")
+    assert message.startswith("The LoRA 'a' can't be used with this model: 14 of its 14 target modules are not in")
     assert list(tmp_path.glob("new*")) == []
 
 
@@ -137,7 +137,7 @@ def test_weights_with_unknown_names_are_never_written(with_lora, tmp_path, monke
     message = refusal(ModelError, with_lora, "a", tmp_path / "new")
     assert message.startswith("The LoRA 'a' changes weights that this model does not have: model.layers.0.")
     assert "odd, " in message and message.endswith(
-        "It can't be merged, so nothing was written. Attach it as a LoRA instead."
+        "It can't be merged, so nothing was written. Attach it to the model instead."
     )
     assert list(tmp_path.glob("new*")) == []
 

@@ -263,7 +263,7 @@ def test_a_transformers_that_compiles_in_another_way_is_refused(monkeypatch):
     monkeypatch.setattr(template_sandbox.LimitedTemplates, "render", lambda _, apply: apply())
     template_sandbox.check_transformers.cache_clear()
     with pytest.raises(
-        ModelError, match=f"^transformers {transformers.__version__} renders chat templates in a way"
+        ModelError, match=f"^transformers {transformers.__version__} does not let Training PRO limit"
     ):
         template_sandbox.check_transformers()
     template_sandbox.check_transformers.cache_clear()

@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run. To prevent this, turn off sleep in its settings. "
-        "Training PRO can't do that here: Windows refused the request."
+        "The computer may go to sleep during the run, because Training PRO can't prevent it: Windows refused the "
+        "request. Turn off sleep in the computer's settings."
     ]
 
 
@@ -114,8 +114,8 @@ def test_a_refusal_on_linux_is_reported(program):
     with prevent_sleep(messages.append, platform="linux"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run. To prevent this, turn off sleep in its settings. "
-        "Training PRO can't do that here: No bus."
+        "The computer may go to sleep during the run, because Training PRO can't prevent it: No bus. "
+        "Turn off sleep in the computer's settings."
     ]
 
 
@@ -137,7 +137,7 @@ def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
-    assert messages[0].startswith("The computer may go to sleep during the run. ")
+    assert messages[0].startswith("The computer may go to sleep during the run, because ")
 
 
 @posix

@@ -55,14 +55,14 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
 @pytest.mark.parametrize(
     ("state", "training", "said", "offer"),
     [
-        ({"enabled": True}, True, "starts when this one ends, even if it fails", "Start queue (1 waiting)"),
+        ({"enabled": True}, True, "When the current run ends or fails, the next", "Start queue (1 waiting)"),
         ({"enabled": True}, False, "after the next run that you start, or right away", "Start queue (1 waiting)"),
         ({"pending": True}, False, "as soon as the model is free", "Start queue (1 waiting)"),
         ({}, False, "After a restart, the queue does not start by itself", "Resume queue (1 waiting)"),
         (
             {"off_reason": "Stopped by hand."},
             True,
-            "Stopped by hand. The queue does not continue after the current run unless you press Continue queue",
+            "Stopped by hand. To continue the queue when the current run ends, press Continue queue",
             "Continue queue after this run (1 waiting)",
         ),
         (

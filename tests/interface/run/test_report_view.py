@@ -62,7 +62,7 @@ def test_the_legend_of_a_slice_map_names_only_what_it_contains(tmp_path):
     text = {"a.txt": "One sentence here. And another one there.\n\n\n" * 40}
     report = prepare_rows(tmp_path, family("ChatML"), text, chunking="dementor").report
     maps = [sliced for source in report.sources for _, sliced in source.maps]
-    seen = "how often the text is seen (stronger color: more often)"
+    seen = "how often the model sees each part (stronger color: more often)"
     assert [label for _, label in plan_svg.legend_entries(maps)] == ["blocks", seen, "hard cuts"]
     without_bars = [replace(sliced, bars=(), hard_cuts=()) for sliced in maps]
     assert [label for _, label in plan_svg.legend_entries(without_bars)] == [seen]

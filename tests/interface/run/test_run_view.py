@@ -123,7 +123,7 @@ def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
         )
 
     view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
-    assert "validation loss, step 2, best 1.5000 at step 1" in view.html()
+    assert "validation loss at step 2 (best: 1.5000 at step 1)" in view.html()
     assert "Validation perplexity" in view.extra_charts()
 
 
@@ -180,9 +180,9 @@ def test_a_failure_shows_its_reason():
 
 
 def test_each_remedy_after_a_failure_is_a_button():
-    remedies = (Remedy("rank 16 (about 1 GB less)", {"rank": 16}),)
+    remedies = (Remedy("rank 16 (saves about 1 GB)", {"rank": 16}),)
     html = view_of(planned(9), JobEnded(outcome="failed", text="Out of memory.", remedies=remedies)).html()
-    assert 'data-tp-set="{&#34;rank&#34;: 16}">rank 16 (about 1 GB less)</button>' in html
+    assert 'data-tp-set="{&#34;rank&#34;: 16}">rank 16 (saves about 1 GB)</button>' in html
 
 
 def test_earlier_notes_are_folded_and_advice_stays_visible():

@@ -194,7 +194,8 @@ def test_an_existing_gguf_file_is_reported_as_replaced(folders):
     tab = draw_tab(folders, GgufEngine())
     write = tab._handler(tab._on_gguf)
     first, second = (write(tab_inputs(tab, "story"))[0] for _ in range(2))
-    assert "was saved. To use it in llama.cpp" in first and "was replaced. To use it in llama.cpp" in second
+    assert "was saved. To use the LoRA in llama.cpp" in first
+    assert "was replaced. To use the LoRA in llama.cpp" in second
     assert "tp-good" in first and "tp-good" in second
 
 

@@ -92,4 +92,4 @@ def test_a_command_for_only_one_console_says_so(windows, host, system):
     html = cli_command_html({"name": "a", "data": ["a.txt"], "system": system}, host)
     (_, _, _, *words), _ = split_like_windows(command_line(html))
     assert flags.given_settings(_parse_args(words))["system"] == system
-    assert "Run it in the Command Prompt (cmd)" in html
+    assert "Run this command in the Command Prompt (cmd)" in html

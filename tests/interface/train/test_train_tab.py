@@ -69,7 +69,7 @@ def existing_name(tab, name, method):
 def test_a_lora_in_every_state(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
     write_files(tab._context.host.folders.loras, name, files)
-    buttons = [going_on, "replace it (keeps a backup)", f"use a new name: {name}-2"]
+    buttons = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
     assert existing_name(tab, name, "lora") == (words, buttons)
     assert existing_name(tab, name, "full") == ("", [])
 
@@ -79,7 +79,7 @@ def test_a_full_model_is_looked_up_in_the_models_folder(tab):
     write_files(
         tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}}
     )
-    kept = "replace it (keeps a backup)"
+    kept = "replace it (a backup is kept)"
     assert existing_name(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
     buttons = ["resume it", kept, "use a new name: whole-failed-2"]
     assert existing_name(tab, "whole-failed", "full") == ("the model of a run that failed", buttons)

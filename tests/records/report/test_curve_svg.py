@@ -102,7 +102,9 @@ def test_a_loss_that_is_no_number_breaks_nothing():
 
 def test_the_curve_in_a_sentence():
     assert describe_curve([], 10) == "Planned: 10 steps."
-    assert describe_curve(points(3), 10) == "Loss over 3 of 10 steps: smoothed from 3.100 to 1.100, last 1.000."
+    assert describe_curve(points(3), 10) == (
+        "Loss over 3 of 10 steps: the smoothed loss goes from 3.100 to 1.100. The last loss is 1.000."
+    )
 
 
 def test_the_same_run_gives_the_same_picture():

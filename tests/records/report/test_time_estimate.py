@@ -29,7 +29,7 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
     write_run(tmp_path, "mine")
     assert estimate(tmp_path) == [
         "Time: about 2 min 00 s, if this run is as fast as mine was with this model (CPU, 50 tokens per "
-        "second). To measure it instead, use 'Test one step' under Memory and speed."
+        "second). To measure the time instead, use 'Test one step' under Memory and speed."
     ]
 
 

@@ -96,7 +96,7 @@ def test_worse_in_both_losses_is_not_memorizing():
     assert verdict.kind == "became worse"
     assert "Try a lower learning rate. c8 is better." in verdict.text
     without = judge_run(graph(rising, {0: 2.0, 8: 2.5, 16: 3.0}), {})
-    assert "the model is better on such texts without this LoRA" in without.text
+    assert "the model does better on the validation split without this LoRA" in without.text
 
 
 @pytest.mark.parametrize(("losses", "trend"), [(FALLING, "was still falling"), (SETTLED, "stopped falling")])
