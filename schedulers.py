@@ -317,12 +317,19 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
     def phases(plan: ScheduleSteps) -> list[Phase]:
         ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
         first, last = ordered[0], ordered[-1]
-        parts = [Phase(0, first.step(plan), f"constant at a factor of {first.rate:g}", constant_curve(first.rate))]
+        parts = [
+            Phase(
+                0,
+                first.step(plan),
+                f"constant at {100 * first.rate:g}% of the learning rate",
+                constant_curve(first.rate),
+            )
+        ]
         parts += [
             _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
             for start, end in pairwise(ordered)
         ]
-        words = f"constant at a factor of {last.rate:g}"
+        words = f"constant at {100 * last.rate:g}% of the learning rate"
         parts.append(Phase(last.step(plan), plan.steps, words, constant_curve(last.rate)))
         return [p for p in parts if p.end > p.start and p.start < plan.steps]
 
@@ -331,9 +338,9 @@ def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list
 
 def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
     words = (
-        f"constant at a factor of {rate:g}"
+        f"constant at {100 * rate:g}% of the learning rate"
         if rate == end_rate
-        else f"linear {'rise' if end_rate > rate else 'decay'} to a factor of {end_rate:g}"
+        else f"linear {'rise' if end_rate > rate else 'decay'} to {100 * end_rate:g}% of the learning rate"
     )
     return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
 

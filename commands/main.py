@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "slice": "show how a text is sliced into blocks",
     "status": "show the progress of current runs",
     "export": "create a folder with everything that another machine needs to train a run",
-    "tell": "control a run in another window or program: stop, pause, save and more",
+    "tell": "control a run that was started in another window: stop, pause, save and more",
     "runs": "list LoRAs and checkpoints; delete, restore or slim them",
     "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
     "recall": "measure how much of the training data the model reproduces word for word, with and without a LoRA",

@@ -22,6 +22,8 @@ from .options import handle_end_signals, say
 PORT = 7862
 MAX_PAGES = 200
 """Pages whose state Gradio keeps, nearly a megabyte each; it is kept for pages that vanished, too."""
+MAX_STREAMS = 1_000
+"""Handlers that run at once. A page has up to three streams, so Gradio's 40 would stop all pages at the 14th."""
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 
 
@@ -81,6 +83,7 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
         prevent_thread_lock=True,
         quiet=True,
         state_session_capacity=MAX_PAGES,
+        max_threads=MAX_STREAMS,
         app_kwargs={
             "middleware": [
                 guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)

@@ -363,7 +363,7 @@ class SwitchSettings:
     )
     switch_loss_low: float = number(
         2.0,
-        "Switch at loss, lower bound",
+        "Loss for the switch: lower bound",
         "If the loss is already at or below this value when the order switches, a note says that the first phase "
         "was short.",
         bounds=(0, 100),
@@ -371,7 +371,7 @@ class SwitchSettings:
     )
     switch_loss_high: float = number(
         2.5,
-        "Switch at loss, upper bound",
+        "Loss for the switch: upper bound",
         "The batch order switches when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,
@@ -393,7 +393,7 @@ class SwitchSettings:
     )
     second_switch_loss_low: float = number(
         1.5,
-        "Second switch at loss, lower bound",
+        "Loss for the second switch: lower bound",
         "If the loss is already at or below this value when the pair phase ends, a note says that the pair phase "
         "was short.",
         bounds=(0, 100),
@@ -401,7 +401,7 @@ class SwitchSettings:
     )
     second_switch_loss_high: float = number(
         2.0,
-        "Second switch at loss, upper bound",
+        "Loss for the second switch: upper bound",
         "The pair phase ends when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,
@@ -625,8 +625,8 @@ class SavingSettings:
     save_every: float = integer(
         0,
         "Save every (steps)",
-        "How often to save a full checkpoint, in steps. 0.1 saves one after every tenth of the run, and 0 turns "
-        "this off.",
+        "Save a full checkpoint each time this number of steps is done. With 0.1, one is saved after every tenth "
+        "of the run. 0 turns this off.",
         bounds=(0, 10**8),
         share=True,
         live=True,

@@ -203,7 +203,7 @@ def test_a_bound_inside_a_token_moves_to_its_end():
 
 
 def test_no_room_for_text_is_refused():
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="has room only for BOS and EOS, not for text"):
         SlicingRules(cutoff=2, bos=BOS, eos=EOS)
 
 

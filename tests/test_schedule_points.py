@@ -76,9 +76,9 @@ def test_only_a_rise_is_a_rising_phase():
 def test_the_description():
     phases = get_schedule("0:0 0.1:1 0.5:1 1:0").phases(ScheduleSteps(100, 50))
     assert (
-        describe_phases(phases)
-        == "linear rise to a factor of 1 until step 10, constant at a factor of 1 until step 50, "
-        "linear decay to a factor of 0 until step 100"
+        describe_phases(phases) == "linear rise to 100% of the learning rate until step 10, "
+        "constant at 100% of the learning rate until step 50, "
+        "linear decay to 0% of the learning rate until step 100"
     )
 
 
@@ -108,6 +108,6 @@ def test_a_run_by_points(place):
     values = [entry["learning_rate"] for entry in read_graph(place)]
     assert values == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])
     assert (
-        read_log(place)["schedule"]
-        == "0:0 0.5:1 1:0: linear rise to a factor of 1 until step 2, linear decay to a factor of 0 until step 4"
+        read_log(place)["schedule"] == "0:0 0.5:1 1:0: linear rise to 100% of the learning rate until step 2, "
+        "linear decay to 0% of the learning rate until step 4"
     )

@@ -165,8 +165,8 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
     if len(equals) == len(others):
         best_median = f"**{best}** has the best median ({figure})"
-        setups = f"the {len(known)} setups with at least {MIN_RUNS} runs"
-        return f"The runs show no difference between {setups}. {best_median}."
+        setups = f"{len(known)} setups have at least {MIN_RUNS} runs each"
+        return f"{setups}, and these runs show no difference between them. {best_median}."
     also = f" The runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
     return f"The best setup is **{best}** ({figure}).{also}"
 

@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     if is_waiting(args.name, args.request, folders):
         say(
             f"{args.name} has not received the request yet. The request is saved in a file. {args.name} receives "
-            "it when the computer that trains the run sees that file."
+            "it as soon as the computer on which it is running sees that file."
         )
     else:
         say(f"{args.name} {REQUESTS[args.request].words}.")
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("tell", "Control a run in another window or program.")
+    parser = options.make_parser("tell", "Control a run that was started in another window or program.")
     parser.add_argument("name", metavar="NAME", help="name of the run; `status` lists the runs in progress")
     parser.add_argument("request", choices=REQUESTS, metavar="REQUEST", help=", ".join(REQUESTS))
     return parser.parse_args(arguments)

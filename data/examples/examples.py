@@ -15,6 +15,7 @@ from ...chunking import Flags, Ids, Ints, SlicedText
 ROWS_AT_ONCE = 10_000
 IGNORE_INDEX = -100
 """The label of a token that is read and not learned."""
+KIND_WORDS = {"block": "block", "overlap": "overlap block", "dementor": "DEMENTOR window"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class TextSource:
     def place(self, number: int) -> str:
         """The example's position in the file, as users read it: 'row 12'."""
         block = self.sliced[number]
-        return f"{block.kind} at characters {self.start + block.start} to {self.start + block.end}"
+        return f"{KIND_WORDS[block.kind]} at characters {self.start + block.start} to {self.start + block.end}"
 
 
 @dataclass(frozen=True, eq=False)

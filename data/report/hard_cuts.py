@@ -83,8 +83,8 @@ def _suggest_wider_cut(source: TextSource) -> Suggestion | None:
         "hard_cut",
         escape_hard_cut(wider),
         f"{source.name}: {format_count(headings, 'section')} {plural(headings, 'has', 'have')} only a heading, so "
-        "the model would learn to stop after a heading. With one more line break in the hard cut, each heading "
-        "stays with its text.",
+        "the model would learn to stop after a heading. To keep each heading with its text, add one more line "
+        "break to the hard cut.",
     )
 
 

@@ -158,7 +158,7 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
     if switching.switch_at >= count:
         yield advice(
             "switch_at",
-            (f"Switch at {switching.switch_at}: {run_length}, so batches are grouped by length until the end. ")
+            (f"Switch at {switching.switch_at} is never reached: {run_length}. Batches stay grouped by length. ")
             + _earlier_switch(settings, plan, count - 1),
         )
     elif switching.switch_pairs and switching.second_switch_at >= count:

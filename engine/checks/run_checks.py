@@ -350,5 +350,5 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)
         yield problem(
             "method",
-            f"Method full: {', '.join(labels)} and {last} only apply to a LoRA. Reset them all to their defaults.",
+            f"The method is 'full', but {', '.join(labels)} and {last} only apply to a LoRA. Reset them.",
         )

@@ -208,9 +208,9 @@ def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
     if misplaced and targets.what == CUSTOM_LIST:
         raise SettingsError(
             [
-                "Target modules: PEFT would add the LoRA to this model's experts instead of "
-                f"{_as_ranges(misplaced)}. Choose all linear layers or q-k-v-o, or remove these names from your "
-                "list."
+                f"Target modules: your list names {_as_ranges(misplaced)}, but PEFT would add the LoRA to this "
+                "model's experts instead. Remove these names from your list, or choose 'All linear layers' or "
+                "'q-k-v-o'."
             ]
         )
 

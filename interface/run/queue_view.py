@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -17,9 +16,8 @@ from ...core.jobs import AutoStart, Request
 from ...records.queue import EndedRun, Queue, QueuedRun, QueueRunner
 from ...settings import presets
 from ...train_utils import plural
-from ..base import Form, PageContext, add_handler, apply_button, markup, on_load, private_options, stream_options
+from ..base import Form, PageContext, add_handler, apply_button, markup, private_options
 
-REFRESH_SECONDS = 0.5
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
 RESUME_LABEL = "Resume queue"
@@ -27,7 +25,7 @@ FOLLOW_LABEL = "Continue queue after this run"
 
 
 class QueueView:
-    """Follows the queue file and the automatic start of the session, so every page shows the same."""
+    """Shows the queue file and the automatic start of the session; the run panel streams its updates."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
@@ -46,10 +44,8 @@ class QueueView:
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
         self._start_button = gr.Button(RESUME_LABEL, visible=False, elem_id="tp-queue-go-on")
         self._wish_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
-        self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
     def connect(self) -> None:
-        outputs = [self._list, self._start_button, self._add_button]
         options = {"outputs": self._message, "says": self._message, **private_options()}
         add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
         add_handler(
@@ -60,9 +56,6 @@ class QueueView:
             **options,
         )
         add_handler(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
-        follow_options = {"what": "Showing the queue", "says": self._list, **stream_options()}
-        on_load(self._follow, outputs, **follow_options)
-        add_handler(self._follow_button.click, self._follow, None, outputs, **follow_options)
 
     def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""
@@ -89,27 +82,39 @@ class QueueView:
             return markup.problem(error_message(error))
         return ""
 
-    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Stream the list whenever the queue or the state of the session changes."""
-        shown_state: tuple[Any, ...] = ()
-        while True:
-            auto_start, job = self._context.session.auto_start, self._context.session.current
-            training = job is not None and job.kind == "training"
-            queue, problem = self._read_queue()
-            state = (queue, problem, auto_start.enabled, auto_start.pending, auto_start.off_reason, training)
-            if state != shown_state:
-                shown_state = state
-                waiting = len(queue.waiting)
-                can_start = bool(waiting) and not (auto_start.enabled and (training or auto_start.pending))
-                yield {
-                    self._list: (markup.problem(problem) if problem else "")
-                    + queue_html(queue, auto_start, training=training),
-                    self._start_button: gr.update(
-                        visible=can_start, value=_start_label(waiting, auto_start, training=training)
-                    ),
-                    self._add_button: gr.update(value="Queue after this run" if training else ADD_LABEL),
-                }
-            await asyncio.sleep(REFRESH_SECONDS)
+    @property
+    def components(self) -> list[Any]:
+        """What `updates` changes."""
+        return [self._list, self._start_button, self._add_button]
+
+    def state(self) -> tuple[Any, ...]:
+        """The queue and the state of the session; the page is updated when it changes."""
+        auto_start = self._context.session.auto_start
+        return (
+            *self._read_queue(),
+            auto_start.enabled,
+            auto_start.pending,
+            auto_start.off_reason,
+            self._training(),
+        )
+
+    def updates(self) -> dict[Any, Any]:
+        """The list and the labels of the buttons."""
+        auto_start, training = self._context.session.auto_start, self._training()
+        queue, problem = self._read_queue()
+        waiting = len(queue.waiting)
+        can_start = bool(waiting) and not (auto_start.enabled and (training or auto_start.pending))
+        list_html = queue_html(queue, auto_start, training=training)
+        label = _start_label(waiting, auto_start, training=training)
+        return {
+            self._list: (markup.problem(problem) if problem else "") + list_html,
+            self._start_button: gr.update(visible=can_start, value=label),
+            self._add_button: gr.update(value="Queue after this run" if training else ADD_LABEL),
+        }
+
+    def _training(self) -> bool:
+        job = self._context.session.current
+        return job is not None and job.kind == "training"
 
     def _read_queue(self) -> tuple[Queue, str]:
         """The queue and what is damaged in it; if it cannot be read, the last one and the error."""

@@ -78,7 +78,8 @@ def _suggestions(report: DatasetReport) -> str:
     values = {key: value for s in changes for key, value in s.values.items()}
     use_all = f"<p>{apply_button(f'use {_all_of(changes)} suggestions', values)}</p>" if len(changes) > 1 else ""
     as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
-    title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings are fine as they are"
+    fine = plural(len(fitting), "is fine as it is", "are fine as they are")
+    title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings {fine}"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
     return f"{markup.html_list(buttons)}{use_all}{folded}"  # not added: Markup escapes text that is added to it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import gradio as gr
 
 from ...core.engine import PreviewQuery
 from ...core.errors import SettingsError, TrainingProError
-from ...core.jobs import Job, RunPlanned
+from ...core.jobs import RunPlanned
 from ...records.folder import choose_run_folder, with_final_name
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
@@ -51,6 +52,8 @@ class RunPanel:
         self._buttons = RunButtons(context)
         self._queue = QueueView(context, form)
         self.example_browser = ExampleBrowser(context, form)
+        self._view: RunView | None = None
+        """The view of the last run; all pages share it, so a hundred pages cost little more than one."""
 
     def draw(self) -> None:
         enabled = not self._context.read_only_reason()
@@ -76,7 +79,7 @@ class RunPanel:
             self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
         )
         """Hidden; changes when another model is loaded, or the model is unloaded."""
-        self.ended = gr.Textbox(label="The last run, when it has ended", elem_classes="tp-hidden")
+        self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
         self.working = gr.Textbox(label="The kind of the job on the model", elem_classes="tp-hidden")
         """Hidden; empty while the model is free."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
@@ -107,7 +110,7 @@ class RunPanel:
     def _connect_follow(self) -> None:
         """The page follows the run from its start on, and again after a lost connection."""
         others = [self._status_line, self._start_button, self._beat, self.model, self.ended, self.working]
-        outputs = [*self._run_parts(), *others, *self._buttons.components]
+        outputs = [*self._run_parts(), *others, *self._buttons.components, *self._queue.components]
         hidden = {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
         options = {"what": "Showing the run", "says": self._panel, "clears": hidden, **stream_options()}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
@@ -168,15 +171,17 @@ class RunPanel:
         return self._form.updates(planned.settings) if planned else {}
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Show the running or last run, then every change for as long as the page is open."""
+        """Show the running or last run and the queue, then every change for as long as the page is open.
+
+        One stream serves everything on the tab, because Gradio limits the number of streams of all pages.
+        """
         view: RunView | None = None
         previous: dict[str, Any] = {}
-        beats = 0
         while True:
-            earlier, view = view, _current_view(view, self._context.session.latest("training"))
+            earlier, view = view, self._current_view()
             if earlier not in (None, view):
                 yield self._without_run()  # Gradio sends differences: the same failure once more has none
-            seconds = int(beats * REFRESH_SECONDS)
+            seconds = int(time.monotonic())
             running = view is not None and view.running
             current = {
                 "line": model_status.html(self._context),
@@ -184,13 +189,13 @@ class RunPanel:
                 "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
                 "working": job.kind if (job := self._context.session.current) else "",
                 "beat": seconds // BEAT_SECONDS,
+                "queue": self._queue.state(),
             }
             changed = {part for part, state in current.items() if previous.get(part, self) != state}
             if changed:
                 yield self._updates(changed, current, view)
                 previous = current
-            beats += 1
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(REFRESH_SECONDS - time.monotonic() % REFRESH_SECONDS)
 
     def _updates(
         self, changed: Collection[str], current: Mapping[str, Any], view: RunView | None
@@ -211,7 +216,18 @@ class RunPanel:
         if "curves" in changed:
             curves = view.extra_charts() if view else ""
             updates |= {self._charts: curves, self._charts_part: gr.update(visible=bool(curves))}
+        if "queue" in changed:
+            updates |= self._queue.updates()
         return updates
+
+    def _current_view(self) -> RunView | None:
+        """The view of the last run, up to date with its events."""
+        job = self._context.session.latest("training")
+        if job is not None and (self._view is None or self._view.job is not job):
+            self._view = RunView(job)
+        if self._view is not None:
+            self._view.catch_up()
+        return self._view
 
     def _end_updates(self, view: RunView | None) -> dict[Any, Any]:
         """The updates of the parts that depend on whether a run is going on."""
@@ -239,15 +255,6 @@ def check_html(settings: TrainingSettings, context: PageContext) -> str:
     lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{legend}{phases_line}"
     packing = settings.machine.packing != "off"
     return report_view.html(report, lr_plan, context.host.memory().free, choices, packing=packing)
-
-
-def _current_view(view: RunView | None, job: Job | None) -> RunView | None:
-    """The view of the last run, up to date with its events."""
-    if job is not None and (view is None or view.job is not job):
-        view = RunView(job)
-    if view is not None:
-        view.catch_up()
-    return view
 
 
 def _state(view: RunView | None) -> tuple[Any, ...]:

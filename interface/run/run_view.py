@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from markupsafe import Markup
 
@@ -83,6 +85,7 @@ class RunView:
         self._recalls: list[RecallMeasured] = []
         self._samples: list[SampleGenerated] = []
         self._machine: MachineUse | None = None
+        self._made: dict[str, tuple[tuple[Any, ...], str]] = {}
 
     def catch_up(self) -> None:
         """Process new events."""
@@ -107,6 +110,24 @@ class RunView:
 
     def html(self, *, following: str = "") -> str:
         """The run panel; `following` is the name of the run that starts automatically after this one."""
+        return self._make_once("panel", partial(self._panel_html, following), self.job.control.pending, following)
+
+    def extra_charts(self) -> str:
+        """The charts of the folded part 'More curves'."""
+        return self._make_once("charts", self._charts_html)
+
+    def samples(self) -> str:
+        """The table of sample answers."""
+        return self._make_once("samples", self._samples_html)
+
+    def _make_once(self, part: str, make: Callable[[], str], *more: Any) -> str:
+        """What `make` returns, made anew only after a change: every open page asks for it."""
+        state = (self.position, *more)
+        if self._made.get(part, ((), ""))[0] != state:
+            self._made[part] = (state, make())
+        return self._made[part][1]
+
+    def _panel_html(self, following: str) -> str:
         if self._end is not None:
             return self._ended_html(self._end)
         share = self._pace.share if self._last else 0.0
@@ -124,12 +145,10 @@ class RunView:
         after = f" \u00b7 next: {following}" if following else ""
         return markup.card(f"{self.job.title}: {self._status()}{after}", *parts, mood="live")
 
-    def extra_charts(self) -> str:
-        """The charts of the folded part 'More curves'."""
+    def _charts_html(self) -> str:
         return run_charts(self._steps, self._evaluations, self._recalls)
 
-    def samples(self) -> str:
-        """The table of sample answers."""
+    def _samples_html(self) -> str:
         return samples_table(self._samples, ended=not self.running)
 
     def _handle(self, event: Event) -> None:

@@ -18,7 +18,7 @@ from .use_panel import require_choice
 LABELS = {
     "stop": "Stop",
     "pause": "Pause",
-    "resume": "Continue",
+    "resume": "Resume",
     "save": "Save checkpoint",
     "sample": "Sample",
     "evaluate": "Evaluate",
@@ -26,7 +26,7 @@ LABELS = {
 
 
 class RemotePanel:
-    """Stop, Pause, Continue, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
+    """Stop, Pause, Resume, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
 
     def __init__(self, context: PageContext) -> None:
         self._context = context

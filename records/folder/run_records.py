@@ -132,6 +132,6 @@ def describe_damage(damage: Sequence[str]) -> Iterator[str]:
     """Say which values of the records are damaged, the first few of them."""
     sentences = list(dict.fromkeys(damage))  # some records are read several times
     for sentence in sentences[:MAX_DAMAGE_SHOWN]:
-        yield readable(f"Ignored a damaged value: {sentence}")
+        yield readable(f"Ignored an invalid value: {sentence}")
     if len(sentences) > MAX_DAMAGE_SHOWN:
         yield f"{len(sentences) - MAX_DAMAGE_SHOWN} more damaged values were ignored."

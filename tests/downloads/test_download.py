@@ -73,7 +73,7 @@ def test_before_it_comes_it_is_said_what_it_is_and_while_it_comes_how_far_it_is(
     _, told = get(models)
     announced = next(event.text for event in told if isinstance(event, Note))
     assert announced.startswith("toys/tiny at ")
-    assert ": llama, license apache-2.0, " in announced and f"to {models / 'toys_tiny'}, where " in announced
+    assert ": llama, license apache-2.0, " in announced and f"Downloading to {models / 'toys_tiny'} (" in announced
     fetched = [event for event in told if isinstance(event, DownloadProgress)]
     assert [event.done for event in fetched] == sorted(event.done for event in fetched)
     assert fetched[-1].done == fetched[-1].total == sum(f.stat().st_size for f in (models / "toys_tiny").iterdir())

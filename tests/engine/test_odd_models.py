@@ -104,10 +104,7 @@ def test_unsupported_settings_on_experts_are_refused_with_a_remedy(place):
         ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
         (
             {"targets": ["q_proj", "down_proj"]},
-            [
-                "Target modules: PEFT would add the LoRA to this model's experts instead of "
-                "model.layers.0-0.mlp.down"
-            ],
+            ["Target modules: your list names model.layers.0-0.mlp.down"],
         ),
         (
             {"targets": ["gate_proj"]},

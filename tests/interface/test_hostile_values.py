@@ -19,7 +19,7 @@ from training_pro.interface.base import page_context
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import page
-from training_pro.interface.run import queue_view
+from training_pro.interface.run import run_panel
 from training_pro.interface.tabs import runs_tab
 from training_pro.tests import hostile
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
@@ -66,7 +66,7 @@ def user_data(tmp_path):
 def quick(monkeypatch):
     """Shorten all waiting times."""
     monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(queue_view, "REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(run_panel, "REFRESH_SECONDS", 0.001)
     monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
 
 

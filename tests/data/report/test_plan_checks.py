@@ -71,9 +71,9 @@ def test_schedule_points_that_are_out_of_order_in_steps(points, epochs, crossed)
 def test_points_out_of_order_still_have_defined_rates():
     phases = get_schedule("0.5:1 3e:0").phases(ScheduleSteps(40, 5))
     assert (
-        describe_phases(phases)
-        == "constant at a factor of 0 until step 15, linear rise to a factor of 1 until step 20, "
-        "constant at a factor of 1 until step 40"
+        describe_phases(phases) == "constant at 0% of the learning rate until step 15, "
+        "linear rise to 100% of the learning rate until step 20, "
+        "constant at 100% of the learning rate until step 40"
     )
     rates = lr_multipliers(phases, 40)
     assert rates[:15] == [0] * 15
@@ -88,7 +88,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("Switch at 1: the run has 1 epoch, so batches are grouped by length until the end.")
+    assert advice.startswith("Switch at 1 is never reached: the run has 1 epoch. Batches stay grouped by length.")
 
 
 SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
