@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,9 @@ from .run_buttons import RunButtons
 from .run_view import RunView
 
 REFRESH_SECONDS = 0.5
+UPDATES_PER_SECOND = 6
+"""Updates of all open pages together; more of them would slow a run down, which shares the interpreter."""
+MAX_REFRESH_SECONDS = 8.0  # a page that sees no beat for 12 seconds reconnects
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
@@ -53,7 +57,8 @@ class RunPanel:
         self._queue = QueueView(context, form)
         self.example_browser = ExampleBrowser(context, form)
         self._view: RunView | None = None
-        """The view of the last run; all pages share it, so a hundred pages cost little more than one."""
+        """The view of the last run, shared by all pages."""
+        self._streams = 0
 
     def draw(self) -> None:
         enabled = not self._context.read_only_reason()
@@ -177,25 +182,28 @@ class RunPanel:
         """
         view: RunView | None = None
         previous: dict[str, Any] = {}
-        while True:
-            earlier, view = view, self._current_view()
-            if earlier not in (None, view):
-                yield self._without_run()  # Gradio sends differences: the same failure once more has none
-            seconds = int(time.monotonic())
-            running = view is not None and view.running
-            current = {
-                "line": model_status.html(self._context),
-                "run": (*_state(view), self._queue.next_run_name() if running else ""),
-                "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
-                "working": job.kind if (job := self._context.session.current) else "",
-                "beat": seconds // BEAT_SECONDS,
-                "queue": self._queue.state(),
-            }
-            changed = {part for part, state in current.items() if previous.get(part, self) != state}
-            if changed:
-                yield self._updates(changed, current, view)
-                previous = current
-            await asyncio.sleep(REFRESH_SECONDS - time.monotonic() % REFRESH_SECONDS)
+        with self._counted_stream():
+            while True:
+                earlier, view = view, self._current_view()
+                if earlier not in (None, view):
+                    yield self._without_run()  # Gradio sends differences: the same failure once more has none
+                seconds = int(time.monotonic())
+                running = view is not None and view.running
+                current = {
+                    "line": model_status.html(self._context),
+                    "run": (*_state(view), self._queue.next_run_name() if running else ""),
+                    "controls": view and (id(view.job), running, view.planned, view.job.control.pending),
+                    "samples": view and (id(view.job), running, view.sample_count),
+                    "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
+                    "working": job.kind if (job := self._context.session.current) else "",
+                    "beat": seconds // BEAT_SECONDS,
+                    "queue": self._queue.state(),
+                }
+                changed = {part for part, state in current.items() if previous.get(part, self) != state}
+                if changed:
+                    yield self._updates(changed, current, view)
+                    previous = current
+                await asyncio.sleep(self._seconds_to_refresh())
 
     def _updates(
         self, changed: Collection[str], current: Mapping[str, Any], view: RunView | None
@@ -210,15 +218,30 @@ class RunPanel:
         if "run" in changed:
             updates |= {
                 self._panel: view.html(following=self._queue.next_run_name()) if view else FIRST_HINT,
-                **self._buttons.button_updates(view),
-                **self._end_updates(view),
             }
+        if "controls" in changed:
+            updates |= {**self._buttons.button_updates(view), **self._end_updates(view)}
+        if "samples" in changed:
+            updates |= {self._samples: view.samples() if view else ""}
         if "curves" in changed:
             curves = view.extra_charts() if view else ""
             updates |= {self._charts: curves, self._charts_part: gr.update(visible=bool(curves))}
         if "queue" in changed:
             updates |= self._queue.updates()
         return updates
+
+    @contextmanager
+    def _counted_stream(self) -> Iterator[None]:
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    def _seconds_to_refresh(self) -> float:
+        """All pages refresh at the same moments, so that what one has drawn serves the others."""
+        interval = min(max(REFRESH_SECONDS, self._streams / UPDATES_PER_SECOND), MAX_REFRESH_SECONDS)
+        return interval - time.monotonic() % interval
 
     def _current_view(self) -> RunView | None:
         """The view of the last run, up to date with its events."""
@@ -236,7 +259,6 @@ class RunPanel:
         return {
             self._start_button: gr.update(interactive=enabled and not running),
             self._copy_button: gr.update(visible=view is not None and view.planned),
-            self._samples: view.samples() if view else "",
             self.ended: view.job.title if view and not running else "",
         }
 

@@ -104,6 +104,10 @@ class RunView:
         return self._last.step if self._last else 0
 
     @property
+    def sample_count(self) -> int:
+        return len(self._samples)
+
+    @property
     def planned(self) -> bool:
         """Whether the run plan, and so its settings, is known."""
         return self._planned is not None

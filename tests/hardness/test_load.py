@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psutil
 import pytest
+from training_pro.records.folder.heartbeat import read_heartbeat
 from training_pro.tests.browser import servers
 from training_pro.tests.hardness.conftest import MEGABYTE
 
@@ -17,7 +20,9 @@ httpx = pytest.importorskip("httpx", reason="httpx sends the requests of many pa
 
 pytestmark = pytest.mark.timeout(0)
 GROWTH_LIMIT, SMALL_GROWTH_MEGABYTES = 1.05, 40
+RATE_LIMIT, RATE_SECONDS, RATE_TURNS = 0.95, 45, 2
 PATIENCE_SECONDS = 120
+LEAVE_SECONDS = 12  # Gradio looks every 10 seconds whether a page is still there
 JSON = {"Content-Type": "application/json"}
 ENDLESS = 1_000  # epochs, the most that there can be
 
@@ -133,21 +138,52 @@ async def start_all(client: Any, count: int) -> list[str]:
     return list(await asyncio.gather(*(press(page) for page in pages)))
 
 
+async def steps_per_second(server: servers.Server) -> float:
+    """Steps per second between two heartbeats of the run, at least `RATE_SECONDS` apart."""
+    folder, begun = server.loras / "load", time.time()
+    first = last = None
+    while not (first and last and last.at - first.at >= RATE_SECONDS):
+        await asyncio.sleep(0.5)
+        last = read_heartbeat(folder) or last
+        first = first or (last if last and last.at > begun else None)
+    return (last.step - first.step) / (last.at - first.at)
+
+
+async def relative_step_rate(server: servers.Server, client: Any, followers: int) -> float:
+    """The step rate while pages follow the run, relative to the rate without pages, measured by turns."""
+    rates: dict[bool, float] = {False: 0.0, True: 0.0}
+    for _ in range(RATE_TURNS):
+        rates[False] += await steps_per_second(server)
+        pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(followers)))
+        following = [asyncio.create_task(page.follow(sys.maxsize)) for page in pages]
+        await asyncio.sleep(LEAVE_SECONDS)
+        rates[True] += await steps_per_second(server)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+        await asyncio.sleep(LEAVE_SECONDS)
+    return rates[True] / rates[False]
+
+
 @pytest.mark.parametrize(
-    ("starts", "followers", "reloads"),
-    [(20, 6, 16), pytest.param(500, 50, 1_000, marks=pytest.mark.hours)],
+    ("starts", "followers", "reloads", "measures_rate"),
+    [(20, 6, 16, False), pytest.param(500, 50, 1_000, True, marks=pytest.mark.hours)],
 )
-def test_many_pages_on_one_server(server, proof, record_property, starts, followers, reloads):
+def test_many_pages_on_one_server(server, proof, record_property, starts, followers, reloads, measures_rate):
     record_property("what", f"{starts} starts at once, {followers} pages that show the run, {reloads} reloads")
 
-    async def attack() -> dict[str, tuple[float, int]]:
-        uses = {}
+    async def attack() -> tuple[dict[str, tuple[float, int]], float]:
+        uses, rate = {}, 1.0
         async with client_of(server) as client:
             await wait_for_run(client)
             with proof.case("all starts at once make one run"):
                 told = await start_all(client, starts)
                 proof.cases += starts - 1
                 assert sum(BUSY in text for text in told) == starts - 1, told[:3]
+            if measures_rate:
+                with proof.case(f"the step rate with {followers} pages that follow"):
+                    rate = await relative_step_rate(server, client, followers)
+                    assert rate >= RATE_LIMIT
             for wave in ("early", "late"):
                 with proof.case(f"{followers} pages follow, {wave}"):
                     pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(followers)))
@@ -160,12 +196,15 @@ def test_many_pages_on_one_server(server, proof, record_property, starts, follow
                 uses[wave] = used(server)
             page = await HttpPage.open(client)
             await page.ask(page.event("tp-stop"))
-        return uses
+        return uses, rate
 
-    uses = asyncio.run(attack())
+    uses, rate = asyncio.run(attack())
     early, late = uses["early"], uses["late"]
     proof.worst_megabytes = late[0] - early[0]
-    record_property("figures", f"{early[0]:.0f} MB after half of the test, {late[0]:.0f} MB at the end")
+    step_rate = (
+        f"; step rate with {followers} pages: {rate:.1%} of the rate without pages" if measures_rate else ""
+    )
+    record_property("figures", f"{early[0]:.0f} MB after half of the test, {late[0]:.0f} MB at the end{step_rate}")
     with proof.case("memory and open files"):
         assert late[0] <= max(early[0] * GROWTH_LIMIT, early[0] + SMALL_GROWTH_MEGABYTES), uses
         assert late[1] <= early[1] + 5, uses
