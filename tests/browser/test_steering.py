@@ -65,7 +65,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     page.wait_for_curve(after=freed.last)
     page.press("wind down")
     text = page.wait_until_ended("steered")
-    assert "the learning rate has wound down" in text
+    assert "the learning rate has fallen to 0" in text
     graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
     rates = [entry["learning_rate"] for entry in graph if "loss" in entry]
     assert len(rates) > first_curve.last and rates[-1] < max(rates) / 8

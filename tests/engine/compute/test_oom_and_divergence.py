@@ -112,7 +112,7 @@ def test_a_single_example_that_does_not_fit_is_an_error_with_remedies(place):
         place.train(host, save_every=1, **TWO)
     message = str(refusal.value)
     assert message.startswith("Out of memory: a single example of ")
-    assert "To fix this, try: Gradient checkpointing on (about " in message
+    assert "To fix this, try: Gradient checkpointing on (saves about " in message
     assert "loading the model in 4-bit." in message
     changes = [remedy.values for remedy in refusal.value.remedies]
     assert changes[0] == {"gradient_checkpointing": "on"} and {"optimizer": "adamw_8bit"} in changes
