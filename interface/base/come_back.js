@@ -12,7 +12,7 @@
     if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
       seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
     }
-    if (Date.now() - since < 12000) return;
+    if (Date.now() - since < 20000) return;
     since = Date.now();
     if (tries++ < 1) { document.querySelectorAll("#tp-again, .tp-again").forEach((again) => again.click()); return; }
     if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());

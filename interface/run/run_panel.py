@@ -39,9 +39,9 @@ from .run_buttons import RunButtons
 from .run_view import RunView
 
 REFRESH_SECONDS = 0.5
-UPDATES_PER_SECOND = 6
+UPDATES_PER_SECOND = 4
 """Updates of all open pages together; more of them would slow a run down, which shares the interpreter."""
-MAX_REFRESH_SECONDS = 8.0  # a page that sees no beat for 12 seconds reconnects
+MAX_REFRESH_SECONDS = 15.0  # a page that sees no beat for 20 seconds reconnects
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5

@@ -123,6 +123,7 @@ async def start_all(client: Any, count: int) -> list[str]:
         "data": ["story.txt"],
         "cutoff": "64",
         "epochs": str(ENDLESS),
+        "batch_size": "1",
         "if_exists": "replace",
     }
 
