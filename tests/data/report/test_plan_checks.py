@@ -97,16 +97,31 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
 @pytest.mark.parametrize(
     ("epochs", "values", "expected"),
     [
-        (1, ORDER, ("Switch at 1: the run has 1 epoch, so", f"{SOONER}2, or train for more epochs.")),
+        (
+            1,
+            ORDER,
+            (
+                "Switch at 1 is never reached: the run has 1 epoch. Batches",
+                f"{SOONER}2, or train for more epochs.",
+            ),
+        ),
         (2, ORDER, None),
-        (3, {**ORDER, "switch_at": 9}, ("Switch at 9: the run has 3 epochs, so", "Use 2 or less.")),
+        (
+            3,
+            {**ORDER, "switch_at": 9},
+            ("Switch at 9 is never reached: the run has 3 epochs. Batches", "Use 2 or less."),
+        ),
         (1.2, ORDER, None),
-        (3, {**ORDER, **STEPS, "switch_at": 15}, ("at 15: the run has 15 steps, so", "Use 14 or less.")),
+        (
+            3,
+            {**ORDER, **STEPS, "switch_at": 15},
+            ("at 15 is never reached: the run has 15 steps.", "Use 14 or less."),
+        ),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
         (
             0.2,
             {**ORDER, **STEPS},
-            ("the run has 1 step, so", "Set 'Batch order' to By length, or train for more epochs."),
+            ("the run has 1 step. Batches", "Set 'Batch order' to By length, or train for more epochs."),
         ),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),
