@@ -139,7 +139,7 @@ def test_a_layer_whose_name_peft_maps_to_experts_is_refused():
     with (
         inject_lora(base, lora_config(lora, base, targets)) as model,
         pytest.raises(
-            SettingsError, match=r"instead of model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
+            SettingsError, match=r"list names model\.layers\.0-0\.mlp\.gate_proj, model\.layers\.0-0\.mlp\.up_"
         ),
     ):
         refuse_misplaced_targets(targets, model)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import threading
 from html import unescape
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -13,6 +15,7 @@ from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.run import run_panel
 from training_pro.interface.train.train_tab import TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
@@ -158,6 +161,43 @@ def test_check_says_what_start_says_of_the_name(place, ended, if_exists, ready):
         sentence, choices = sentence_and_choices(report[panel._response])
         assert sentence_and_choices(refusal[panel._response]) == (sentence, choices)
         assert "'a' already exists: a finished LoRA." in unescape(sentence) and len(choices) == 3
+
+
+def test_a_page_holds_one_stream_on_this_tab(place):
+    """Gradio runs a limited number of streams, and a page keeps its own for as long as it is open."""
+    with gr.Blocks() as page, gr.Tab() as parent:
+        TrainTab(PageContext(place.host(), PeftEngine(), Session())).draw(parent)
+    at_load = [each.fn for each in page.fns.values() if any(event == "load" for _, event in each.targets)]
+    assert [inspect.isasyncgenfunction(function) for function in at_load].count(True) == 1
+
+
+def test_many_pages_are_refreshed_less_often_and_only_while_they_are_open(place, monkeypatch):
+    panel, _ = draw_tab(place.host(), Session())
+
+    async def open_pages(count):
+        pages = [panel._follow() for _ in range(count)]
+        for page in pages:
+            await anext(page)
+        streams = panel._streams
+        for page in pages:
+            await page.aclose()
+        return streams, panel._streams
+
+    assert asyncio.run(open_pages(30)) == (30, 0)
+    monkeypatch.setattr(run_panel, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    seconds = []
+    for panel._streams in (1, 30, 10_000):
+        seconds.append(panel._seconds_to_refresh())
+    assert seconds == [0.5, 7.5, 15]
+
+
+def test_all_pages_share_one_drawing_of_the_run(place):
+    session = Session()
+    panel, _ = draw_tab(place.host(), session)
+    session.train(
+        "night", place.host(), lambda job: JobEnded(outcome="failed", text="No model.")
+    ).log.wait_closed()
+    assert panel._current_view().html() is panel._current_view().html()
 
 
 def test_the_same_failure_once_more_is_shown_once_more(place):
