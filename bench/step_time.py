@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from training_pro.bench.simulator import GPUS, HALF, MODELS, SINGLE, Setup, Step
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "scale.md"
 Rows = list[tuple[str, ...]]
+PAGE_WIDTH = 125  # columns
 TERABYTE, DAY, DISK = 1e12, 86_400, 2e9
 TOKEN_BYTES = 4.0  # of English text
 SENT = "sent per step by a GPU"
@@ -99,8 +101,8 @@ def fit_rows() -> Rows:
         (
             "GPU",
             "share of the peak",
-            "tests within 15 %",
-            "tests within 15 % if fitted to another row: fewest, median, most",
+            "tests within 15%",
+            "tests within 15% if fitted to another row: fewest, median, most",
         )
     ]
     for gpu in GPUS.values():
@@ -216,9 +218,10 @@ def summary() -> str:
         f"With data parallelism, each GPU sends {gigabytes(many.traffic.total)} per step of the 8B LoRA. With "
         f"FSDP, each GPU sends {gigabytes(traffic(replace(many.setup, method='fsdp')).total)}.",
         f"We compared the simulation with {len(tests)} published speeds to which it was not fitted. For {good} of "
-        "them, the difference is at most 15 %. For the others, see [the reasons](#how-far-to-trust-it).",
+        "them, the difference is at most 15%. For the others, see [the reasons](#how-far-to-trust-it).",
     )
-    return "\n".join(f"- {line}" for line in lines)
+    wrap = textwrap.TextWrapper(PAGE_WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join(wrap.fill(f"- {line}") for line in lines)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -23,7 +23,7 @@ PORT = 7862
 MAX_PAGES = 200
 """Pages whose state Gradio keeps, nearly a megabyte each; it is kept for pages that vanished, too."""
 MAX_STREAMS = 1_000
-"""Handlers that run at once. A page has up to three streams, so Gradio's 40 would stop all pages at the 14th."""
+"""Handlers that run at once. Each open page keeps a stream, so Gradio's 40 would block the 41st page."""
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 
 

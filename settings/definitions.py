@@ -363,7 +363,7 @@ class SwitchSettings:
     )
     switch_loss_low: float = number(
         2.0,
-        "Loss for the switch: lower bound",
+        "Loss at which to switch: lower bound",
         "If the loss is already at or below this value when the order switches, a note says that the first phase "
         "was short.",
         bounds=(0, 100),
@@ -371,7 +371,7 @@ class SwitchSettings:
     )
     switch_loss_high: float = number(
         2.5,
-        "Loss for the switch: upper bound",
+        "Loss at which to switch: upper bound",
         "The batch order switches when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,
@@ -393,7 +393,7 @@ class SwitchSettings:
     )
     second_switch_loss_low: float = number(
         1.5,
-        "Loss for the second switch: lower bound",
+        "Loss at which to switch again: lower bound",
         "If the loss is already at or below this value when the pair phase ends, a note says that the pair phase "
         "was short.",
         bounds=(0, 100),
@@ -401,7 +401,7 @@ class SwitchSettings:
     )
     second_switch_loss_high: float = number(
         2.0,
-        "Loss for the second switch: upper bound",
+        "Loss at which to switch again: upper bound",
         "The pair phase ends when the smoothed loss is at or below this value.",
         bounds=(0, 100),
         fixed=True,

@@ -44,8 +44,8 @@ How to read it:
   same blocks, no matter how they were trained.
 - **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
   model forgets what it knew.
-- Each figure is the median of a setup's runs, which differ in their seeds. The figure after ± is the range of
-  these runs: the largest result minus the smallest.
+- Each figure is the median of a setup's runs, which differ in their seeds. The range is the
+  largest result of these runs minus the smallest.
 - This page gives an answer only for setups with at least {MIN_RUNS} runs. If two medians differ by no more than
   the larger of their ranges, it says that the runs show no difference.
 - If two questions compare setups with the same settings, both use the same runs.
@@ -162,7 +162,7 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     sign = 1 if metric in LOWER_IS_BETTER else -1
     best, *others = sorted(known, key=lambda name: sign * known[name].median)
     equals = [name for name in others if not differ(known[best], known[name])]
-    figure = f"{LABELS[metric]}: {_figure(metric, known[best])}"
+    figure = f"{LABELS[metric]} {_figure(metric, known[best])}"
     if len(equals) == len(others):
         best_median = f"**{best}** has the best median ({figure})"
         setups = f"{len(known)} setups have at least {MIN_RUNS} runs each"
@@ -178,7 +178,7 @@ def _in_words(names: Sequence[str]) -> str:
 
 def _figure(metric: Metric, summary: Summary) -> str:
     form = ".1%" if metric in AS_PERCENT else ".1f" if metric == "seconds" else ".3f"
-    spread = f" ± {summary.spread:{form}}" if summary.runs >= MIN_RUNS else ""
+    spread = f", range {summary.spread:{form}}" if summary.runs >= MIN_RUNS else ""
     return f"{summary.median:{form}}{spread}"
 
 

@@ -129,7 +129,7 @@ class StopTokenCount:
 
     def words(self) -> str:
         count = f"all {self.of:,}" if self.stopping == self.of else f"{self.stopping:,} of {self.of:,}"
-        return f"the model learns to stop at the end of {count} {self.unit}"
+        return f"{count} {self.unit} end with a stop token, which teaches the model to stop there"
 
 
 @dataclass(frozen=True)

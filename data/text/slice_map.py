@@ -15,7 +15,7 @@ from ...train_utils import format_count, plural
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
 MAX_LOST = 3  # examples of text that is in no block
-LOST_REASON = "the tokenizer drops them, or one character has more tokens than fit in a block"
+LOST_REASON = "the tokenizer drops them, or a single character becomes more tokens than fit in a block"
 
 
 class Bar(NamedTuple):

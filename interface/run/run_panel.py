@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -59,6 +60,8 @@ class RunPanel:
         self._view: RunView | None = None
         """The view of the last run, shared by all pages."""
         self._streams = 0
+        self._controls: tuple[tuple[Any, ...], str] = ((), "")
+        """What the controls show, and its version."""
 
     def draw(self) -> None:
         enabled = not self._context.read_only_reason()
@@ -87,6 +90,8 @@ class RunPanel:
         self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
         self.working = gr.Textbox(label="The kind of the job on the model", elem_classes="tp-hidden")
         """Hidden; empty while the model is free."""
+        self._version = gr.Textbox(label="Version of the controls", elem_id="tp-version", elem_classes="tp-hidden")
+        """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:
@@ -113,13 +118,20 @@ class RunPanel:
         add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
 
     def _connect_follow(self) -> None:
-        """The page follows the run from its start on, and again after a lost connection."""
-        others = [self._status_line, self._start_button, self._beat, self.model, self.ended, self.working]
-        outputs = [*self._run_parts(), *others, *self._buttons.components, *self._queue.components]
-        hidden = {self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
-        options = {"what": "Showing the run", "says": self._panel, "clears": hidden, **stream_options()}
+        """The page follows the run from its start on, and again after a lost connection.
+
+        Gradio makes every output of a stream anew for each update. Therefore the stream has few outputs, and the
+        many that seldom change are drawn by an event of their own.
+        """
+        outputs = [self._status_line, self._panel, self._charts, self._beat, self._version]
+        what = "Showing the run"
+        options = {"what": what, "says": self._panel, "clears": {self._charts: ""}, **stream_options()}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
+        run_parts = [self._samples, self._charts_part, self._copy_button, self._start_button, self.ended]
+        controls = [*run_parts, self.model, self.working, *self._buttons.components, *self._queue.components]
+        options = {"trigger_mode": "always_last", "says": self._samples, **private_options()}
+        add_handler(self._version.change, self._draw_controls, None, controls, what=what, **options)
 
     def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
         """Check the form; the previous report and a failed run are removed at once."""
@@ -186,18 +198,15 @@ class RunPanel:
             while True:
                 earlier, view = view, self._current_view()
                 if earlier not in (None, view):
-                    yield self._without_run()  # Gradio sends differences: the same failure once more has none
-                seconds = int(time.monotonic())
-                running = view is not None and view.running
+                    # Gradio sends differences, and the same failure once more has none.
+                    yield {self._panel: "", self._charts: ""}
+                seconds, running = int(time.monotonic()), view is not None and view.running
                 current = {
                     "line": model_status.html(self._context),
                     "run": (*_state(view), self._queue.next_run_name() if running else ""),
-                    "controls": view and (id(view.job), running, view.planned, view.job.control.pending),
-                    "samples": view and (id(view.job), running, view.sample_count),
                     "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
-                    "working": job.kind if (job := self._context.session.current) else "",
                     "beat": seconds // BEAT_SECONDS,
-                    "queue": self._queue.state(),
+                    "controls": self._controls_version(view),
                 }
                 changed = {part for part, state in current.items() if previous.get(part, self) != state}
                 if changed:
@@ -212,23 +221,44 @@ class RunPanel:
         title = f"<b>{view.short_status()}</b>" if view else ""
         updates = {self._beat: f"{title} {current['beat']}"}
         if "line" in changed:
-            updates |= {self._status_line: current["line"], self.model: self._context.host.model_status().model}
-        if "working" in changed:
-            updates |= {self.working: current["working"]}
+            updates[self._status_line] = current["line"]
         if "run" in changed:
-            updates |= {
-                self._panel: view.html(following=self._queue.next_run_name()) if view else FIRST_HINT,
-            }
-        if "controls" in changed:
-            updates |= {**self._buttons.button_updates(view), **self._end_updates(view)}
-        if "samples" in changed:
-            updates |= {self._samples: view.samples() if view else ""}
+            updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
         if "curves" in changed:
-            curves = view.extra_charts() if view else ""
-            updates |= {self._charts: curves, self._charts_part: gr.update(visible=bool(curves))}
-        if "queue" in changed:
-            updates |= self._queue.updates()
+            updates[self._charts] = view.extra_charts() if view else ""
+        if "controls" in changed:
+            updates[self._version] = current["controls"]
         return updates
+
+    def _controls_version(self, view: RunView | None) -> str:
+        """A text that changes when what `_draw_controls` draws has changed."""
+        state: tuple[Any, ...] = (self._working(), self._context.host.model_status().model, *self._queue.state())
+        if view is not None:
+            state += (id(view.job), view.running, view.planned, view.has_charts, view.sample_count)
+            state += (view.job.control.pending,)
+        if state != self._controls[0]:
+            self._controls = (state, uuid.uuid4().hex)
+        return self._controls[1]
+
+    def _draw_controls(self) -> dict[Any, Any]:
+        """The parts that depend on the state of the run and the queue, and not on every step."""
+        view, enabled = self._view, not self._context.read_only_reason()
+        running = view is not None and view.running
+        return {
+            self._samples: view.samples() if view else "",
+            self._charts_part: gr.update(visible=view is not None and view.has_charts),
+            self._copy_button: gr.update(visible=view is not None and view.planned),
+            self._start_button: gr.update(interactive=enabled and not running),
+            self.ended: view.job.title if view and not running else "",
+            self.model: self._context.host.model_status().model,
+            self.working: self._working(),
+            **self._buttons.button_updates(view),
+            **self._queue.updates(),
+        }
+
+    def _working(self) -> str:
+        """The kind of the job on the model; empty while the model is free."""
+        return job.kind if (job := self._context.session.current) else ""
 
     @contextmanager
     def _counted_stream(self) -> Iterator[None]:
@@ -251,16 +281,6 @@ class RunPanel:
         if self._view is not None:
             self._view.catch_up()
         return self._view
-
-    def _end_updates(self, view: RunView | None) -> dict[Any, Any]:
-        """The updates of the parts that depend on whether a run is going on."""
-        enabled = not self._context.read_only_reason()
-        running = view is not None and view.running
-        return {
-            self._start_button: gr.update(interactive=enabled and not running),
-            self._copy_button: gr.update(visible=view is not None and view.planned),
-            self.ended: view.job.title if view and not running else "",
-        }
 
 
 def check_html(settings: TrainingSettings, context: PageContext) -> str:

@@ -108,6 +108,10 @@ class RunView:
         return len(self._samples)
 
     @property
+    def has_charts(self) -> bool:
+        return bool(self._steps or self._evaluations or self._recalls)
+
+    @property
     def planned(self) -> bool:
         """Whether the run plan, and so its settings, is known."""
         return self._planned is not None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import socket
+from types import SimpleNamespace
 
 import pytest
+from training_pro.commands import page
 from training_pro.commands.page import add_server_options, print_addresses, refuse_used_port
 from training_pro.core.errors import SettingsError
+from training_pro.core.jobs import SESSION
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 def test_a_port_that_is_taken_is_refused_in_a_sentence():
@@ -45,3 +49,12 @@ def test_who_can_reach_the_page_is_said(capsys, words, known, warned):
 def test_a_password_may_stand_in_the_environment(monkeypatch):
     monkeypatch.setenv("TRAINING_PRO_PASSWORD", "x")
     assert asked().password == "x"
+
+
+def test_more_pages_can_be_open_than_gradio_allows_by_itself(monkeypatch, tmp_path):
+    """Gradio runs 40 streams at once, and each open page keeps one."""
+    options, blocks = {}, SimpleNamespace(launch=lambda **given: options.update(given), block_thread=lambda: None)
+    monkeypatch.setattr("training_pro.interface.page.build_page", lambda *_, **__: (blocks, {}))
+    monkeypatch.setattr(SESSION, "set_observer", lambda observer: None)
+    page.serve(FakeHost(folders=make_folders(tmp_path)), asked("--no-browser", "--port", "0"))
+    assert options["max_threads"] >= 5 * page.MAX_PAGES

@@ -91,7 +91,7 @@ def test_rows_stop_where_spaces_follow_the_stop_token(tmp_path, template, values
     rows = [chat("Hi", f"No {n}.", "You", "Yes.") for n in range(14)]
     report = prepare_rows(tmp_path, family(template), {"rows.jsonl": rows}, **values).report
     assert (report.stops.stopping, report.stops.of) == (14, 14)
-    assert report.stops.words() == "the model learns to stop at the end of all 14 rows"
+    assert report.stops.words() == "all 14 rows end with a stop token, which teaches the model to stop there"
     assert not any("stop token" in sentence for sentence in report.advice)
 
 
@@ -341,7 +341,7 @@ def test_the_report_contains_all_of_it(tmp_path):
     text = data.report.text()
     for line in (
         "Suggestion: epochs = 10.",
-        "Stop tokens: the model learns to stop at the end of all 2 rows",
+        "Stop tokens: all 2 rows end with a stop token, which teaches the model to stop there",
         "EOS <|im_end|>",
         "Padding: 0% shuffled",
         "Expected memory",

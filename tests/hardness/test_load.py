@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 import uuid
@@ -24,6 +25,7 @@ RATE_LIMIT, RATE_SECONDS, RATE_TURNS = 0.95, 45, 2
 PATIENCE_SECONDS = 120
 LEAVE_SECONDS = 12  # Gradio looks every 10 seconds whether a page is still there
 JSON = {"Content-Type": "application/json"}
+VERSION = re.compile("[0-9a-f]{32}")
 ENDLESS = 1_000  # epochs, the most that there can be
 
 
@@ -61,19 +63,26 @@ class HttpPage:
                 return dict(event)
         raise AssertionError(f"no event {kind} of {elem_id or 'the page'}")
 
-    async def send(self, event: dict[str, Any], **values: object) -> AsyncIterator[dict[str, Any]]:
-        """Send an event with the values of the page, some of them changed, and follow what comes back."""
+    async def join(self, event: dict[str, Any], **values: object) -> str:
+        """Send an event with the values of the page, some of them changed, and return the id of the request."""
         changed = {self.component(f"tp-{key}"): value for key, value in values.items()}
         data = [changed.get(i, self.components[i]["props"].get("value")) for i in event["inputs"]]
         body = {"data": data, "fn_index": event["id"], "session_hash": self.session, "event_data": None}
         body["trigger_id"] = event["targets"][0][0]
         joined = await self.client.post(f"{self.prefix}/queue/join", content=json.dumps(body), headers=JSON)
         joined.raise_for_status()
+        return str(joined.json()["event_id"])
+
+    async def send(self, event: dict[str, Any], **values: object) -> AsyncIterator[dict[str, Any]]:
+        """Send an event, and follow what comes back; answers to other events of the page are skipped."""
+        sent = await self.join(event, **values)
         url, params = f"{self.prefix}/queue/data", {"session_hash": self.session}
         async with self.client.stream("GET", url, params=params) as stream:
             async for line in stream.aiter_lines():
                 if line.startswith("data:"):
                     message = json.loads(line.removeprefix("data:"))
+                    if message["msg"] != "close_stream" and message.get("event_id") not in (None, sent):
+                        continue
                     yield message
                     if message["msg"] in ("process_completed", "close_stream"):
                         return
@@ -84,9 +93,13 @@ class HttpPage:
 
     async def follow(self, updates: int) -> int:
         """Follow the run for so many updates, as a page does from its load on, and return their number."""
-        seen = 0
-        async for message in self.send(self.event("", "load", "tp-run")):
-            seen += message["msg"] == "process_generating"
+        event, seen = self.event("", "load", "tp-run"), 0
+        version = event["outputs"].index(self.component("tp-version"))
+        async for message in self.send(event):
+            if message["msg"] == "process_generating":
+                seen += 1
+                if VERSION.search(json.dumps(message["output"]["data"][version])):
+                    await self.join(self.event("tp-version", "change"))
             if seen >= updates:
                 break
         return seen

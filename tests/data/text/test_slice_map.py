@@ -58,7 +58,7 @@ def test_lost_characters_are_shown():
         return [EncodedText(list(range(20)), [0] * 20, [len(piece)] * 20) for piece in pieces]
 
     slice_map = build_slice_map(slice_text("x", heavy, SlicingRules(cutoff=16)))
-    reason = "the tokenizer drops them, or one character has more tokens than fit in a block"
+    reason = "the tokenizer drops them, or a single character becomes more tokens than fit in a block"
     assert slice_map.proof == f"1 character is lost ('x': {reason})"
 
 

@@ -35,11 +35,10 @@ def context(tmp_path):
 
 
 async def next_kind(panel, stream):
-    """What the next update of the page says of the running job."""
-    updates = {}
-    while panel.working not in updates:
-        updates = await anext(stream)
-    return updates[panel.working]
+    """The kind of the running job that the page shows after its next update of the controls."""
+    while panel._version not in await anext(stream):
+        pass
+    return panel._draw_controls()[panel.working]
 
 
 @pytest.mark.parametrize("outcome", ["stopped", "failed"])

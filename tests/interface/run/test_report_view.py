@@ -39,7 +39,7 @@ def test_the_parts_of_a_report(tmp_path):
     for words in (
         "Check: ready",
         "trained tokens per epoch",
-        "Stop tokens: the model learns to stop at the end of all 20 rows",
+        "Stop tokens: all 20 rows end with a stop token, which teaches the model to stop there",
         "Padding makes the examples of a batch equally long",
     ):
         assert words in page

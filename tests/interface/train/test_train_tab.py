@@ -171,6 +171,42 @@ def test_a_page_holds_one_stream_on_this_tab(place):
     assert [inspect.isasyncgenfunction(function) for function in at_load].count(True) == 1
 
 
+def test_the_stream_has_few_outputs_and_an_event_draws_the_others(place):
+    """Gradio makes each output of a stream anew for every update, on the processor that trains."""
+    session = Session()
+    panel, _ = draw_tab(place.host(), session)
+    follow, controls = (
+        next(fn for fn in root(panel._panel).fns.values() if (part._id, event) in fn.targets)
+        for part, event in ((panel._follow_button, "click"), (panel._version, "change"))
+    )
+    assert len(follow.outputs) <= 5 and panel._version in follow.outputs
+    assert set(panel._draw_controls()) == set(controls.outputs)
+    run_parts = {panel._panel, panel._charts, *controls.outputs}
+    assert {*panel._without_run()} <= run_parts and panel._start_button in run_parts
+
+    async def versions(stream):
+        while panel._version not in (updates := await anext(stream)):
+            pass
+        return updates[panel._version]
+
+    async def follow_two_pages():
+        pages = panel._follow(), panel._follow()
+        idle = [await versions(page) for page in pages]
+        finish = threading.Event()
+        job = session.train("night", place.host(), lambda job: finish.wait(60) and JobEnded(outcome="finished"))
+        running = [await versions(page) for page in pages]
+        assert panel._draw_controls()[panel._start_button]["interactive"] is False
+        finish.set()
+        job.log.wait_closed()
+        ended = [await versions(page) for page in pages]
+        assert panel._draw_controls()[panel._start_button]["interactive"] is True
+        assert panel._draw_controls()[panel.ended] == "Training 'night'"
+        return idle, running, ended
+
+    seen = asyncio.run(follow_two_pages())
+    assert all(first == second for first, second in seen) and len({first for first, _ in seen}) == 3
+
+
 def test_many_pages_are_refreshed_less_often_and_only_while_they_are_open(place, monkeypatch):
     panel, _ = draw_tab(place.host(), Session())
 
