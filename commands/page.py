@@ -125,8 +125,8 @@ def refuse_used_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise SettingsError(
-                [f"Port {port} is not available ({error}). Another page may already be using it. "
-f"Open that page, or choose another port (--port {port + 1})."]
+                [f"Port {port} is not available ({error}). Training PRO may already be running on it. "
+f"Open the page that is running, or choose another port (--port {port + 1})."]
             ) from error  # fmt: skip
 
 

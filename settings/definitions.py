@@ -357,7 +357,7 @@ class SwitchSettings:
     switch_at: int = integer(
         1,
         "Switch at",
-        "Number of epochs or steps to train in the first order, before the switch.",
+        "Number of epochs or steps before the batch order switches.",
         bounds=(0, 10**8),
         fixed=True,
     )

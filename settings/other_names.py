@@ -193,8 +193,16 @@ def render_markdown() -> str:
             _INTRODUCTION,
             *(_section(program) for program in PROGRAMS),
             *_void_presets(),
-            *_table("Values that are different here", "setting here | value there | value here", _value_rows()),
-            *_table("Names that are not settings here", "name there | what to do here", not_here),
+            *_table(
+                "Values that are different in Training PRO",
+                "setting | value in the other tool | value in Training PRO",
+                _value_rows(),
+            ),
+            *_table(
+                "Names that are not settings of Training PRO",
+                "name in the other tool | what to do in Training PRO",
+                not_here,
+            ),
         ]
     )
 
@@ -216,7 +224,7 @@ def _value_rows() -> list[str]:
 def _void_presets() -> list[str]:
     presets = _load_tables()["void_presets"]
     rows = [f"| {_as_code([theirs])} | {_as_code(ours)} |" for theirs, ours in presets.items()]
-    return [_VOID_PRESETS, "| name there | name here |", "| --- | --- |", *rows, ""]
+    return [_VOID_PRESETS, "| name in Void Trainer | name in Training PRO |", "| --- | --- |", *rows, ""]
 
 
 def _section(program: str) -> str:
@@ -226,13 +234,13 @@ def _section(program: str) -> str:
         for named in (*load_names(), *load_options())
         if (names := named.names.get(program))
     ]
-    names = ["| name there | label here | key here |", "| --- | --- | --- |", *rows, ""]
+    names = ["| name | label in Training PRO | key in Training PRO |", "| --- | --- | --- |", *rows, ""]
     return "\n".join([f"## {PROGRAMS[program]}", "", *names, *_statements(program)])
 
 
 def _statements(program: str) -> list[str]:
     rows = [f"| {theirs} | {ours} |" for theirs, ours in _load_tables()["statements"].get(program, {}).items()]
-    return ["| statement there | what is true here |", "| --- | --- |", *rows, ""] if rows else []
+    return ["| statement | what is true in Training PRO |", "| --- | --- |", *rows, ""] if rows else []
 
 
 def _as_code(names: Sequence[str]) -> str:

@@ -34,7 +34,10 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
-        yield note("head_rate", "Train Head rate: this has no effect because Train Head is off.")
+        yield note(
+            "head_rate",
+            "Train Head rate: this has no effect because Train Head is off and Modules to save is empty.",
+        )
 
 
 def _has_no_eval_data(settings: TrainingSettings) -> bool:

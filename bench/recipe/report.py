@@ -27,8 +27,8 @@ PLOTS = "../bench/recipe_data"
 COMMAND = "python3 bench/recipes.py run --only {name}"
 INTRODUCTION = f"""# What works
 
-This page uses measurements to answer common questions about training. `python3 bench/recipes.py run` makes the
-runs, and `python3 bench/recipes.py report` writes this page from their results.
+This page uses measurements to answer common questions about training. `python3 bench/recipes.py run` trains
+all setups, and `python3 bench/recipes.py report` writes this page from the results.
 
 How to read it:
 

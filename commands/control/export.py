@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
-        "export", "Create a folder with everything that another machine needs to train a run."
+        "export", "Create a folder with everything that another machine needs to do a run."
     )
     options.add_model(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")

@@ -94,7 +94,8 @@ def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fin
 
 _GOES_ON = "The model may not learn to stop."
 _WHERE_TO_CUT = (
-    "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another hard cut."
+    "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
+    "separator under Hard cut."
 )
 _FEW_ENDS_ADVICE = {
     0: "no hard cut was found, and the end of the text is in the validation split, so no EOS token is trained on. "

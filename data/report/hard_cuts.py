@@ -111,7 +111,7 @@ def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
                 "hard_cut",
                 f"{group[0].name}: {count:,} of {sections:,} sections end in the middle of a sentence, so these "
                 "hard cuts are probably page breaks. The model would learn to stop there. Remove the page breaks "
-                "from the text, or enter another hard cut.",
+                "from the text, or enter another separator under Hard cut.",
             )
 
 

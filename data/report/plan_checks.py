@@ -56,7 +56,7 @@ def _note_processes(plan: StepPlan) -> Iterator[Finding]:
     if plan.repeated_examples:
         yield note(
             "batch_size",
-            f"The {plan.examples} examples do not fill the batches of all processes, so each epoch repeats "
+            f"The {plan.examples} examples do not divide evenly among all processes, so each epoch repeats "
             f"{plan.repeated_examples} of them at its end.",
         )
 

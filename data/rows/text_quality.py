@@ -36,7 +36,11 @@ DESCRIPTIONS = {
     "refusals": ("contains a refusal or mentions", "contain a refusal or mention", "another assistant"),
     "mojibake": ("contains", "contain", "broken characters from a wrong encoding"),
     "html": ("contains", "contain", "leftover HTML"),
-    "template": ("contains", "contain", "prompt template markers, although the template adds its own"),
+    "template": ("contains", "contain", "prompt template markers"),
+}
+TEMPLATE_REASONS = {
+    "row": "although the template adds its own",
+    "section": "which the model would learn to write",
 }
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
@@ -107,9 +111,10 @@ class TextInspector:
             finding = self.found.get(kind)
             if finding:
                 verb = plural(finding.count, one, many)
+                reason = f", {TEMPLATE_REASONS[unit]}" if kind == "template" else ""
                 yield (
-                    f"{finding.count:,} of {format_count(self.text_count, unit)} {verb} {what}; the first is "
-                    f"{finding.place} ({finding.what!r})."
+                    f"{finding.count:,} of {format_count(self.text_count, unit)} {verb} {what}{reason}; the first "
+                    f"is {finding.place} ({finding.what!r})."
                 )
         if self.duplicates.count:
             yield (

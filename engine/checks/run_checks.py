@@ -235,13 +235,13 @@ def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
         )
         return
     sides = shape.lora_sides(target_layers(lora.targets))
-    small = sorted(name for name, side in sides.items() if side < lora.rank)
+    small = {name: side for name, side in sorted(sides.items()) if side < lora.rank}
     if small and is_known_architecture(card.config, lora.targets):
-        largest = min(sides.values())
+        listed = ", ".join(f"{name}: {side}" for name, side in small.items())
         yield advice(
             "rank",
-            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({', '.join(small)}: "
-            f"{largest}). For these layers, a rank above {largest} only uses more memory. Use {largest} or less, "
+            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}). For a "
+            f"layer, a rank above its smaller dimension only uses more memory. Use {min(small.values())} or less, "
             "unless the other layers need a higher rank.",
         )
 

@@ -89,8 +89,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         )
         if self.args.world_size != run_plan.plan.processes:
             raise ModelError(
-                f"The launcher started {run_plan.plan.processes} processes, but "
-                f"{self.args.world_size} are connected. Start the run with torchrun."
+                f"The launcher started {run_plan.plan.processes} processes, but the number of connected processes "
+                f"is {self.args.world_size}. Start the run with torchrun."
             )
         for callback_class in (ProgressCallback, PrinterCallback):
             self.remove_callback(callback_class)

@@ -123,14 +123,19 @@ class RunPanel:
         Gradio makes every output of a stream anew for each update. Therefore the stream has few outputs, and the
         many that seldom change are drawn by an event of their own.
         """
-        outputs = [self._status_line, self._panel, self._charts, self._beat, self._version]
+        outputs = [self._status_line, self._panel, self._charts, self._samples, self._beat, self._version]
         what = "Showing the run"
-        options = {"what": what, "says": self._panel, "clears": {self._charts: ""}, **stream_options()}
+        options = {
+            "what": what,
+            "says": self._panel,
+            "clears": {self._charts: "", self._samples: ""},
+            **stream_options(),
+        }
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
-        run_parts = [self._samples, self._charts_part, self._copy_button, self._start_button, self.ended]
-        controls = [*run_parts, self.model, self.working, *self._buttons.components, *self._queue.components]
-        options = {"trigger_mode": "always_last", "says": self._samples, **private_options()}
+        own = [self._charts_part, self._copy_button, self._start_button, self.ended, self.model, self.working]
+        controls = [*own, *self._buttons.components, *self._queue.components]
+        options = {"trigger_mode": "always_last", **private_options()}
         add_handler(self._version.change, self._draw_controls, None, controls, what=what, **options)
 
     def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
@@ -199,11 +204,12 @@ class RunPanel:
                 earlier, view = view, self._current_view()
                 if earlier not in (None, view):
                     # Gradio sends differences, and the same failure once more has none.
-                    yield {self._panel: "", self._charts: ""}
+                    yield {self._panel: "", self._charts: "", self._samples: ""}
                 seconds, running = int(time.monotonic()), view is not None and view.running
                 current = {
                     "line": model_status.html(self._context),
                     "run": (*_state(view), self._queue.next_run_name() if running else ""),
+                    "samples": view and (id(view.job), running, view.sample_count),
                     "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
                     "beat": seconds // BEAT_SECONDS,
                     "controls": self._controls_version(view),
@@ -226,6 +232,8 @@ class RunPanel:
             updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
         if "curves" in changed:
             updates[self._charts] = view.extra_charts() if view else ""
+        if "samples" in changed:
+            updates[self._samples] = view.samples() if view else ""
         if "controls" in changed:
             updates[self._version] = current["controls"]
         return updates
@@ -234,8 +242,7 @@ class RunPanel:
         """A text that changes when what `_draw_controls` draws has changed."""
         state: tuple[Any, ...] = (self._working(), self._context.host.model_status().model, *self._queue.state())
         if view is not None:
-            state += (id(view.job), view.running, view.planned, view.has_charts, view.sample_count)
-            state += (view.job.control.pending,)
+            state += (id(view.job), view.running, view.planned, view.has_charts, view.job.control.pending)
         if state != self._controls[0]:
             self._controls = (state, uuid.uuid4().hex)
         return self._controls[1]
@@ -245,7 +252,6 @@ class RunPanel:
         view, enabled = self._view, not self._context.read_only_reason()
         running = view is not None and view.running
         return {
-            self._samples: view.samples() if view else "",
             self._charts_part: gr.update(visible=view is not None and view.has_charts),
             self._copy_button: gr.update(visible=view is not None and view.planned),
             self._start_button: gr.update(interactive=enabled and not running),

@@ -345,7 +345,11 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
-    missing = "The run ended before the first replies with the LoRA." if ended else "Replies with the LoRA follow."
+    missing = (
+        "The run ended before the first replies with the LoRA."
+        if ended
+        else "The replies with the LoRA are not ready yet."
+    )
     title = markup.paragraph(f"Replies to the sample prompts. {'' if shown else missing}", quiet=True)
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 

@@ -23,7 +23,9 @@ from training_pro.tests.coming_from import read_page, read_section
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-GUIDE_NAMES = "".join(map(read_section, ("The Novice's LLM Training Guide", "Names that are not settings here")))
+GUIDE_NAMES = "".join(
+    map(read_section, ("The Novice's LLM Training Guide", "Names that are not settings of Training PRO"))
+)
 OURS = {
     "train_file": "data", "eval_file": "eval_data", "output_dir": "name", "report_to": "report_to",
     "optim": "optimizer", "seed": "seed", "data_seed": "data_seed", "logging_first_step": "logging_first_step",
@@ -115,7 +117,9 @@ def test_a_value_that_is_different_here_is_refused_with_ours(key, value, ours):
     with pytest.raises(SettingsError, match=f"{value!r} is called {ours!r} in Training PRO"):
         settings(**{key: value})
     assert settings(**{key: ours}).values()[key] == ours
-    assert f"| `{key}` | `{str(value).lower()}` | `{ours}` |" in read_section("Values that are different here")
+    assert f"| `{key}` | `{str(value).lower()}` | `{ours}` |" in read_section(
+        "Values that are different in Training PRO"
+    )
 
 
 def test_constant_with_warmup_rises_over_the_warmup_steps_and_stays(place):

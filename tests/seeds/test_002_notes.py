@@ -68,7 +68,7 @@ def test_a_parameter_without_a_setting_is_refused_with_the_reason(parameter, rea
 
 @pytest.mark.parametrize("parameter", [*OURS, *WITHOUT_A_SETTING])
 def test_coming_from_says_where_each_parameter_is(parameter):
-    titles = ("The training notes on TrainingArguments", "Names that are not settings here")
+    titles = ("The training notes on TrainingArguments", "Names that are not settings of Training PRO")
     assert f"`{parameter}`" in "".join(map(read_section, titles))
 
 
@@ -203,7 +203,7 @@ def test_every_scheduler_type_of_transformers_is_one_here_or_answered(name):
     assert re.search(
         r"is called 'constant' in Training PRO|is not a value in Training PRO\. .*\bcosine\b", str(refused.value)
     )
-    assert f"| `schedule` | `{name}` |" in read_section("Values that are different here")
+    assert f"| `schedule` | `{name}` |" in read_section("Values that are different in Training PRO")
 
 
 def test_learning_rate_warmup():
@@ -241,7 +241,7 @@ def test_the_values_of_each_strategy_are_answered(key, strategy, answer):
     with pytest.raises(SettingsError) as refused:
         settings(**{key: strategy})
     assert answer in str(refused.value)
-    assert f"| `{key}` | `{strategy}` |" in read_section("Values that are different here")
+    assert f"| `{key}` | `{strategy}` |" in read_section("Values that are different in Training PRO")
 
 
 DEFAULTS = {

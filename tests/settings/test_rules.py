@@ -47,7 +47,9 @@ def test_dementor_overlaps_by_itself():
 
 def test_a_rate_for_a_head_that_is_not_trained_is_noted():
     assert notes(settings(train_head=True, head_rate=0.1)) == []
-    assert notes(settings(head_rate=0.1)) == ["Train Head rate: this has no effect because Train Head is off."]
+    assert notes(settings(head_rate=0.1)) == [
+        "Train Head rate: this has no effect because Train Head is off and Modules to save is empty."
+    ]
 
 
 @pytest.mark.parametrize(

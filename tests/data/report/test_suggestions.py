@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from training_pro.chunking import SlicingRules
 from training_pro.core.host import DeviceMemory, ModelCard
+from training_pro.core.model_shape import ModelShape
 from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
 from training_pro.data.resolve import suggest_cutoff
 from training_pro.engine.checks.run_checks import rank_findings
 from training_pro.settings.definitions import TextSettings
 from training_pro.settings.parsing import training_settings
+from training_pro.settings.target_layers import target_layers
 from training_pro.tests.data.test_check_says import SMOL
 from training_pro.train_utils import StepPlan
 
@@ -85,6 +87,15 @@ def test_no_rank_is_suggested_that_check_then_calls_too_large():
         list(rank_findings(replace(run.settings.lora, rank=rank), ModelCard("toy", SMOL, None, "bfloat16"))) == []
     )
     assert changes(replace(run, settings=facts(rank=8, targets="q-v").settings))["rank"] == 128
+
+
+def test_a_rank_that_is_too_large_for_some_layers_names_the_limit_of_each():
+    card = ModelCard("toy", SMOL, None, "bfloat16")
+    sides = ModelShape.of(SMOL).lora_sides(target_layers("all-linear"))
+    smallest, largest = min(sides.values()), max(sides.values())
+    (finding,) = rank_findings(replace(facts().settings.lora, rank=largest, targets="all-linear"), card)
+    small = [f"{name}: {side}" for name, side in sorted(sides.items()) if side < largest]
+    assert f"({', '.join(small)})" in finding.text and f"Use {smallest} or less" in finding.text
 
 
 def test_a_batch_that_does_not_fit_is_divided_at_the_same_effective_batch():

@@ -52,6 +52,13 @@ def test_issues_of_a_text(text, expected):
     assert expected in sentence
 
 
+def test_markers_in_a_text_are_learned_and_those_in_a_row_are_doubled():
+    inspector = TextInspector(())
+    inspector.look("<|im_start|>", "<|im_start|>", "section 1")
+    (finding,) = inspector.findings("a.txt", "section")
+    assert "contains prompt template markers, which the model would learn to write; the first" in finding.text
+
+
 def test_duplicates():
     assert inspect_texts("One two.", "Three.", "one  TWO.", "one two.") == [
         "a.jsonl: 2 of 4 rows are duplicates; row 3 is the same as row 1."

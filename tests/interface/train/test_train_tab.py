@@ -64,7 +64,7 @@ def existing_name(tab, name, method):
             "the LoRA of a run that failed",
             "resume it",
         ),
-        (CUT_OFF, "a run that crashed", "resume it"),
+        (CUT_OFF, "a run that was cut off by a crash", "resume it"),
         (lora(), "a LoRA made elsewhere", "continue training it"),
     ],
     ids=["finished", "stopped", "failed", "cut off", "made elsewhere"],
@@ -179,9 +179,9 @@ def test_the_stream_has_few_outputs_and_an_event_draws_the_others(place):
         next(fn for fn in root(panel._panel).fns.values() if (part._id, event) in fn.targets)
         for part, event in ((panel._follow_button, "click"), (panel._version, "change"))
     )
-    assert len(follow.outputs) <= 5 and panel._version in follow.outputs
+    assert len(follow.outputs) <= 6 and panel._version in follow.outputs
     assert set(panel._draw_controls()) == set(controls.outputs)
-    run_parts = {panel._panel, panel._charts, *controls.outputs}
+    run_parts = {*follow.outputs, *controls.outputs}
     assert {*panel._without_run()} <= run_parts and panel._start_button in run_parts
 
     async def versions(stream):

@@ -73,7 +73,10 @@ def test_every_status_is_described(tmp_path):
         return tmp_path / name
 
     assert describe_folder(tmp_path / "not there") == "a folder"
-    assert describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4")) == "a run that crashed"
+    assert (
+        describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4"))
+        == "a run that was cut off by a crash"
+    )
     assert describe_folder(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
     assert describe_folder(model("m")) == "a model made elsewhere"
     for end, words in (
