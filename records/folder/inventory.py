@@ -66,9 +66,11 @@ class LoraEntry:
 
 
 def list_entries(folders: Folders) -> list[LoraEntry]:
-    """Return all LoRAs and unfinished runs, in natural order."""
+    """Return all LoRAs and runs, in natural order; a run from its start on."""
     run_folders = [
-        p for p in usable_entries(folders.loras) if p.is_dir() and loras.is_listed(p) and _is_run_folder(p)
+        p
+        for p in usable_entries(folders.loras)
+        if p.is_dir() and loras.is_listed(p) and (_is_run_folder(p) or is_in_progress(p.name, folders))
     ]
     return [read_entry(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
 

@@ -54,6 +54,14 @@ def test_a_run_that_goes_on_now_is_in_progress(folders):
     assert [one.status for one in inventory.list_entries(folders)] == ["cut off", "finished"]
 
 
+def test_a_run_is_listed_before_its_first_checkpoint(folders):
+    (folders.loras / "new").mkdir()
+    assert "new" not in [one.name for one in inventory.list_entries(folders)]
+    with hold_run_lock("new", folders):
+        (new, *_) = inventory.list_entries(folders)
+    assert [new.name, new.status, new.step] == ["new", "in progress", 0]
+
+
 def test_names_are_resolved_to_folders(folders):
     assert inventory.find_folder("story 10", folders) == folders.loras / "story 10"
     assert (
