@@ -268,8 +268,8 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
         sections = sum(len(source.sliced.sections) for source in sources)
         which = plural(by_lines, "the one that begins with", "the first one begins with")
         yield (
-            f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like verse, "
-            f"a script or a chat log ({which} {_first_by_lines(sources)!r}), so "
+            f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like a "
+            f"list, verse, a script or a chat log ({which} {_first_by_lines(sources)!r}), so "
             f"{plural(by_lines, 'its', 'their')} blocks end at lines instead of sentences. "
             "To change this, use the 'Blocks end at' setting."
         )

@@ -154,7 +154,7 @@ class PeftEngine:
         from .lora import adapter
 
         adapter.put_on(name, strength, host)
-        chat = "" if host.owns_process else " To try it, start a chat."
+        chat = "" if host.owns_process else " To try it, open the webui's Chat tab."
         text = f"{name} is attached to the model at {strength:.0%} strength.{chat}"
         return JobEnded(outcome="finished", text=text)
 

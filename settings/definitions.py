@@ -98,9 +98,9 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which starts a new window of "
-        "text at every sentence. With DEMENTOR, the model sees each sentence many times and memorizes the text "
-        "in one or two epochs.",
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes an example "
+        "that starts at every sentence. With DEMENTOR, the model sees each sentence many times and memorizes the "
+        "text in one or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(
@@ -719,8 +719,8 @@ class SampleSettings:
         "epoch",
         "Sample every",
         "How often the run generates samples: after each epoch, or after the given number of steps. It also "
-        "generates them before the first step and at the end. With never, it generates them only when you ask for "
-        "them.",
+        "generates them before the first step and when the run finishes. With never, it generates them only when "
+        "you ask for them.",
         bounds=(1, 10**8),
         words=("epoch", "never"),
     )

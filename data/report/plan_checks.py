@@ -35,7 +35,7 @@ def check_plan(
 def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
     activities = []
     if rounds := count_sample_rounds(settings, plan):
-        activities.append(f"samples are generated {format_times(rounds)}")
+        activities.append(f"the model replies to the sample prompts {format_times(rounds)}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"

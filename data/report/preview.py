@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 
 from ...core.engine import PreviewQuery
 from ..examples import IGNORE_INDEX, Example, Examples
@@ -51,22 +51,23 @@ def preview_examples(
 
 def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
     if not query.first and not query.containing:
-        return _first_of_each_source(examples, query.count)
+        return _spread_over_sources(examples, query.count)
     first = max(1, query.first) - 1
     numbers = range(min(first, len(examples) - 1), -1, -1) if query.backward else range(first, len(examples))
     words = query.containing.casefold()
     return islice((n for n in numbers if not words or words in examples[n].text.casefold()), query.count)
 
 
-def _first_of_each_source(examples: Examples, count: int) -> list[int]:
-    """Select the first examples, in turn from each source."""
+def _spread_over_sources(examples: Examples, count: int) -> list[int]:
+    """Select examples of each source at equal distances, since a book begins with its title and its contents."""
     by_source: dict[int, list[int]] = {}
     for number, source in enumerate(examples.source_numbers()):
         by_source.setdefault(source, []).append(number)
-    selected: list[int] = []
-    for position in range(count):
-        selected += [numbers[position] for numbers in by_source.values() if position < len(numbers)]
-    return sorted(selected[:count])
+    shares = dict.fromkeys(by_source, 0)
+    for source in islice(cycle(by_source), count):
+        shares[source] += 1
+    sources = ((by_source[source], min(share, len(by_source[source]))) for source, share in shares.items())
+    return sorted(numbers[len(numbers) * n // share] for numbers, share in sources for n in range(share))
 
 
 def _preview(

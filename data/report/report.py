@@ -107,6 +107,7 @@ class SourceReport:
         if text.overlaps:
             blocks += f" and {format_count(text.overlaps, 'overlap block')}"
         files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
+        parts += " between hard cuts" if text.parts > 1 else ""
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
     @property

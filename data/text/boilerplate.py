@@ -39,6 +39,7 @@ NUMBERED = re.compile(
     r"|kapitel|chapitre|capítulo|capitolo|глава|часть)\b|第.{1,6}[回章节節卷]",
     re.IGNORECASE,
 )
+ENTRY_NUMBER = re.compile(r"^\W*(?:[ivxlc]{1,8}|\d{1,3})\b[.):]?\s+(?=\S)", re.IGNORECASE)
 PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc]+)\s*$")
 HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
 PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
@@ -145,12 +146,11 @@ def _lines(text: str, pattern: re.Pattern[str], *bounds: int) -> Iterator[Line]:
 def _contents(text: str) -> Iterator[Boilerplate]:
     """Tables of contents: a heading, then lines that are headings of the text, or end with page numbers."""
     tables = {match.start(): _entries(text, match) for match in CONTENTS.finditer(text)}
-    names = {_entry_name(entry.text) for entries in tables.values() for entry in entries}
-    counts = (
-        Counter(name for line in _lines(text, LINE) if (name := _entry_name(line.text)) in names) if names else {}
-    )
+    names = {name for entries in tables.values() for entry in entries for name in _entry_names(entry.text)}
+    lines = _lines(text, LINE) if names else iter(())
+    counts = Counter(name for line in lines if (name := _entry_name(line.text)) in names)
     for heading, candidates in tables.items():
-        entries = list(takewhile(lambda e: counts[_entry_name(e.text)] > 1 or _is_numbered(e.text), candidates))
+        entries = list(takewhile(lambda e: _is_heading(e.text, counts) or _is_numbered(e.text), candidates))
         if len(entries) >= MIN_ENTRIES:
             yield Boilerplate("table of contents", heading, entries[-1].end)
 
@@ -167,7 +167,7 @@ def _entries(text: str, heading: re.Match[str]) -> list[Line]:
         name = _entry_name(line.text)
         if len(line.text) > ENTRY_CHARS or name in names or _is_listed_with_title(line.text, entries):
             break
-        names.add(name)
+        names |= _entry_names(line.text)
         entries.append(line)
     return entries
 
@@ -188,6 +188,17 @@ def _is_numbered(line: str) -> bool:
 def _entry_name(line: str) -> str:
     """The letters and digits of a line, without the page number at its end."""
     return re.sub(r"[\W_]+", "", PAGE_AT_END.sub("", line)).casefold()
+
+
+def _entry_names(line: str) -> set[str]:
+    """The name of a line with its number, and without it: the number may be a line of its own in the text."""
+    return {_entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))}
+
+
+def _is_heading(line: str, counts: Counter[str]) -> bool:
+    """Whether the words of an entry are a line of the text, too."""
+    own, title = _entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))
+    return counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
 
 
 def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:

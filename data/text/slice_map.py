@@ -84,7 +84,7 @@ class SliceMap:
     @property
     def proof(self) -> str:
         """Sentences that say whether any text is missing from the blocks."""
-        line = "No characters are lost"
+        line = "No characters are lost in slicing"
         if lost := self.lost_characters:
             which = ", ".join(map(repr, self.lost))
             line = f"{format_count(lost, 'character')} {plural(lost, 'is', 'are')} lost ({which}: {LOST_REASON})"

@@ -17,7 +17,7 @@ MAX_SHARE = 0.05
 """The largest share of an epoch's time that measuring after it may take."""
 FORWARD_SHARE = 1 / 3
 """The time of a token that is only read, relative to that of a token that is trained on."""
-MEASURING = "Measuring recall"
+MEASURING = "Measuring recall: how much of the text the model knows by heart"
 
 
 class RecallScheduler:

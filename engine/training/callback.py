@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage
 from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
@@ -69,8 +69,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == self._first:
             self._open_folder()
-        if distributed.pauses(self._control):
-            self._pause(state.global_step)
 
     def _open_folder(self) -> None:
         """Open the run folder after the first step, when there is something to save."""
@@ -83,11 +81,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
-        self._log.append(Note(text=f"Paused after step {step}; the model stays in memory."))
+        self._log.append(Stage(text=f"Paused after step {step} until you resume it; the model stays in memory."))
         started = time.monotonic()
         distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Resuming after step {step}."))
+        self._log.append(Stage(text="Training"))
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
@@ -109,6 +108,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(progress)
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
+        if distributed.pauses(self._control):
+            self._pause(step)
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"Batch order after step {step}: {change}"))
         evaluation = self._measure(step)

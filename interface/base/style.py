@@ -18,7 +18,8 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
 .tp-outdated {display: none; position: sticky; top: 6px; z-index: 30; padding: 4px 8px;
-  background: var(--block-background-fill); border-left: 5px solid #c98a10; font-weight: 600;}
+  background: linear-gradient(var(--block-background-fill), var(--block-background-fill))
+    var(--body-background-fill); border-left: 5px solid #c98a10; font-weight: 600;}
 .tp-card summary {cursor: pointer;}
 .tp-good {border-left: 5px solid #2f9e5b;} .tp-fair {border-left: 5px solid #c98a10;}
 .tp-bad {border-left: 5px solid #cf3f3f;} .tp-live {border-left: 5px solid var(--color-accent);}

@@ -29,6 +29,7 @@ from ..tabs import append_answers
 
 LORA_NAME = "first-look"
 TIME_LIMIT_SECONDS = 120
+NEXT_STEP = "To train on your own text, fold this demo away, press Add files on the Train tab, and press Start."
 TIME_LIMIT_REASON = "the two-minute limit was reached"
 DEFAULT_PROMPT = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
 DEMO_VALUES: Mapping[str, object] = {
@@ -83,7 +84,9 @@ class DemoView:
         time_is_over = end is not None and end.time_over
         text = f"The two-minute limit was reached at step {self._run_view.step}. Here is what the model learned."
         message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
-        return markup.join((message, self._run_view.html(), self._status))
+        answer = self.demo.answer
+        next_step = markup.paragraph(NEXT_STEP) if answer is not None and answer.end is not None else ""
+        return markup.join((message, self._run_view.html(), self._status, next_step))
 
 
 class QuickDemo:

@@ -34,7 +34,9 @@ def draw(
             perplexity_tab = PerplexityTab(context, train_tab.form)
             perplexity_tab.draw(perplexity)
         with gr.Tab("Runs") as runs:
-            RunsTab(context, train_tab.form).draw(runs)
+            runs_tab = RunsTab(context, train_tab.form)
+            runs_tab.draw(runs)
         for stop_button in (try_tab.stop_button, perplexity_tab.stop_button):
             stop_button.follow(train_tab.working)
+        runs_tab.follow(train_tab.working)
     return context

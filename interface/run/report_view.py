@@ -36,8 +36,10 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
 
     `free` is the free memory in bytes. With `packing`, batches have no padding.
     """
+    changes = len([s for s in report.suggestions if not s.keep])
+    suggestions = f", {format_count(changes, 'suggestion')}" if changes else ""
     return markup.card(
-        f"Check: {report.verdict}",
+        f"Check: {report.verdict}{suggestions}",
         outdated.notice("check"),
         markup.html_list(map(link_settings, report.problems)),
         choices,
@@ -66,7 +68,14 @@ def _figures(report: DatasetReport) -> str:
         ("steps in total", f"{report.steps:,}"),
     ]
     return markup.figures(
-        [*pairs, *([("characters lost", f"{characters_lost:,}")] if any(s.text for s in report.sources) else [])]
+        [
+            *pairs,
+            *(
+                [("characters lost in slicing", f"{characters_lost:,}")]
+                if any(s.text for s in report.sources)
+                else []
+            ),
+        ]
     )
 
 
@@ -156,7 +165,10 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
     return f"<details><summary>{title} as the model will see them ({_EXPLANATION})</summary>{examples}</details>"
 
 
-_EXPLANATION = "trained tokens are underlined, special tokens are framed, and the first token is only context"
+_EXPLANATION = (
+    "trained tokens are underlined, special tokens such as the stop token are framed, and the first token is only "
+    "context"
+)
 
 
 def example_card(shown: ExamplePreview, of: int) -> str:

@@ -46,7 +46,9 @@ MAX_REFRESH_SECONDS = 15.0  # a page that sees no beat for 20 seconds reconnects
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
-FIRST_HINT = '<p class="tp-quiet tp-first">Choose a dataset, press Check, read the report, and press Start.</p>'
+FIRST_HINT = (
+    '<p class="tp-quiet tp-first">First choose a dataset. Then press Check, read the report, and press Start.</p>'
+)
 
 
 class RunPanel:

@@ -38,6 +38,7 @@ from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
 from .charts import run_charts
 
+PAUSED = "Paused"  # how the stage of a paused run begins
 TRAINING = "Training"  # the stage of a run that makes steps
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
@@ -45,7 +46,7 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "stopping after this step and discarding the run ...",
     Request.STOP: "stopping after this step ...",
     Request.FREE_MEMORY: "saving a checkpoint after this step, then unloading the model ...",
-    Request.PAUSE: "pausing after this step until you press Resume",
+    Request.PAUSE: "pausing after this step ...",
     Request.WIND_DOWN: "winding down ...",
     Request.MORE_EPOCHS: "adding epochs after this step ...",
     Request.CHECKPOINT: "saving a checkpoint after this step ...",
@@ -61,6 +62,7 @@ NEXT_STEPS = (
     "To compare replies with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
     "the Runs tab."
 )
+RESUME_STEPS = "To continue this run, choose it in the Runs tab and press Resume."
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
 
@@ -171,6 +173,7 @@ class RunView:
                 self._steps = [earlier for earlier in event.earlier if isinstance(earlier, Step)]
                 self._evaluations = [done for done in event.earlier if isinstance(done, EvaluationDone)]
                 self._recalls = [measured for measured in event.earlier if isinstance(measured, RecallMeasured)]
+                self._samples = [sample for sample in event.earlier if isinstance(sample, SampleGenerated)]
             case EvaluationDone():
                 self._evaluations.append(event)
             case RecallMeasured():
@@ -209,7 +212,10 @@ class RunView:
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
-        return self._stage if not message or self._is_ending(pending) else message
+        return self._stage if not message or self._is_ending(pending) or self._is_paused(pending) else message
+
+    def _is_paused(self, pending: frozenset[Request]) -> bool:
+        return self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD}
 
     def _is_ending(self, pending: frozenset[Request]) -> bool:
         """Whether the last step is done, so the stage says more than the confirmation of the request."""
@@ -306,6 +312,8 @@ class RunView:
         ]
         if end.folder and self._planned and self._planned.settings.get("method") == "lora":
             parts.append(markup.paragraph(NEXT_STEPS, quiet=True))
+            if end.outcome == "stopped":
+                parts.append(markup.paragraph(RESUME_STEPS, quiet=True))
         if self._last is not None:
             recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))
@@ -346,7 +354,7 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["", *prompts]), *rows])
     missing = (
-        "The run ended before the first replies with the LoRA."
+        "There are no replies with the LoRA, because the run ended before the next sample."
         if ended
         else "The replies with the LoRA are not ready yet."
     )

@@ -59,7 +59,10 @@ class PerplexityTab:
             self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=260)
             help_text = "0 uses the model's context length, at most 2048 tokens."
             self._window = gr.Number(0, precision=0, label="Window (tokens)", info=help_text)
-            options = {"info": "0 uses half the window. Rows have no stride.", "elem_id": "tp-perplexity-stride"}
+            options = {
+                "info": "0 means half the window. The stride has no effect on rows.",
+                "elem_id": "tp-perplexity-stride",
+            }
             self._stride = gr.Number(0, precision=0, label="Stride (tokens)", **options)
             self._comment = gr.Textbox(label="Comment", max_lines=1)
         with gr.Row(elem_classes="tp-buttons"):

@@ -49,7 +49,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
     title = "Choose what the buttons below use"
-    parts = [(whole, "the run with its final LoRA", ""), *parts]
+    parts = [(whole, "the final LoRA of the run", ""), *parts]
     return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 
 

@@ -47,7 +47,7 @@ NOTHING_TO_SLIM = (
 )
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
-    "Attach LoRA": "apply the LoRA to the loaded model, for everything that uses the model.",
+    "Attach LoRA": "keep the LoRA on the model, for example for the webui's chat. Try it doesn't need this.",
     "Copy settings to the form": "fill in the form on the Train tab with the settings of this run.",
     "Test LoRA": (
         "measure how much of your data the LoRA memorized, and what the model forgot. This takes a few minutes."
@@ -118,8 +118,10 @@ class RunsTab:
             self._remote_panel.draw()
             self._draw_actions(enabled)
         with gr.Row(elem_classes="tp-buttons"):
-            self._undo_button = gr.Button("Restore last deleted", interactive=enabled, elem_id="tp-runs-undo")
-            self._empty_button = gr.Button(EMPTY_TRASH, interactive=enabled, elem_id="tp-runs-empty")
+            self._undo_button = gr.Button(
+                "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
+            )
+            self._empty_button = gr.Button(EMPTY_TRASH, size="sm", interactive=enabled, elem_id="tp-runs-empty")
         self._confirmation = gr.State(TrashConfirmation())
 
     def _draw_actions(self, enabled: bool) -> None:
@@ -155,6 +157,15 @@ class RunsTab:
         options: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden"}
         add_handler(changes, self._list_html, view, self._table, what="Listing the runs", **options)
         self._connect_choice(view)
+
+    def follow(self, working: Any) -> None:
+        """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
+        view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+        lists = [self._table, self._runs, self._chosen, self._other]
+        options: dict[str, Any] = {"show_progress": "hidden"}
+        add_handler(working.change, self._list_runs, view, lists, what="Listing the runs", **options)
+        shown = [self._run_card, self._use_panel.resume_button, self._remote_panel.row]
+        add_handler(working.change, self._show_state, self._chosen, shown, what="Reading the run", **options)
 
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
@@ -231,6 +242,11 @@ class RunsTab:
         progress = progress_line(run, self._context.host.folders) if run else ""
         shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
         return *shown, self._use_panel.resume_update(run), self._remote_panel.row_update(run)
+
+    def _show_state(self, name: str | None) -> tuple[str, Any, Any]:
+        """What of a run changes when it ends; its note may be edited meanwhile."""
+        card, _, *buttons = self._show_run(name)
+        return card, *buttons
 
     def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
         """The next click on a row picks the other run; a second press of the button cancels that."""

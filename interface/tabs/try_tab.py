@@ -22,8 +22,8 @@ OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
-    "You can press Generate without attaching the LoRA. 'Attach LoRA' keeps the LoRA on the model until you press "
-    "'Detach LoRA', for example to use it in the webui's chat."
+    "Generate uses the chosen LoRA by itself. You only need 'Attach LoRA' to use the LoRA elsewhere, such as in "
+    "the webui's chat. 'Detach LoRA' removes it from the model."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
@@ -91,7 +91,7 @@ class TryTab:
 
     def _connect(self, tab: gr.Tab) -> None:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
-        outputs = [self._status, self._heading, self._without, self._with]
+        outputs = [self._status, self._lora_status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
         add_handler(
             self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
@@ -142,6 +142,7 @@ class TryTab:
             yield {self._status: markup.problem(NO_PROMPT)}
             return
         context, texts = self._context, {"without": "", "with": ""}
+        yield {self._lora_status: ""}
         work = partial(context.engine.answer, question, context.host)
         async for status, events in self._follow("answer", "Generating text", work):
             if not events:

@@ -105,7 +105,7 @@ class PresetsPanel:
         return [("(unchanged)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)]
 
     def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
-        first = [("(the current form)", UNCHANGED), ("the defaults", DEFAULTS)]
+        first = [("(choose a preset or an earlier run)", UNCHANGED), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
 
         def own_choices(folders: Folders) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def step_summary(values: Mapping[str, Any], examples: int) -> str:
     per_step = parsed["batch_size"] * parsed["accumulation"]
     total = StepPlan(examples, **parsed).steps if examples else 0
     steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
-    return f"Effective batch size: {per_step} {plural(per_step, 'example')} per step{steps}."
+    return f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}."
 
 
 def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:

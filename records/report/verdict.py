@@ -35,7 +35,7 @@ WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
 ADD_VALIDATION = (
     "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
-    "the next run."
+    "the next run, for example to 0.05 (5%)."
 )
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
@@ -210,7 +210,7 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         "passages_loss_first": before.loss,
         "passages_loss_last": after.loss,
     }
-    losses = f"the loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
+    losses = f"the loss on the passages of the recall test went from {before.loss:.4f} to {after.loss:.4f}"
     if before.loss - after.loss <= MIN_CHANGE * before.loss:
         text = f"The model did not learn (underfit): {losses}. More epochs or a higher learning rate may help."
         return Verdict("did not learn", text, last.step, "", evidence)
@@ -223,7 +223,10 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
 def _describe_recall(before: float, after: float) -> str:
     share = f"on average, the model reproduces {after:.0%} of a passage word for word"
     if f"{after:.0%}" == f"{before:.0%}":
-        return f"The text is not memorized: {share}, as before the run."
+        return (
+            f"The model did not memorize the text: {share}, as before the run. If you train a writing style, this "
+            "is what you want."
+        )
     return f"{share.capitalize()} ({before:.0%} before the run)."
 
 
@@ -256,7 +259,8 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     elif rise <= FORGOT_MUCH:
         text = f"{text}, so the model forgot a little."
     else:
-        text = f"{text}, so the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
+        less = "With fewer epochs or a lower learning rate, it forgets less."
+        text = f"{text}, so with the LoRA, the model forgot a lot. {less}"
     evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
     return replace(verdict, text=verdict.text + text, evidence=evidence)
 

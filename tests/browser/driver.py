@@ -451,7 +451,7 @@ class TrainingPage:
 
     def characters_lost(self) -> int:
         """The number of lost characters in the report."""
-        figure = re.search(r"([\d,]+)\s*\ncharacters lost", self.words("answer"))
+        figure = re.search(r"([\d,]+)\s*\ncharacters lost in slicing", self.words("answer"))
         assert figure, self.words("answer")
         return int(figure[1].replace(",", ""))
 

@@ -31,7 +31,7 @@ def page(demo, open_page):
 
 def test_the_summary_stands_there_before_any_change(demo, open_page):
     """On a server whose form was never changed, so nothing is restored."""
-    open_page(demo).wait_for_words("together", "Effective batch size")
+    open_page(demo).wait_for_words("together", "Each step trains on")
 
 
 def test_data_chosen_before_the_model_is_loaded_are_counted_then(demo, open_page):
@@ -50,7 +50,7 @@ def test_only_relevant_settings_are_shown_and_shares_can_be_typed(page):
     page.wait_for_words("data said", "14 examples")
     page.share(ROWS, 50)
     page.wait_for_words("data said", "7 examples")
-    page.wait_for_words("together", "Effective batch size: 4 examples per step; 4 steps in total")
+    page.wait_for_words("together", "Each step trains on 4 examples; 4 steps in total")
 
 
 def test_a_changed_setting_has_a_reset_button(page):
@@ -195,7 +195,7 @@ def test_runs_and_perplexity(demo, page):
     page.write("filter", "finished short")  # other tests leave runs too
     assert not page.shown("compare"), "actions appear with a chosen run"
     page.run_row("short").click()
-    page.wait_for_words("one run", "short", "the run with its final LoRA")
+    page.wait_for_words("one run", "short", "the final LoRA of the run")
     page.wait_for(lambda: page.run_row("short").get_attribute("aria-selected") == "true", "a marked row")
     assert not page.shown("resume"), "a finished run can't be resumed"
     page.write("note", "the first one")

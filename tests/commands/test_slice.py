@@ -38,7 +38,7 @@ def test_each_block_is_the_text_between_its_places(place, book, capsys):
         assert 0 < row["tokens"] <= 16
         assert "\n\n\n" not in row["text"]
     assert [row["ends_section"] for row in rows if row["text"].endswith("thirteen.")] == [True]
-    assert err.count("No characters are lost.") == 2
+    assert err.count("No characters are lost in slicing.") == 2
 
 
 def windows_pipe():

@@ -273,7 +273,7 @@ def test_examples_are_shown_of_each_source_in_turn(tmp_path):
     places = [
         (s.source, s.place) for s in preview_examples(data.examples, PreviewQuery(3), CHATML.decode, CHATML.stops)
     ]
-    assert places == [("a.jsonl", "line 1"), ("a.jsonl", "line 2"), ("b.jsonl", "line 1")]
+    assert places == [("a.jsonl", "line 1"), ("a.jsonl", "line 3"), ("b.jsonl", "line 1")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Step
+from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Stage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
@@ -308,8 +308,8 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' "
-        "(--if-exists), choose whether to continue its training, replace it (a backup is kept), or use a new name."
+        "Name: 'a' already exists: a finished LoRA. Choose whether to continue its training, replace it (a backup "
+        "is kept), or use a new name: under 'If the name exists', or with --if-exists on the command line."
     )
     assert read_tree(with_lora.folders.user_data) == before
 
@@ -483,10 +483,10 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
 
     job = at(3, pause)
     place.train(name="paused", job=job, **LONG)
-    events = [e for e in job.log.since(0) if isinstance(e, Note) and "fter step 4" in e.text]
+    events = [e for e in job.log.since(0) if isinstance(e, (Note, Stage)) and "fter step 3" in e.text]
     assert [e.text for e in events] == [
-        "Paused after step 4; the model stays in memory.",
-        "Resuming after step 4.",
+        "Paused after step 3 until you resume it; the model stays in memory.",
+        "Resuming after step 3.",
     ]
     assert 0.5 < events[1].at - events[0].at < 10
     assert place.weights("paused") == weights(whole)

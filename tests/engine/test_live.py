@@ -17,6 +17,7 @@ from training_pro.core.jobs.events import (
     Note,
     PlanChanged,
     RunPlanned,
+    Stage,
     Step,
 )
 from training_pro.core.jobs.job import Job
@@ -208,7 +209,7 @@ def when_free(job, host, do):
     """Call `do` as soon as the run has freed the GPU."""
 
     def wait():
-        while not any("the model is unloaded" in e.text for e in events_of(job, Note)):
+        while not any("the model is unloaded" in e.text for e in events_of(job, Stage)):
             time.sleep(0.05)
         do(host)
 

@@ -218,9 +218,9 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["samples are generated 3 times."]),
+        ({}, 0, ["the model replies to the sample prompts 3 times."]),
         ({"sample_every": "never"}, 0, []),
-        ({"sample_every": 3}, 0, ["samples are generated 5 times."]),
+        ({"sample_every": 3}, 0, ["the model replies to the sample prompts 5 times."]),
         (
             {"sample_every": "never", "eval_every": 100},
             2,
@@ -229,7 +229,10 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
         (
             {},
             2,
-            ["samples are generated 3 times, and the validation split (8 tokens) is evaluated 3 times."],
+            [
+                "the model replies to the sample prompts 3 times, and the validation split (8 tokens) is "
+                "evaluated 3 times."
+            ],
         ),
     ],
 )

@@ -14,6 +14,15 @@ TEXTS = {
 }
 
 
+def test_examples_are_taken_from_the_whole_text(tmp_path):
+    """A book begins with its title, its author and its contents."""
+    tokenizer = family(next(iter(FAMILIES)))
+    text = "\n\n\n".join(f"This is number {n} of thirty." for n in range(30))
+    data = prepare_rows(tmp_path, tokenizer, {"a.txt": text}, cutoff=128, overlap=False)
+    shown = preview_examples(data.examples, PreviewQuery(3), tokenizer.decode, tokenizer.stops)
+    assert [example.number for example in shown] == [1, 11, 21]
+
+
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_piece_has_a_part_of_a_character(tmp_path, name, text):

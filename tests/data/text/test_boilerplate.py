@@ -54,6 +54,19 @@ def test_the_first_heading_after_a_table_with_titles_stays(entry):
     assert without(f"{contents}\n\n\n{BOOK}") == BOOK
 
 
+def test_a_table_of_contents_whose_numbers_are_lines_of_their_own_in_the_text():
+    titles = ("Introduction", "The Machine", "The Traveller Returns", "Time Travelling", "A Sudden Shock")
+    numbers = ("I", "II", "III", "IV", "V")
+    contents = "\n".join(f" {number} {title}" for number, title in zip(numbers, titles, strict=True))
+    book = "\n\n\n".join(
+        f" {number}\n\n\n {title}\n\nIt was late. Nothing happened that night."
+        for number, title in zip(numbers, titles, strict=True)
+    )
+    assert without(f"CONTENTS\n\n\n{contents}\n Epilogue\n\n\n{book}\n\n\n Epilogue\n\nThe end.").startswith("I\n")
+    prose = "CONTENTS\n\nI saw a man.\nI met a dog.\nI had a hat.\nI lost a shoe.\nI am here.\n\nA man came."
+    assert kinds(prose) == []
+
+
 def test_a_chapter_named_contents_is_no_table():
     assert kinds("Contents\n\nThe box held a ring.\nA letter lay under it.\nNobody spoke.\n" * 3) == []
 

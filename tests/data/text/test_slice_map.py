@@ -21,7 +21,7 @@ def test_adjacent_blocks_are_seen_once():
     assert (slice_map.sections, slice_map.sentences, slice_map.blocks, slice_map.overlaps) == (1, 4, 2, 0)
     assert slice_map.seen == Coverage(1, 1.0, 1) and slice_map.growth == 1.0
     assert slice_map.seen_along == (1.0,) * 4
-    assert slice_map.proof == "No characters are lost"
+    assert slice_map.proof == "No characters are lost in slicing"
 
 
 def test_overlaps_are_seen_twice():
@@ -49,7 +49,7 @@ def test_bos_and_eos_count_as_trained():
 
 def test_blocks_left_out_by_min_chars_are_counted_and_not_lost():
     slice_map = map_of("One two three.##Hi.", min_chars=3)
-    assert slice_map.proof == "No characters are lost; 1 block (3 characters) was dropped as too small"
+    assert slice_map.proof == "No characters are lost in slicing; 1 block (3 characters) was dropped as too small"
     assert slice_map.seen.least == 0
 
 

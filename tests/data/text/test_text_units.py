@@ -226,7 +226,7 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     arguments = (place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks end at lines; the model sees each line" in report
-    assert "1 of 1 section looks like verse, a script or a chat log (the one that begins with '" in report
+    assert "1 of 1 section looks like a list, verse, a script or a chat log (the one that begins with '" in report
     assert "'), so its blocks end at lines" in report
     assert "blocks end at sentences; the model sees each sentence" in report
     report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, SampleGenerated, Step
+from training_pro.core.jobs.events import Advice, CheckpointSaved, SampleGenerated, Stage, Step
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder.run_files import read_samples
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
@@ -247,7 +247,7 @@ def test_no_step_is_sampled_twice_across_segments(place):
             job.control.extend(1)
         elif isinstance(event, Step) and event.step == 6:
             job.control.ask(Request.FREE_MEMORY)
-        elif isinstance(event, Note) and "is unloaded" in event.text:
+        elif isinstance(event, Stage) and "is unloaded" in event.text:
             job.control.resume()
 
     job = watched_job(wish)

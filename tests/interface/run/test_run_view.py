@@ -18,6 +18,7 @@ from training_pro.core.jobs.events import (
     Note,
     RunPlanned,
     SampleGenerated,
+    Stage,
     Step,
 )
 from training_pro.core.jobs.job import Job
@@ -98,6 +99,29 @@ def test_a_resumed_run_has_a_checkpoint_but_no_loss_of_an_hour_ago():
     html = view_of(resumed, step(3, 9)).html()
     assert "an hour ago" not in html
     assert "none yet" not in html and "step 2<" in html
+
+
+def test_a_resumed_run_has_the_samples_of_its_earlier_part():
+    sample = SampleGenerated(step=2, prompt="Who?", text="The ferryman.", without="A man.")
+    resumed = replace(planned(9), first_step=2, earlier=(sample,))
+    assert "The ferryman." in view_of(resumed).samples()
+
+
+def test_a_paused_run_is_called_paused_once_its_step_is_done():
+    view = view_of(planned(9), step(3, 9))
+    view.job.control.ask(Request.PAUSE)
+    assert "pausing after this step ..." in view.html()
+    paused = view_of(planned(9), step(3, 9), Stage(text="Paused after step 3; the model stays in memory."))
+    paused.job.control.ask(Request.PAUSE)
+    assert "Paused after step 3; the model stays in memory." in paused.html()
+    assert "pausing after" not in paused.html()
+
+
+def test_a_stopped_run_says_how_to_continue_it(tmp_path):
+    plan = replace(planned(9), settings={"method": "lora"})
+    for outcome, said in (("stopped", True), ("finished", False)):
+        ended = view_of(plan, step(3, 9), JobEnded(outcome=outcome, text="Done.", folder=tmp_path))
+        assert ("choose it in the Runs tab and press Resume" in ended.html()) is said
 
 
 def test_a_stopping_run_shows_no_remaining_time():

@@ -286,3 +286,13 @@ def test_the_settings_of_a_run_are_copied_to_the_form(folders):
     updates = tab._use_panel._on_copy(tab._chosen, tab._status, {tab._chosen: "story/checkpoint-6-user"})
     assert updates[form.components["rank"]]["value"] == 4
     assert "settings of story" in updates[tab._status]
+
+
+def test_a_run_that_has_ended_is_shown_so_without_a_new_choice(folders, tab):
+    """The page follows the kind of the running job; a note that is being typed stays."""
+    write_files(folders.loras, "night", CUT_OFF)
+    with hold_run_lock("night", folders):
+        card, *_ = tab._show_state("night")
+        assert "In progress" in card
+    card, resume, remote = tab._show_state("night")
+    assert "In progress" not in card and resume["visible"] is True and remote["visible"] is False

@@ -234,3 +234,9 @@ def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
     assert html.count("tp-phase-name") > 2
     assert 'id="by-epoch"' in html
     assert "Phases" not in CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH))).text
+
+
+def test_a_run_that_ended_before_its_next_sample_shows_no_reply_without_the_lora_as_one_with_it():
+    text = CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH, SAMPLES[:1]))).text
+    assert "Without the LoRA first" in text and text.count("first") == 1
+    assert "With the LoRA The run ended before the next sample." in text
