@@ -8,18 +8,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from ...chunking import Ints
 from ...core.errors import DataError
-from ...core.findings import Finding, advice
+from ...core.findings import Finding, advice, note
 from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..readers import LoadedText
+from ..text import find_wrap_width
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 MOJIBAKE = re.compile(
@@ -46,6 +48,7 @@ MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
 BANDS, ROWS_PER_BAND = 5, 4
 MAX_COMPARED = 20_000
+MAX_NAMED = 3  # texts with wrapped lines
 MIN_WORDS = 12  # shorter texts are not compared
 WORD = re.compile(r"\w+")
 
@@ -136,16 +139,27 @@ def inspect_texts(
     """Findings on the words of a dataset of texts, section by section; stored or worked out now."""
     phrases = load_refusal_phrases(folders)
     digests = (arrow_store.text_digest(str(text.text)) for text in texts)
-    key = fingerprint and arrow_store.cache_key("words", name, hard_cut, phrases, *digests)
+    key = fingerprint and arrow_store.cache_key("words and lines", name, hard_cut, phrases, *digests)
     if entry := store.load(key):
         return [Finding(*values) for values in entry.metadata]
     inspector = TextInspector(phrases)
     sections = [s for text in map(_content, texts) for s in (text.split(hard_cut) if hard_cut else [text])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
         inspector.look(section, section, f"section {number}")
-    findings = list(inspector.findings(name, "section"))
+    findings = [*inspector.findings(name, "section"), *_wrapped_texts(texts)]
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
+
+
+def _wrapped_texts(texts: Sequence[LoadedText]) -> Iterator[Finding]:
+    """Texts whose lines are wrapped, as those of Project Gutenberg are: the model learns the line breaks, too."""
+    widths = {text.name: find_wrap_width(_content(text)) for text in texts}
+    for name in islice((name for name, width in widths.items() if width), MAX_NAMED):
+        yield note(
+            "data",
+            f"{name}: the lines are wrapped at about {widths[name]} characters, so the model also learns to break "
+            "lines there. To avoid this, join the lines of each paragraph in the file.",
+        )
 
 
 def _content(text: LoadedText) -> str:

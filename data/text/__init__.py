@@ -17,7 +17,7 @@ from .slice_map import (
     unit_name,
 )
 from .slicing import slice_text, slice_texts
-from .text_units import find_bounds, is_tagged
+from .text_units import find_bounds, find_wrap_width, is_tagged
 
 __all__ = [
     "LOST_REASON",
@@ -32,6 +32,7 @@ __all__ = [
     "describe_units",
     "find_boilerplate",
     "find_bounds",
+    "find_wrap_width",
     "is_tagged",
     "join_maps",
     "load_or_find",

@@ -20,6 +20,7 @@ from . import sentences
 from .sentences import RAGGED_CHARS, WIDEST_LINE
 
 MIN_LINES = 8  # a section with fewer lines is judged by the whole text
+WRAP_SAMPLE_CHARS, MIN_WRAPPED_LINES = 100_000, 50
 WRAPPED_SHARE = 0.7  # in wrapped prose, at least this share of the continued lines is full
 OPEN_SHARE = 0.4  # lines are units if at least this share ends without a stop
 TAGGED_SHARE = 0.5  # or if at least this share begins with a speaker or a time
@@ -161,6 +162,16 @@ def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
     full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
     wrapped: Flags = np.bincount(group, full) >= WRAPPED_SHARE * np.bincount(group, continued)
     return full & wrapped[group]
+
+
+def find_wrap_width(text: str) -> int:
+    """The width at which the lines of a text are wrapped, judged by its beginning; 0 if they are not."""
+    lines = sentences.split_lines(text[:WRAP_SAMPLE_CHARS])
+    continued = ~lines.blank & np.append(~lines.blank[1:], False)
+    full = _find_full_lines(lines, continued)
+    if full.sum() < max(MIN_WRAPPED_LINES, WRAPPED_SHARE * continued.sum()):
+        return 0
+    return int(np.percentile(lines.lengths[full], 95))
 
 
 def _find_divided(lines: sentences.Lines) -> Flags:
