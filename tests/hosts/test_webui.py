@@ -14,7 +14,7 @@ import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Step
+from training_pro.core.jobs.events import Stage, Step
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
@@ -292,7 +292,7 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
     def watch(job, event):
         if isinstance(event, Step) and event.step == 3:
             job.control.ask(Request.FREE_MEMORY)
-        if isinstance(event, Note) and "the model is unloaded" in event.text:
+        if isinstance(event, Stage) and "the model is unloaded" in event.text:
             assert webui.shared.model is None
             if meanwhile != "nothing":
                 webui.shared.args.loader = "llama.cpp"
