@@ -152,7 +152,8 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
     assert empty.keys() == {try_it._status} and "Enter a prompt." in empty[try_it._status]
     begin(session, host, finish)
-    refusal, after = messages_until_free(try_it._on_answer(inputs), finish)
+    cleared, refusal, after = messages_until_free(try_it._on_answer(inputs), finish)
+    assert cleared == {try_it._lora_status: ""}  # it was about the reply before
     assert refusal.keys() == after.keys() == {try_it._status}  # the old answers stay
     assert "The model is busy" in refusal[try_it._status]
 
