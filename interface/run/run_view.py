@@ -219,7 +219,7 @@ class RunView:
 
     def _is_ending(self, pending: frozenset[Request]) -> bool:
         """Whether the last step is done, so the stage says more than the confirmation of the request."""
-        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith(TRAINING)
+        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED))
 
     def _figures(self) -> str:
         progress = self._last

@@ -115,6 +115,8 @@ def test_a_paused_run_is_called_paused_once_its_step_is_done():
     paused.job.control.ask(Request.PAUSE)
     assert "Paused after step 3; the model stays in memory." in paused.html()
     assert "pausing after" not in paused.html()
+    paused.job.control.ask(Request.STOP)
+    assert "stopping after this step ..." in paused.html() and "Paused after" not in paused.html()
 
 
 def test_a_stopped_run_says_how_to_continue_it(tmp_path):
