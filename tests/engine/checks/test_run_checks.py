@@ -67,7 +67,7 @@ def test_all_entry_points_refuse_alike_and_load_nothing(place, loading, values, 
 
 @pytest.mark.parametrize(
     ("values", "layers"),
-    [({"rank": 64}, "k, v: 32"), ({"rank": 64, "targets": ["o_proj"]}, ""), ({"rank": 32}, "")],
+    [({"rank": 64}, "k: 32, v: 32"), ({"rank": 64, "targets": ["o_proj"]}, ""), ({"rank": 32}, "")],
 )
 def test_check_advises_on_a_rank_above_the_smaller_side_of_a_layer(place, values, layers):
     values = {"learning_rate": 1e-4, **values}
