@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .boilerplate import Boilerplate, describe_boilerplate, find_boilerplate, load_or_find, remove_boilerplate
+from .lines import find_wrap_width, is_tagged
 from .part_slicing import PartJob, slice_part, slice_parts, store_text
 from .sentences import read_stretches
 from .slice_map import (
@@ -17,7 +18,7 @@ from .slice_map import (
     unit_name,
 )
 from .slicing import slice_text, slice_texts
-from .text_units import find_bounds, find_wrap_width, is_tagged
+from .text_units import find_bounds
 
 __all__ = [
     "LOST_REASON",

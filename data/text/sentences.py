@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ...chunking import Flags, Ints
 from . import footnotes
+from .lines import NARROW_LINE, OPENERS, RAGGED_CHARS, WIDE_LINE, WIDEST_LINE, Lines, find_wrapped, split_lines
 
 STRETCH_CHARS = 1 << 20  # text processed at a time
-GROUP_LINES = 64  # lines that are judged together as wrapped or not
-NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
-RAGGED_CHARS = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
 WORD_CHARS = 32  # searched before a dot
 MAX_UNFINISHED = 0.02  # of the long lines; a text with more has lines that need no stop
 MAX_DIVIDED = 0.25  # of the paragraphs that follow a blank line
@@ -42,7 +39,6 @@ BRACKETS = ("[", "(")
 TITLE_CLOSERS = ("》", "〉")
 CODE = "`"
 CONTINUATIONS = frozenset(",;:.!?)…")
-OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
 CLOSERS = r"`_*\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
 SPEAKER_CHARS = 40
@@ -55,7 +51,6 @@ STOP = re.compile(
 LAST_STOP = re.compile(rf"[{SPACED_STOPS}{UNSPACED}][{CLOSERS}]*\s*$")
 UNSPACED_CLOSERS = "\"'”’»›)]}」』】）》〉"
 STOPLESS = re.compile(f"[{THAI}]")
-ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
 SENTENCES = re.compile(rf"[.!?…][{CLOSERS}]? ")  # inside a line: prose, which a page break divides
 LETTER = re.compile(r"[^\W\d_]")
 ELISION = re.compile(r".*['’]")
@@ -69,17 +64,6 @@ DATE = re.compile(r"\d{1,2}\.|\d{4}\b")
 NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
 FOUR_WORDS = re.compile(r"[^\W\d_]+(?:\.?\s+[^\W\d_]+){0,3}")
 ADVERBS = frozenset(("almost", "then", "only", "again"))
-
-
-class Lines(NamedTuple):
-    """The lines of a text, and what they begin with."""
-
-    texts: list[str]
-    lengths: Ints
-    blank: Flags
-    capital: Flags
-    small: Flags
-    item: Flags
 
 
 def find_sentence_ends(text: str) -> Ints:
@@ -100,8 +84,6 @@ def merge_ends(text: str, lines: Lines, stops: Ints) -> Ints:
 
 def _is_after_speaker(lines: Lines, places: Ints) -> Flags:
     """Whether a place divides the name of a speaker, on a line of its own as in plays, from the speech."""
-    import numpy as np
-
     short = np.flatnonzero((lines.lengths <= SPEAKER_CHARS) & lines.capital)
     names = [number for number in short if _is_speaker(lines.texts[number])]
     if len(names) < MIN_SPEECHES or len({lines.texts[number] for number in names}) > MAX_SPEAKERS * len(names):
@@ -121,19 +103,6 @@ def _is_speaker(line: str) -> bool:
 def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
     return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
-
-
-def split_lines(text: str) -> Lines:
-    lines = text.split("\n")
-    initials = [line.lstrip(OPENERS)[:1] for line in lines]
-    return Lines(
-        lines,
-        np.array([len(line) for line in lines]),
-        np.array([not line or line.isspace() for line in lines]),
-        np.array([letter.isupper() for letter in initials]),
-        np.array([letter.islower() for letter in initials]),
-        np.array([bool(ITEM.match(line)) for line in lines]),
-    )
 
 
 def split_stretches(text: str) -> Iterator[tuple[int, int]]:
@@ -216,24 +185,6 @@ def _stopped(lines: Lines) -> Flags:
 def _unfinished(lines: Lines) -> Flags:
     """Which lines end with a word, or a comma after one."""
     return np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])
-
-
-def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
-    """For each line its group, the width of the group, and whether it may be wrapped prose.
-
-    Prose is a group about as wide as a page whose lines do not all begin with capitals, as those of verse do.
-    """
-    lengths, blank, capital = lines.lengths, lines.blank, lines.capital
-    line_number = np.arange(len(lengths))
-    line_of_paragraph = line_number - np.maximum.accumulate(np.where(blank, line_number, 0))
-    begins = line_of_paragraph % GROUP_LINES == 0
-    group, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
-    width = np.maximum.reduceat(lengths, first)
-    is_inner = ~(blank | begins | np.append(False, blank[:-1]))  # the first line of prose has a capital too
-    count, capitals = np.bincount(group, is_inner), np.bincount(group, is_inner & capital)
-    verse = (capitals >= 0.8 * count) & ((count > 1) | (width < WIDE_LINE))
-    prose = (width >= NARROW_LINE) & (width <= WIDEST_LINE) & ~verse
-    return group, width[group], prose[group]
 
 
 def _stop_ends(text: str) -> Iterator[int]:

@@ -9,7 +9,6 @@ judged by itself, a short one by the whole text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,21 +16,11 @@ import numpy as np
 
 from ...chunking import BlockEnds, Flags, Ints, Sections, UnitBounds
 from . import sentences
-from .sentences import RAGGED_CHARS, WIDEST_LINE
+from .lines import Lines, find_full_lines, is_tagged, split_lines
 
 MIN_LINES = 8  # a section with fewer lines is judged by the whole text
-WRAP_SAMPLE_CHARS, MIN_WRAPPED_LINES = 100_000, 50
-WRAPPED_SHARE = 0.7  # in wrapped prose, at least this share of the continued lines is full
 OPEN_SHARE = 0.4  # lines are units if at least this share ends without a stop
 TAGGED_SHARE = 0.5  # or if at least this share begins with a speaker or a time
-IDEOGRAPH = "\u2e80"  # from this character on, lines wrap between any two characters
-TAG_CHARS = 64  # searched for a speaker or a time
-CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?(?:\s?[AaPp]\.?[Mm]\.?)?"
-NAME = r"\*{0,2}[^\W\d_][\w .'’#-]{0,30}(?: \([^()]{1,30}\))?\*{0,2}"
-TAG = re.compile(
-    rf"\s*(?:<[^<>]{{1,40}}>|\[[^\[\]]*{CLOCK}[^\[\]]*\]|\(?{CLOCK}\)?\s|[\d./-]{{6,10}},?\s{CLOCK}"
-    rf"|{NAME}:(?=[\s*]|$)|.{{1,40}}\s{CLOCK}[\])]?$)"
-)
 
 
 def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -> UnitBounds:
@@ -127,12 +116,12 @@ NO_LINES = LineStats(_NO_PLACES, _NO_PLACES, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS, _N
 
 
 def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> Stretch:
-    lines, stops = sentences.split_lines(text), sentences.find_stop_ends(text)
+    lines, stops = split_lines(text), sentences.find_stop_ends(text)
     ends = sentences.merge_ends(text, lines, stops) + start
     return Stretch(ends, NO_LINES if block_ends == "sentences" else _line_stats(lines, stops, start))
 
 
-def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
+def _line_stats(lines: Lines, stops: Ints, start: int) -> LineStats:
     next_starts = np.cumsum(lines.lengths + 1)
     non_blank = np.flatnonzero(~lines.blank)
     ends = np.minimum(next_starts[np.append(non_blank[1:], len(next_starts)) - 1], next_starts[-1] - 1)[
@@ -145,53 +134,18 @@ def _line_stats(lines: sentences.Lines, stops: Ints, start: int) -> LineStats:
     stopped = np.isin(ends, stops)
     if len(ends):
         stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
-    full = ~stopped & _find_full_lines(lines, continued)[non_blank]
+    full = ~stopped & find_full_lines(lines, continued)[non_blank]
     divided = ~stopped & _find_divided(lines)[non_blank]
     places = (ends + start, own_ends + start)
     return LineStats(*places, ~stopped & ~full, full, divided, tagged[non_blank], stops + start)
 
 
-def _find_full_lines(lines: sentences.Lines, continued: Flags) -> Flags:
-    """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
-    group, width, prose = sentences.find_wrapped(lines)
-    full: Flags = continued & prose & (lines.lengths > width - RAGGED_CHARS)
-    undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
-    first_words = np.fromiter(
-        (_first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
-    )
-    full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
-    wrapped: Flags = np.bincount(group, full) >= WRAPPED_SHARE * np.bincount(group, continued)
-    return full & wrapped[group]
-
-
-def find_wrap_width(text: str) -> int:
-    """The width at which the lines of a text are wrapped, judged by its beginning; 0 if they are not."""
-    lines = sentences.split_lines(text[:WRAP_SAMPLE_CHARS])
-    continued = ~lines.blank & np.append(~lines.blank[1:], False)
-    full = _find_full_lines(lines, continued)
-    if full.sum() < max(MIN_WRAPPED_LINES, WRAPPED_SHARE * continued.sum()):
-        return 0
-    return int(np.percentile(lines.lengths[full], 95))
-
-
-def _find_divided(lines: sentences.Lines) -> Flags:
+def _find_divided(lines: Lines) -> Flags:
     """Lines that go on in the next one, which is indented further, as long lines of verse and scripts do."""
     begins = [line.lstrip() for line in lines.texts]
     indents = lines.lengths - np.array([len(line) for line in begins])
     small = np.array([line[:1].islower() for line in begins])
     return ~lines.blank & np.append(small[1:] & (indents[1:] > indents[:-1]), False)
-
-
-def is_tagged(line: str) -> bool:
-    """Whether a line begins with a speaker or a time."""
-    head = line[:TAG_CHARS]
-    return (":" in head or "<" in head) and TAG.match(line) is not None
-
-
-def _first_word_length(line: str) -> int:
-    """The length of the first word, which would have to fit into the line before."""
-    stripped = line.lstrip()
-    return 1 if stripped > IDEOGRAPH else len(stripped.split(None, 1)[0]) if stripped else 0
 
 
 def _count_lines(stretches: Sequence[Stretch], sections: Sections) -> Ints:
