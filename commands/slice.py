@@ -46,6 +46,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
+    from ..data.cleaning import Cleaning
     from ..data.load import read_texts
     from ..data.resolve import slicing_rules
     from ..data.text import build_slice_map, slice_text
@@ -54,7 +55,7 @@ def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: Tra
     card = host.card()
     tokenizer = make_working_tokenizer(card.tokenizer)
     rules = slicing_rules(settings.text, card, tokenizer)
-    for text in read_texts(path, rules.hard_cut, drop_boilerplate=settings.text.drop_boilerplate):
+    for text in read_texts(path, rules.hard_cut, cleaning=Cleaning.of(settings.text)):
         for note in text.notes:
             say(note)
         sliced = slice_text(str(text.text), tokenizer.encode, rules)

@@ -2,6 +2,7 @@
 
 __all__ = [
     "arrow_store",
+    "cleaning",
     "dataset_index",
     "examples",
     "large_texts",

@@ -10,7 +10,7 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +20,15 @@ from ..core.errors import DataError
 from ..train_utils import format_count
 from . import arrow_store
 from .arrow_store import Store, StoreEntry
+from .cleaning import Cleaning, clean, mark
 from .readers import LoadedText, text_files
 from .stored_text import StoredText
 from .text import (
     Boilerplate,
     describe_boilerplate,
     find_boilerplate,
+    find_wrap_width,
     read_stretches,
-    remove_boilerplate,
     store_text,
 )
 
@@ -66,23 +67,23 @@ def load_parts(
     name: str,
     hard_cut: str,
     store: Store,
+    cleaning: Cleaning,
     *,
-    drop_boilerplate: bool,
     check_stop: Callable[[], None] = lambda: None,
 ) -> list[LoadedText]:
     """The parts of a text file, stored or read now; `check_stop` is called with each part that is read."""
     content = text_files.file_digest(file, name)
     limits = PART_CHARS, MAX_PART_CHARS
-    key = arrow_store.cache_key("parts", content, name, hard_cut, drop_boilerplate, limits)
+    key = arrow_store.cache_key("parts", content, name, hard_cut, astuple(cleaning), limits)
     if (entry := store.load(key)) and (texts := _restore(store, entry)):
         return texts
     encoding, notes = text_files.detect_file_encoding(file, name)
     parts = divide(read_stretches(_read_chunks(file, name, encoding)), hard_cut)
-    read = []
-    for each in _store_parts(parts, name, store, drop_boilerplate=drop_boilerplate):
+    read = list[StoredPart]()
+    for each in _store_parts(parts, name, store, cleaning):
         check_stop()
         read.append(each)
-    texts = _with_notes(name, read, notes, drop_boilerplate=drop_boilerplate)
+    texts = _with_notes(name, read, notes, cleaning)
     store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
     return texts
 
@@ -99,23 +100,17 @@ def _restore(store: Store, entry: StoreEntry) -> list[LoadedText]:
 
 
 def _with_notes(
-    name: str,
-    read: Sequence[tuple[LoadedText, list[Boilerplate]]],
-    notes: tuple[str, ...],
-    *,
-    drop_boilerplate: bool,
+    name: str, read: Sequence[StoredPart], notes: tuple[str, ...], cleaning: Cleaning
 ) -> list[LoadedText]:
     """The parts, of which the first has what is said of the file."""
     if not read:
         raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
-    first, *others = (text for text, _ in read)
-    words = describe_boilerplate(chain.from_iterable(found for _, found in read))
+    first, *others = (part.text for part in read)
+    words = describe_boilerplate(chain.from_iterable(part.found for part in read))
+    if words and not cleaning.drop_boilerplate:
+        words += f" in its {describe_first_part()}"
     notes = (*notes, *_open_ends_note(name, [first, *others]))
-    if words and drop_boilerplate:
-        notes = (*notes, f"Dropped from {name}: {words}.")
-    elif words:
-        first = replace(first, boilerplate=f"{words} in its {describe_first_part()}")
-    return [replace(first, notes=notes), *others]
+    return [mark(replace(first, notes=notes), words, read[0].wrap_width, cleaning), *others]
 
 
 def describe_first_part() -> str:
@@ -126,27 +121,37 @@ def describe_first_part() -> str:
 def _open_ends_note(name: str, texts: Sequence[LoadedText]) -> Iterator[str]:
     if count := sum(text.open_end for text in texts):
         yield (
-            f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. They are divided "
-            f"between paragraphs in {format_count(count, 'place')}, and blocks end there."
+            f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. They are split at "
+            f"paragraph breaks in {format_count(count, 'place')}, and blocks end there."
         )
 
 
-def _store_parts(
-    parts: Iterable[Part], name: str, store: Store, *, drop_boilerplate: bool
-) -> Iterator[tuple[LoadedText, list[Boilerplate]]]:
-    """Write the parts; of a text whose boilerplate stays, only the first part is searched for it."""
-    start = 0
+class StoredPart(NamedTuple):
+    """A part that is written, and what was found in it before."""
+
+    text: LoadedText
+    found: Sequence[Boilerplate]
+    wrap_width: int
+
+
+def _store_parts(parts: Iterable[Part], name: str, store: Store, cleaning: Cleaning) -> Iterator[StoredPart]:
+    """Write the parts. The first one shows whether lines are wrapped, and the boilerplate where that stays."""
+    start = width = 0
     for number, part in enumerate(parts, start=1):
-        found = find_boilerplate(part.text) if drop_boilerplate or number == 1 else []
-        text = _store_part(part, found if drop_boilerplate else (), store)
+        found = find_boilerplate(part.text) if cleaning.drop_boilerplate or number == 1 else []
+        width = find_wrap_width(part.text) if number == 1 else width
+        text = _store_part(part, found, width, cleaning, store)
         if len(text):
-            yield LoadedText(name, text, open_end=not part.ends_section, part=number, start=start), found
+            loaded = LoadedText(name, text, open_end=not part.ends_section, part=number, start=start)
+            yield StoredPart(loaded, found, width)
         start += len(text)
 
 
-def _store_part(part: Part, dropped: Sequence[Boilerplate], store: Store) -> StoredText:
-    if dropped:
-        return store_text(remove_boilerplate(part.text, dropped).rstrip(), store)
+def _store_part(
+    part: Part, found: Sequence[Boilerplate], width: int, cleaning: Cleaning, store: Store
+) -> StoredText:
+    if (cleaning.drop_boilerplate and found) or (cleaning.join_lines and width):
+        return store_text(clean(part.text, found, width, cleaning).rstrip(), store)
     ends = tuple(accumulate(map(len, part.stretches)))
     return StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
 

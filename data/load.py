@@ -13,10 +13,11 @@ from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
+from .cleaning import Cleaning, clean, mark
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
-from .text import Boilerplate, describe_boilerplate, load_or_find, remove_boilerplate
+from .text import Boilerplate, describe_boilerplate, find_wrap_width, load_or_find
 
 ProgressFn = Callable[[str, float | None], None]
 
@@ -67,9 +68,9 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=rows)
     hard_cut = unescape_hard_cut(context.settings.text.hard_cut)
-    drop = context.settings.text.drop_boilerplate
+    cleaning = Cleaning.of(context.settings.text)
     divide = partial(_load_parts, context, hard_cut)
-    texts = read_texts(dataset.path, hard_cut, context.store, drop_boilerplate=drop, divide=divide)
+    texts = read_texts(dataset.path, hard_cut, context.store, cleaning=cleaning, divide=divide)
     return LoadedDataset(dataset, tuple(texts), rows)
 
 
@@ -78,10 +79,8 @@ def _load_parts(context: PrepareContext, hard_cut: str, file: Path, name: str) -
     unsupported.refuse_unsupported(file, name)
     kept = context.store if context.tokenizer.fingerprint else Store()
     store = large_texts.store_for(file, kept, context.folders.prepared_data)
-    drop = context.settings.text.drop_boilerplate
-    return large_texts.load_parts(
-        file, name, hard_cut, store, drop_boilerplate=drop, check_stop=context.check_stop
-    )
+    cleaning = Cleaning.of(context.settings.text)
+    return large_texts.load_parts(file, name, hard_cut, store, cleaning, check_stop=context.check_stop)
 
 
 def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> RowDataset:
@@ -102,7 +101,7 @@ def read_texts(
     hard_cut: str = "\n\n\n",
     store: Store | None = None,
     *,
-    drop_boilerplate: bool = False,
+    cleaning: Cleaning = Cleaning(),  # noqa: B008  # frozen
     divide: Callable[[Path, str], list[LoadedText]] | None = None,
 ) -> list[LoadedText]:
     """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
@@ -126,9 +125,7 @@ def read_texts(
     if problems:
         raise DataError("\n".join(problems))
     found = iter(load_or_find([(str(text.text), text.menus) for text in texts if not text.part], store))
-    return _drop_empty(
-        [text if text.part else _mark_or_drop(text, next(found), drop_boilerplate) for text in texts]
-    )
+    return _drop_empty([text if text.part else _clean_text(text, next(found), cleaning) for text in texts])
 
 
 def _is_large(file: Path) -> bool:
@@ -149,13 +146,11 @@ def _is_blank(text: LoadedText) -> bool:
     return not text.part and not str(text.text).strip()
 
 
-def _mark_or_drop(text: LoadedText, found: list[Boilerplate], drop: bool) -> LoadedText:
-    """The text with a note of the boilerplate that it has, or had."""
-    words = describe_boilerplate(found)
-    if not found or not drop:
-        return replace(text, boilerplate=words)
-    rest = remove_boilerplate(str(text.text), found)
-    return replace(text, text=rest, notes=(*text.notes, f"Dropped from {text.name}: {words}."))
+def _clean_text(text: LoadedText, found: list[Boilerplate], cleaning: Cleaning) -> LoadedText:
+    content = str(text.text)
+    width = find_wrap_width(content)
+    cleaned = replace(text, text=clean(content, found, width, cleaning))
+    return mark(cleaned, describe_boilerplate(found), width, cleaning)
 
 
 def _text_files(path: Path) -> list[Path]:

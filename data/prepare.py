@@ -36,7 +36,7 @@ from .report import (
     estimate_disk,
     preview_examples,
     report_examples,
-    suggest_boilerplate,
+    suggest_cleaning,
     suggest_hard_cuts,
     suggest_settings,
     suggest_windows,
@@ -183,7 +183,7 @@ def _suggestions(
         *suggest_settings(RunFacts(context.settings, plan, memory, trained_tokens)),
         *suggest_windows(data.training.sources),
         *suggest_hard_cuts(data.training.sources),
-        *suggest_boilerplate([text for dataset in loaded for text in dataset.texts]),
+        *suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
     )
 
 

@@ -38,11 +38,12 @@ class RunSettings:
     )
     data: tuple[str, ...] = names(
         "Dataset",
-        "The files and folders to train on, from training/datasets. For text, use .txt, .md, .html, .epub, .pdf, "
-        ".docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
-        "10.txt). For rows, such as chats, use .json, .jsonl, .csv, .tsv, .db, .sqlite, or .parquet. To "
-        "use only part of a dataset or to repeat it, enter a percentage below this field, or write it after the "
-        "name: chats.jsonl:50 uses half of that file, and notes.md:200 uses that file twice.",
+        "The files and folders to train on, from training/datasets. For raw text, use .txt, .md, .html, .epub, "
+        ".pdf, .docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
+        "10.txt). For chats and tables, with one example in each row, use .json, .jsonl, .csv, .tsv, .db, "
+        ".sqlite, or .parquet. To use only part of a dataset or to repeat it, enter a percentage below this "
+        "field, or write it after the name: chats.jsonl:50 uses half of that file, and notes.md:200 uses that "
+        "file twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -98,9 +99,9 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes an example "
-        "that starts at every sentence. With DEMENTOR, the model sees each sentence many times and memorizes the "
-        "text in one or two epochs.",
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes a separate "
+        "example for each sentence, starting there. With DEMENTOR, the model sees each sentence many times and "
+        "memorizes the text in one or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(
@@ -116,6 +117,13 @@ class TextSettings:
         "Drop everything that does not belong to the text itself: notices from Project Gutenberg and Standard "
         "Ebooks, tables of contents, page headings, page numbers, [Illustration] markers, and the menus, headers, "
         "and footers of web pages. Check lists the boilerplate that it finds.",
+    )
+    join_lines: bool = boolean(
+        False,
+        "Join wrapped lines",
+        "Join the lines of each paragraph in texts whose lines are wrapped, such as books from Project Gutenberg. "
+        "Otherwise, the model also learns where the lines break. Verse, lists, scripts and chat logs keep their "
+        "lines. Check suggests this setting if a text is wrapped.",
     )
     overlap: bool = boolean(
         True,
@@ -169,7 +177,7 @@ class RowSettings:
             "chat": "Chat template",
             "text": "Text column, unchanged",
             "alpaca-format": "Alpaca",
-            "alpaca-chatbot-format": "Alpaca as a dialogue",
+            "alpaca-chatbot-format": "Alpaca as a chat (User and Assistant)",
             "vicuna-format": "Vicuna",
             "ChatML-format": "ChatML",
             "llama2-chat-format": "Llama 2 chat",
@@ -365,7 +373,7 @@ class SwitchSettings:
         2.0,
         "Loss at which to switch: lower bound",
         "If the loss is already at or below this value when the order switches, a note says that the first phase "
-        "was short.",
+        "may have been too short.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -395,7 +403,7 @@ class SwitchSettings:
         1.5,
         "Loss at which to switch again: lower bound",
         "If the loss is already at or below this value when the pair phase ends, a note says that the pair phase "
-        "was short.",
+        "may have been too short.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -575,7 +583,7 @@ class LoraSettings:
     layers_to_transform: str = text(
         "",
         "Layers to transform",
-        "Numbers of the decoder layers that get a LoRA, such as 0-7,12. The first layer is 0. Leave this empty "
+        "Indices of the decoder layers that get a LoRA, such as 0-7,12. The first layer is 0. Leave this empty "
         "to use all layers.",
         check=layers_problem,
         fixed=True,
@@ -625,8 +633,8 @@ class SavingSettings:
     save_every: float = integer(
         0,
         "Save every (steps)",
-        "Save a full checkpoint each time this number of steps is done. With 0.1, one is saved after every tenth "
-        "of the run. 0 turns this off.",
+        "How often to save a full checkpoint, in steps. 0.1 saves one after every tenth of the run. 0 turns this "
+        "off.",
         bounds=(0, 10**8),
         share=True,
         live=True,
@@ -810,9 +818,9 @@ class MachineSettings:
     )
     packing: str = choice(
         "Packing",
-        "Join the examples of a batch into one sequence without padding. The more their lengths differ, the more "
-        "time this saves. Batch size, steps, and losses stay the same. With auto, packing is used if a test at "
-        "the start shows that the model keeps the examples separate.",
+        "Join the examples of a batch into one sequence without padding (padding-free batching). The more their "
+        "lengths differ, the more time this saves. Batch size, steps, and losses stay the same. With auto, "
+        "packing is used if a test at the start shows that the model keeps the examples separate.",
         {"auto": "auto", "on": "on", "off": "off"},
         fixed=True,
     )

@@ -71,6 +71,7 @@ class LoadedText:
     notes: tuple[str, ...] = ()
     open_end: bool = False  # the text continues in the other part of the split
     boilerplate: str = ""  # what of it is not the book, where that is not dropped
+    wrap_width: int = 0  # at which its lines are wrapped, where they are not joined
     menus: tuple[tuple[int, int], ...] = ()  # where its menus are, if it was a web page
     part: int = 0  # which part of a large file this is, from 1; 0 for the text of a whole file
     start: int = 0  # of the part in the file

@@ -8,7 +8,7 @@ from .data_checks import (
     check_stops,
     check_windows,
     count_learned_stops,
-    suggest_boilerplate,
+    suggest_cleaning,
     suggest_windows,
 )
 from .estimates import (
@@ -69,7 +69,7 @@ __all__ = [
     "report_source",
     "report_texts",
     "sample_interval",
-    "suggest_boilerplate",
+    "suggest_cleaning",
     "suggest_hard_cuts",
     "suggest_settings",
     "suggest_windows",

@@ -150,11 +150,22 @@ def _sliced_by_windows(sources: Sequence[Source]) -> list[Units]:
     return [units for units in texts if units.rules.chunking == "dementor" and len(units)]
 
 
-def suggest_boilerplate(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
-    """Suggest dropping what is not the book, where some was found."""
+def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
+    """Suggest dropping what is not the book, and joining wrapped lines, where some were found."""
     found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
     rest = len(found) - MAX_TEXTS_NAMED
     contain = plural(rest, "contains", "contain")
     more = f"; {format_count(rest, 'more text')} also {contain} boilerplate" if rest > 0 else ""
     if found:
         yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")
+    widths = {text.name: text.wrap_width for text in texts if text.wrap_width}
+    if widths:
+        name, width = next(iter(widths.items()))
+        others = len(widths) - 1
+        more = f", and those of {format_count(others, 'more text')} are wrapped, too" if others else ""
+        yield Suggestion(
+            "join_lines",
+            True,
+            f"{name}: the lines are wrapped at about {width} characters{more}. Without this setting, the model "
+            "also learns to break lines there.",
+        )

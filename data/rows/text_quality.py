@@ -8,20 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from ...chunking import Ints
 from ...core.errors import DataError
-from ...core.findings import Finding, advice, note
+from ...core.findings import Finding, advice
 from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..readers import LoadedText
-from ..text import find_wrap_width
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 MOJIBAKE = re.compile(
@@ -146,20 +144,9 @@ def inspect_texts(
     sections = [s for text in map(_content, texts) for s in (text.split(hard_cut) if hard_cut else [text])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
         inspector.look(section, section, f"section {number}")
-    findings = [*inspector.findings(name, "section"), *_wrapped_texts(texts)]
+    findings = list(inspector.findings(name, "section"))
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
-
-
-def _wrapped_texts(texts: Sequence[LoadedText]) -> Iterator[Finding]:
-    """Texts whose lines are wrapped, as those of Project Gutenberg are: the model learns the line breaks, too."""
-    widths = {text.name: find_wrap_width(_content(text)) for text in texts}
-    for name in islice((name for name, width in widths.items() if width), MAX_NAMED):
-        yield note(
-            "data",
-            f"{name}: the lines are wrapped at about {widths[name]} characters, so the model also learns to break "
-            "lines there. To avoid this, join the lines of each paragraph in the file.",
-        )
 
 
 def _content(text: LoadedText) -> str:

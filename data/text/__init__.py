@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .boilerplate import Boilerplate, describe_boilerplate, find_boilerplate, load_or_find, remove_boilerplate
+from .line_joining import join_wrapped_lines
 from .lines import find_wrap_width, is_tagged
 from .part_slicing import PartJob, slice_part, slice_parts, store_text
 from .sentences import read_stretches
@@ -36,6 +37,7 @@ __all__ = [
     "find_wrap_width",
     "is_tagged",
     "join_maps",
+    "join_wrapped_lines",
     "load_or_find",
     "read_stretches",
     "remove_boilerplate",

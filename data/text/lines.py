@@ -68,13 +68,19 @@ def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
     return group, width[group], prose[group]
 
 
+def find_continued(lines: Lines, tagged: Flags) -> Flags:
+    """Lines whose next line is neither blank, nor an item, nor begins with a speaker or a time."""
+    continued: Flags = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
+    return continued
+
+
 def find_full_lines(lines: Lines, continued: Flags) -> Flags:
     """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
     group, width, prose = find_wrapped(lines)
     full: Flags = continued & prose & (lines.lengths > width - RAGGED_CHARS)
     undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
     first_words = np.fromiter(
-        (_first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
+        (first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
     )
     full[undecided] = lines.lengths[undecided] + 1 + first_words > width[undecided]
     wrapped: Flags = np.bincount(group, full) >= WRAPPED_SHARE * np.bincount(group, continued)
@@ -97,7 +103,7 @@ def is_tagged(line: str) -> bool:
     return (":" in head or "<" in head) and TAG.match(line) is not None
 
 
-def _first_word_length(line: str) -> int:
+def first_word_length(line: str) -> int:
     """The length of the first word, which would have to fit into the line before."""
     stripped = line.lstrip()
     return 1 if stripped > IDEOGRAPH else len(stripped.split(None, 1)[0]) if stripped else 0

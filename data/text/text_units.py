@@ -16,7 +16,7 @@ import numpy as np
 
 from ...chunking import BlockEnds, Flags, Ints, Sections, UnitBounds
 from . import sentences
-from .lines import Lines, find_full_lines, is_tagged, split_lines
+from .lines import Lines, find_continued, find_full_lines, is_tagged, split_lines
 
 MIN_LINES = 8  # a section with fewer lines is judged by the whole text
 OPEN_SHARE = 0.4  # lines are units if at least this share ends without a stop
@@ -128,7 +128,7 @@ def _line_stats(lines: Lines, stops: Ints, start: int) -> LineStats:
         : len(non_blank)
     ]
     tagged = np.array([is_tagged(line) for line in lines.texts])
-    continued = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
+    continued = find_continued(lines, tagged)
     own_ends = next_starts[non_blank] - 1
     line_of_stop = np.searchsorted(ends, stops).clip(max=max(len(ends) - 1, 0))
     stopped = np.isin(ends, stops)

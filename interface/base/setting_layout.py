@@ -18,7 +18,8 @@ LORA_PART, LIVE_PART, MEMORY_PART = "LoRA", "Saving and stopping", "Memory and s
 FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Text and tokens": (
         ("overlap", "dementor_repeats", "min_chars"),
-        ("block_ends", "drop_boilerplate"),
+        ("drop_boilerplate", "join_lines"),
+        ("block_ends",),
         ("add_bos", "add_eos"),
         ("system",),
         ("train_only_after", "too_long"),
@@ -63,7 +64,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tf32", "liger", "compile"),
         ("method", "shard_size"),
     ),
-    "Seed, logging and sleep": (
+    "Seed, logging, and sleep mode": (
         ("seed", "data_seed"),
         ("report_to", "run_name"),
         ("logging_steps", "logging_first_step", "keep_awake"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 import pytest
 from training_pro.core.engine import PreviewQuery
 from training_pro.core.errors import DataError
@@ -223,6 +226,24 @@ FRAMED = (
     "The Project Gutenberg EBook of The Ferry\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE FERRY ***\n\n\n"
     f"{BOOK}\n\n\nEnd of the Project Gutenberg EBook of The Ferry\n\nThe license.\n"
 )
+
+
+def test_wrapped_lines_are_named_and_joined_when_asked_for(tmp_path):
+    words = ("looked", "waited", "slept") * 10
+    paragraphs = [f"the traveller sat down, and {word} at it again; " * 12 for word in words]
+    wrapped = "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in paragraphs)
+    files = {"wrapped.txt": wrapped, "long.txt": "\n\n".join(paragraphs)}
+    report = prepare_rows(tmp_path, CHATML, files).report
+    (suggestion,) = [s for s in report.suggestions if s.key == "join_lines"]
+    assert (suggestion.value, suggestion.keep) == (True, False)
+    assert re.match(r"wrapped\.txt: the lines are wrapped at about (6[89]|70) characters\.", suggestion.why)
+    data = prepare_rows(tmp_path / "b", CHATML, files, join_lines=True)
+    assert not [s for s in data.report.suggestions if s.key == "join_lines"]
+    (source, _) = data.report.sources
+    assert re.match(r"Joined the lines of wrapped\.txt, which were wrapped at about ", source.notes[0])
+    joined = str(data.examples.sources[0].sliced.text)
+    assert joined == "\n\n".join(paragraph.strip() for paragraph in paragraphs)
+    assert source.text.characters_lost == 0
 
 
 def test_boilerplate_is_named_and_dropped_when_asked_for(tmp_path):

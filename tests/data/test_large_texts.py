@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -282,7 +283,7 @@ def test_a_section_longer_than_a_part_ends_at_a_paragraph(folders):
     (folders.datasets / "large.txt").write_text("\n\n".join([PROSE * 2] * 30), encoding="utf-8")
     data = prepare_large(folders)
     (source,) = data.report.sources
-    assert "They are divided between paragraphs in " in source.notes[0]
+    assert "They are split at paragraph breaks in " in source.notes[0]
     assert source.text.characters_lost == 0
     ends = [example.ids[-1] for example in data.examples if example.text.endswith("night. ") or 1]
     assert ends.count(EOS) == 1 and ends[-1] == EOS
@@ -297,6 +298,19 @@ def test_boilerplate_is_dropped_from_every_part(folders):
     data = prepare_large(folders, drop_boilerplate=True)
     assert not any("Illustration" in example.text for example in data.examples)
     assert "Dropped from large.txt: 30 illustration marks" in data.report.sources[0].notes[0]
+
+
+def test_wrapped_lines_are_joined_in_every_part(folders, monkeypatch):
+    limit_parts(monkeypatch, stretch=4000, part=8000)
+    page = "\n\n".join(textwrap.fill(f"{number} {PROSE}", 60) for number in range(30))
+    (folders.datasets / "large.txt").write_text("\n\n\n".join([page] * 10), encoding="utf-8")
+    assert any(s.key == "join_lines" for s in prepare_large(folders).report.suggestions)
+    data = prepare_large(folders, join_lines=True)
+    assert len(data.examples.sources) > 1
+    joined = "\n\n\n".join(str(source.sliced.text) for source in data.examples.sources)
+    assert joined.split() == "\n\n\n".join([page] * 10).split()
+    assert f"0 {PROSE.strip()}" in joined and "\n" not in joined.replace("\n\n\n", "").replace("\n\n", "")
+    assert "Joined the lines of large.txt" in data.report.sources[0].notes[-1]
 
 
 def test_other_encodings_and_line_ends(folders, monkeypatch):

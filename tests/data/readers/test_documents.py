@@ -9,6 +9,7 @@ from training_pro.chunking import find_sections
 from training_pro.core.errors import DataError
 from training_pro.data import load
 from training_pro.data.arrow_store import Store
+from training_pro.data.cleaning import Cleaning
 from training_pro.data.readers import documents
 from training_pro.data.readers.paragraphs import Paragraph, join_paragraphs
 
@@ -81,7 +82,7 @@ def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
     (document,) = load.read_texts(page, CUT)
     words = menus_in(document)
     assert len(words) >= 3 and document.boilerplate.startswith(f"{len(words)} navigation menus (")
-    (rest,) = load.read_texts(page, CUT, drop_boilerplate=True)
+    (rest,) = load.read_texts(page, CUT, cleaning=Cleaning(drop_boilerplate=True))
     assert rest.text.split() == ["One", "a", "@", "Two", "b"]
 
 
@@ -92,7 +93,7 @@ def menus_in(document):
 def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
     (tmp_path / "1.html").write_text(f"<p>{MENU}</p>")
     (tmp_path / "2.html").write_text(f"<p>{MENU}</p><p>a</p>")
-    (page,) = load.read_texts(tmp_path, CUT, drop_boilerplate=True)
+    (page,) = load.read_texts(tmp_path, CUT, cleaning=Cleaning(drop_boilerplate=True))
     assert (page.name, page.text) == ("2.html", "a")
     assert "1.html: everything in it looks like boilerplate." in page.notes
     assert [text.name for text in load.read_texts(tmp_path, CUT)] == ["1.html", "2.html"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import textwrap
 
 import pytest
 from training_pro.core.errors import DataError
@@ -117,15 +115,3 @@ def test_the_users_list_of_phrases_replaces_the_shipped_one(tmp_path):
     folders.refusal_phrases.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(DataError, match="Save it as UTF-8"):
         load_refusal_phrases(folders)
-
-
-def test_wrapped_lines_are_noted_with_their_width(tmp_path):
-    rng = random.Random(5)
-    words = ["the", "traveller", "sat", "down", "and", "looked", "at", "a", "lever", "of", "nickel", "machine"]
-    sentences = [" ".join(rng.choices(words, k=14)).capitalize() + "." for _ in range(200)]
-    paragraphs = [" ".join(sentences[n : n + 5]) for n in range(0, 200, 5)]
-    wrapped = "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in paragraphs)
-    files = {"wrapped.txt": wrapped, "long.txt": "\n\n".join(paragraphs), "verse.txt": "\n".join(sentences)}
-    report = prepare_rows(tmp_path, CHATML, files).report
-    (said,) = [each for each in report.notes if "wrapped" in each]
-    assert re.match(r"wrapped\.txt: the lines are wrapped at about (6[89]|70) characters, so the model", said)

@@ -227,7 +227,7 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks end at lines; the model sees each line" in report
     assert "1 of 1 section looks like a list, verse, a script or a chat log (the one that begins with '" in report
-    assert "'), so its blocks end at lines" in report
+    assert "'), so its blocks end at the end of a line" in report
     assert "blocks end at sentences; the model sees each sentence" in report
     report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
     assert "blocks end at sentences" in report and "To change this" not in report
@@ -237,7 +237,7 @@ def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
     slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.ends == "sentences (at lines in 1 of 2 sections)"
+    assert slice_map.ends == "sentences (in 1 of 2 sections at line ends)"
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_time_grows_linearly_with_the_text(part: str):
 @pytest.mark.parametrize(
     ("by_lines", "sections", "words"),
     [
-        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (at lines in 1 of 5 sections)"),
-        (1200, 1500, "lines (at sentences in 300 of 1,500 sections)"),
+        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (in 1 of 5 sections at line ends)"),
+        (1200, 1500, "lines (in 300 of 1,500 sections at sentences)"),
     ],
 )  # fmt: skip
 def test_the_more_common_unit_comes_first(by_lines, sections, words):

@@ -1,0 +1,83 @@
+"""Joining the lines of wrapped prose: nothing but the line breaks inside paragraphs changes."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+
+import pytest
+from training_pro.data.text import find_wrap_width, join_wrapped_lines
+
+PROSE = (
+    "The road went on past the mill and the old school until it met the sea. Nobody had walked it since the "
+    "autumn storms, and the grass had grown over the stones that the masons laid. She stopped at the gate. Then, "
+    "because it was getting late and the wind had turned, she went down to the boats without looking back at "
+    "London, which lay behind the hills somewhere. Would they wait? They had never waited before."
+)
+VERSE = "\n".join(["Tyger Tyger, burning bright,", "In the forests of the night;", "What immortal hand or eye,"])
+
+
+def paragraphs(seed: int = 3, count: int = 40) -> list[str]:
+    """Paragraphs of different lengths, the shortest of two lines."""
+    rng, sentences = random.Random(seed), PROSE.split(". ")
+    return [". ".join(rng.choices(sentences, k=rng.randint(2, 6))) + "." for _ in range(count)]
+
+
+def joined(text: str) -> str:
+    return join_wrapped_lines(text, find_wrap_width(text))
+
+
+@pytest.mark.parametrize("width", [50, 60, 72, 100])
+@pytest.mark.parametrize("seed", range(4))
+def test_wrapped_paragraphs_become_lines_again(width, seed):
+    whole = paragraphs(seed)
+    assert joined("\n\n".join(textwrap.fill(each, width) for each in whole)) == "\n\n".join(whole)
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t"])
+def test_indented_paragraphs_without_blank_lines_stay_apart(indent):
+    whole = paragraphs()
+    text = "\n".join(textwrap.fill(each, 72, initial_indent=indent) for each in whole)
+    assert joined(text) == "\n".join(indent + each for each in whole)
+
+
+def test_an_indented_quotation_is_joined_and_keeps_its_indent():
+    whole = paragraphs()
+    letter = textwrap.fill(PROSE, 68, initial_indent="    ", subsequent_indent="    ")
+    text = "\n\n".join([*(textwrap.fill(each, 72) for each in whole), letter])
+    assert joined(text) == "\n\n".join([*whole, "    " + PROSE])
+
+
+def test_headings_verse_and_lists_keep_their_lines():
+    kept = [
+        "CHAPTER ONE\nIn which nothing happens",
+        VERSE,
+        "- a lamp\n- a boat that nobody had paid for\n- a rope",
+    ]
+    whole = paragraphs()
+    text = "\n\n".join([*kept, *(textwrap.fill(each, 72) for each in whole), *kept])
+    assert joined(text) == "\n\n".join([*kept, *whole, *kept])
+
+
+def test_words_divided_at_a_hyphen_or_a_dash_get_no_space():
+    begin = "Nobody in the whole of the long village street had ever seen such a "
+    for mark in ("-", "--", "\u2014"):
+        text = "\n\n".join(
+            [textwrap.fill(each, 72) for each in paragraphs()] + [f"{begin}sea{mark}\nroad before."]
+        )
+        assert joined(text).endswith(f"{begin}sea{mark}road before.")
+    text = "\n\n".join([textwrap.fill(each, 72) for each in paragraphs()] + [f"{begin}sea \u2014\nor a road."])
+    assert joined(text).endswith(f"{begin}sea \u2014 or a road.")
+
+
+def test_a_text_that_is_not_wrapped_has_no_width():
+    assert find_wrap_width("\n\n".join(paragraphs())) == 0
+    assert find_wrap_width("\n\n".join([VERSE] * 40)) == 0
+
+
+def test_only_line_breaks_and_the_spaces_around_them_change():
+    rng = random.Random(9)
+    for _ in range(200):
+        lines = ["".join(rng.choices("ab -.\t\u2014\u4e00:<>*", k=rng.randint(0, 90))) for _ in range(60)]
+        text = "\n".join(lines)
+        assert "".join(join_wrapped_lines(text, 70).split()) == "".join(text.split())
