@@ -90,11 +90,11 @@ def load_names() -> tuple[Named, ...]:
     return (*settings, *buttons)
 
 
-def find_settings(query: str, limit: int = 8) -> list[Named]:
-    """What a query means, the best match first; where nothing has all of its words, what has most of them."""
+def find_settings(query: str, others: Sequence[Named] = (), limit: int = 8) -> list[Named]:
+    """What a query means, also among `others`: the best match first, where nothing has all words what has most."""
     words = _words(query)
     for score in (_score_all, _score_some):
-        scores = [(score(words, named), named) for named in load_names()]
+        scores = [(score(words, named), named) for named in (*load_names(), *others)]
         if found := [named for points, named in sorted(scores, key=lambda pair: -pair[0]) if points]:
             return found[:limit]
     return []
@@ -143,7 +143,7 @@ def foreign_value_hint(key: str, value: object) -> str:
     if key == "eval_share" and (hint := _split_ratio_hint(value)):
         return hint
     sentence = _load_tables()["values"].get(key, {}).get(value.strip().casefold(), "")
-    return f"{value!r} is not a value in Training PRO. {sentence}" if sentence else ""
+    return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
 
 
 def _split_ratio_hint(value: str) -> str:

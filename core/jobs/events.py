@@ -58,7 +58,7 @@ class RunPlanned(Event):
     rates: tuple[float, ...]
     settings: Mapping[str, object]
     earlier: tuple[Event, ...] = ()
-    """Steps, evaluations, recall and samples of a resumed run before `first_step`."""
+    """Steps, evaluations, recall, samples and checkpoints of a resumed run before `first_step`."""
     disk: str = ""
     """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0

@@ -10,11 +10,11 @@ from typing import Any
 from ...core import dist_env
 from ...core.errors import DataError
 from ...core.host import Folders, Host, get_model_card
-from ...core.jobs import Advice, Job, JobEnded, Note, Request, RunPlanned, SampleGenerated, Stage
+from ...core.jobs import Advice, CheckpointSaved, Job, JobEnded, Note, Request, RunPlanned, SampleGenerated, Stage
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
 from ...data.report import evaluation_interval, sample_interval
-from ...records.folder import choose_run_folder, hold_run_lock, read_samples, refuse_in_progress
+from ...records.folder import choose_run_folder, hold_run_lock, loras, read_samples, refuse_in_progress
 from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
@@ -204,6 +204,7 @@ def _announce(
                     *read_evaluations(segment.state.graph),
                     *segment.state.recalls,
                     *_earlier_samples(segment),
+                    *_earlier_checkpoints(segment),
                 ),
                 disk=data.report.disk.words() if data.report.disk else "",
                 evaluate_every=evaluation_interval(settings, plan, run_plan.data.validation),
@@ -221,6 +222,12 @@ def _announce(
 def _earlier_samples(segment: RunSegment) -> list[SampleGenerated]:
     first = segment.state.step
     return [sample for sample in read_samples(segment.run_plan.folder.path) if first and sample.step <= first]
+
+
+def _earlier_checkpoints(segment: RunSegment) -> list[CheckpointSaved]:
+    saved = loras.checkpoints(segment.run_plan.folder.path)
+    earlier = (checkpoint for checkpoint in saved if checkpoint.step <= segment.state.step)
+    return [CheckpointSaved(step=each.step, folder=each.folder, reason="") for each in earlier]
 
 
 def _log_note(job: Job, text: str) -> None:

@@ -72,10 +72,12 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
         started = time.monotonic()
-        self._job.log.append(Stage(text=f"Generating samples {_when(step)}"))
         with self._logged_errors(f"Samples could not be generated {_when(step)}"):
             with sampling_mode(model):
-                for prompt in self._generator.prompts:
+                prompts = self._generator.prompts
+                for number, prompt in enumerate(prompts, start=1):
+                    of = f" {number} of {len(prompts)}" if len(prompts) > 1 else ""
+                    self._job.log.append(Stage(text=f"Generating sample{of} {_when(step)}"))
                     failure = f"The sample for {prompt.text[:40]!r} failed {_when(step)}"
                     with self._logged_errors(failure):
                         if sampled := self._generator.sample(model, prompt, step):

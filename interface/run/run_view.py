@@ -174,6 +174,8 @@ class RunView:
                 self._evaluations = [done for done in event.earlier if isinstance(done, EvaluationDone)]
                 self._recalls = [measured for measured in event.earlier if isinstance(measured, RecallMeasured)]
                 self._samples = [sample for sample in event.earlier if isinstance(sample, SampleGenerated)]
+                checkpoints = [saved for saved in event.earlier if isinstance(saved, CheckpointSaved)]
+                self._marks = list(map(_checkpoint_mark, checkpoints))
             case EvaluationDone():
                 self._evaluations.append(event)
             case RecallMeasured():
@@ -186,12 +188,12 @@ class RunView:
                 self._notes += _live_changes(event)
             case CheckpointSaved():
                 self._last_checkpoint = event
-                self._add_marked_message(event, f"checkpoint {event.folder.name}")
+                self._add_marked_message(event, _checkpoint_mark(event))
             case PlanChanged():
                 self._replanned = True
                 if self._planned is not None:
                     self._planned = replace(self._planned, steps=event.steps, rates=event.rates)
-                self._add_marked_message(event, event.why)
+                self._add_marked_message(event, Mark(event.step, event.why))
             case Note() | EvidenceMeasured():
                 self._notes.append(event_text(event))
             case Advice():
@@ -199,9 +201,9 @@ class RunView:
             case JobEnded():
                 self._end = event
 
-    def _add_marked_message(self, event: CheckpointSaved | PlanChanged, mark: str) -> None:
+    def _add_marked_message(self, event: CheckpointSaved | PlanChanged, mark: Mark) -> None:
         self._notes.append(event_text(event))
-        self._marks.append(Mark(event.step, mark))
+        self._marks.append(mark)
 
     def _add_step(self, event: Step) -> None:
         self._last = event
@@ -328,6 +330,10 @@ class RunView:
                 *([("peak memory", size(self._machine.peak))] if self._machine else []),
             ]
         )
+
+
+def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
+    return Mark(saved.step, f"checkpoint {saved.folder.name}")
 
 
 def _live_changes(event: LiveSettingsChanged) -> list[str]:

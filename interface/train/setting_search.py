@@ -1,10 +1,11 @@
-"""The search field above the folded parts: finds settings by any of their names, also those in other programs."""
+"""The search field above the folded parts: finds settings by any of their names elsewhere, and presets."""
 
 from __future__ import annotations
 
 import gradio as gr
 from markupsafe import Markup
 
+from ...settings import presets
 from ...settings.other_names import Named, find_settings
 from ..base import add_handler, markup, private_options, setting_link
 
@@ -16,7 +17,7 @@ class SettingSearch:
 
     def draw(self) -> None:
         self._query = gr.Textbox(
-            label="Find a setting",
+            label="Find a setting or preset",
             placeholder="For example: save steps, stop token, out of memory, cutoff_len",
             max_lines=1,
             elem_id="tp-find",
@@ -39,10 +40,16 @@ def results_html(query: str) -> str:
     """Links to what the query finds."""
     if not query.strip():
         return ""
-    found = find_settings(query)
+    found = find_settings(query, _preset_names())
     if not found:
-        return markup.paragraph(f"No setting matches {query[:60]!r}. Try a shorter word.", quiet=True)
+        return markup.paragraph(f"No setting or preset matches {query[:60]!r}. Try a shorter word.", quiet=True)
     return Markup("").join(map(_result_html, found))
+
+
+def _preset_names() -> list[Named]:
+    """The presets of the menu 'Copy settings from', to which their links lead."""
+    goals = presets.goals()
+    return [Named("start-from", f"Preset: {goal.label}", {"preset": [goal.label]}, goal.words) for goal in goals]
 
 
 def _result_html(named: Named) -> Markup:

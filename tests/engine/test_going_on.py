@@ -241,17 +241,17 @@ def test_changed_texts_are_named(place):
 @pytest.mark.parametrize(
     ("named", "more"),
     [
-        ("rank (was 4, is now 8)", {"rank": 8}),
-        ("alpha (was 8.0, is now 64.0)", {"alpha": 64}),
-        ("rslora (was False, is now True)", {"rslora": True}),
-        ("lora_plus (was 1.0, is now 16.0)", {"lora_plus": 16}),
-        ("head_rate (was 1.0, is now 0.1)", {"head_rate": 0.1}),
-        ("targets (was all-linear, is now q-v)", {"targets": "q-v"}),
-        ("batch_size (was 4, is now 2)", {"batch_size": 2}),
-        ("seed (was 42, is now 43)", {"seed": 43}),
-        ("accumulation (was 1, is now 2)", {"accumulation": 2}),
-        ("data and slicing (Maximum context length (Cutoff) was 32, is now 48)", {"cutoff": 48}),
-        ("data and slicing (Dataset was ['story.txt'], is now ['other.txt'])", {"data": ["other.txt"]}),
+        ("rank (was 4 and is now 8)", {"rank": 8}),
+        ("alpha (was 8.0 and is now 64.0)", {"alpha": 64}),
+        ("rslora (was False and is now True)", {"rslora": True}),
+        ("lora_plus (was 1.0 and is now 16.0)", {"lora_plus": 16}),
+        ("head_rate (was 1.0 and is now 0.1)", {"head_rate": 0.1}),
+        ("targets (was all-linear and is now q-v)", {"targets": "q-v"}),
+        ("batch_size (was 4 and is now 2)", {"batch_size": 2}),
+        ("seed (was 42 and is now 43)", {"seed": 43}),
+        ("accumulation (was 1 and is now 2)", {"accumulation": 2}),
+        ("data and slicing (Maximum context length (Cutoff) was 32 and is now 48)", {"cutoff": 48}),
+        ("data and slicing (Dataset was ['story.txt'] and is now ['other.txt'])", {"data": ["other.txt"]}),
     ],
 )
 def test_a_run_resumes_only_with_the_same_settings(place, named, more):
@@ -277,7 +277,7 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, w
         del group["share"]
     torch.save(optimizer, state.with_name("optimizer.pt"))
     for more, message in (
-        ({"alpha": 64}, "alpha (was 8.0, is now 64.0)"),
+        ({"alpha": 64}, "alpha (was 8.0 and is now 64.0)"),
         ({"lora_plus": 4}, "lora_plus (was 1.0"),
     ):
         with pytest.raises(SavingError, match=re.escape(message)):
@@ -289,7 +289,7 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(place, w
 def test_another_model_is_refused_by_name(place, tmp_path):
     place.train(job=stopping_at(1), **LONG)
     place.tiny = shutil.copytree(place.tiny, tmp_path / "another")
-    with pytest.raises(SavingError, match=r"something has changed: model \(was tiny, is now another\)"):
+    with pytest.raises(SavingError, match=r"something has changed: model \(was tiny and is now another\)"):
         place.train(resume="newest", **LONG)
 
 
@@ -308,8 +308,8 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Choose whether to continue its training, replace it (a backup "
-        "is kept), or use a new name: under 'If the name exists', or with --if-exists on the command line."
+        "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' (or with --if-exists on the "
+        "command line), choose whether to continue its training, replace it (a backup is kept), or use a new name."
     )
     assert read_tree(with_lora.folders.user_data) == before
 
@@ -470,6 +470,8 @@ def test_earlier_checkpoints_are_thinned_at_the_end_of_a_resumed_run(place):
     seen = []
     job = at(7, lambda job: seen.extend(c.step for c in loras.checkpoints(place.lora())))
     place.train(resume="newest", job=job, **often)
+    (plan,) = (event for event in job.log.since(0) if isinstance(event, RunPlanned))
+    assert [event.step for event in plan.earlier if isinstance(event, CheckpointSaved)] == [2, 3]
     assert seen == [2, 3, 5, 6]
     assert [c.step for c in loras.checkpoints(place.lora())] == [7, 8]
 

@@ -107,6 +107,13 @@ def test_a_resumed_run_has_the_samples_of_its_earlier_part():
     assert "The ferryman." in view_of(resumed).samples()
 
 
+def test_the_curve_of_a_resumed_run_marks_its_earlier_checkpoints():
+    saved = CheckpointSaved(step=2, folder=Path("checkpoint-2"), reason="")
+    earlier = (*(step(n, 9) for n in (1, 2)), saved)
+    html = view_of(replace(planned(9), first_step=2, earlier=earlier), step(3, 9)).html()
+    assert "checkpoint checkpoint-2" in html
+
+
 def test_a_paused_run_is_called_paused_once_its_step_is_done():
     view = view_of(planned(9), step(3, 9))
     view.job.control.ask(Request.PAUSE)
