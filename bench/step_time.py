@@ -173,7 +173,7 @@ def network_row(name: str, setup: Setup) -> tuple[str, ...]:
 
 
 def waiting_share(setup: Setup, gpus: int, network: float) -> str:
-    """The share of a step that waits for links and network."""
+    """The share of a step that waits for communication."""
     if gpus % setup.tensor or gpus == setup.tensor:
         return ""
     step = simulate(replace(setup, gpus=gpus, per_machine=gpus // 2, network=network))
@@ -253,7 +253,7 @@ def describe(step: Step) -> str:
         f"{name} {seconds / step.seconds:.0%}"
         for name, seconds in (
             *(("matrix products", step.products), ("other work of the GPU", step.elementwise)),
-            *(("waiting for links and network", step.network), ("optimizer", step.optimizer)),
+            *(("waiting for communication", step.network), ("optimizer", step.optimizer)),
         )
     )
     sent = step.traffic

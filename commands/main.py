@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "create a folder with everything that another machine needs to do a run",
     "tell": "control a run that was started in another window: stop, pause, save and more",
     "runs": "list, delete and restore LoRAs and checkpoints, or make them smaller",
-    "perplexity": "measure perplexity on a text or rows, with and without LoRAs",
+    "perplexity": "measure perplexity on a dataset, with and without LoRAs",
     "recall": "measure how much of the training data the model reproduces word for word, with and without a LoRA",
     "evidence": "test a LoRA: what the model has forgotten, what it copies, and what it answers from memory",
     "merge": "merge a LoRA into its base model and save a full model",

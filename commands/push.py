@@ -48,7 +48,7 @@ def _refuse_whole_model(folder: Path, args: argparse.Namespace) -> None:
         exclusions = " ".join(f'--exclude "{pattern}"' for pattern in RUN_FILES)
         visibility = "" if args.public else " --private"
         raise SavingError(
-            f"{args.name} is a full model, and push uploads only LoRAs. To upload the model without the other "
+            f"{args.name} is a full model, but `push` uploads only LoRAs. To upload the model without the other "
             f'files of its run, use this command: hf upload {args.to} "{folder}" .{visibility} {exclusions}'
         )
 

@@ -119,7 +119,7 @@ def _slim(args: argparse.Namespace, folders: Folders) -> None:
         )
     if not freed:
         say(
-            "There is no checkpoint to slim. The newest checkpoint, the best one and those that you "
+            "There is no checkpoint to make smaller. The newest checkpoint, the best one and those that you "
             "saved by hand stay complete."
         )
 
@@ -205,7 +205,9 @@ _ACTIONS: Mapping[str, Action] = {
     "--clear-prepared": Action(
         _clear_prepared, "delete cached datasets; the next run creates them again", needs_name=False
     ),
-    "--slim": Action(_slim, "keep only the LoRA in the older checkpoints of a run, or in the named checkpoint"),
+    "--slim": Action(
+        _slim, "delete everything but the LoRA from a run's older checkpoints, or from the named checkpoint"
+    ),
     "--as": Action(_promote, "copy NAME/checkpoint-40 as a new LoRA with the name NEW", "NEW"),
     "--note": Action(_note, "save a note with the run; an empty TEXT deletes the note", "TEXT"),
 }

@@ -172,7 +172,7 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
     data = memoryview(_map(arrow, path) if mapped else path.read_bytes())
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("its checksum is not the one it was written with")
+        raise ValueError("its checksum does not match")
     with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
         metadata = json.loads((reader.schema.metadata or {})[METADATA_KEY])
         table = reader.read_all()
@@ -181,7 +181,7 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
         values = table.column(name).chunk(0).values.to_numpy().view(dtype)
         arrays[name] = values if mapped else np.array(values)
     if metadata["key"] != key:
-        raise ValueError("it was written under another key")
+        raise ValueError("it was saved under a different cache key")
     return StoreEntry(arrays, metadata["said"])
 
 

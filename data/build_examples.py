@@ -270,7 +270,7 @@ def _line_units_note(sources: Sequence[TextSource], rules: SlicingRules) -> Iter
         yield (
             f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like a "
             f"list, verse, a script or a chat log ({which} {_first_by_lines(sources)!r}), so "
-            f"{plural(by_lines, 'its', 'their')} blocks end at lines instead of sentences. "
+            f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
             "To change this, use the 'Blocks end at' setting."
         )
 
@@ -289,7 +289,7 @@ def _hard_cut_note(texts: Sequence[LoadedText], rules: SlicingRules) -> Iterator
         count = sum(str(text.text).count(rules.hard_cut) for text in texts)
         yield (
             f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
-            "Hard cuts are not part of any block, so the model never sees the words in them."
+            "It is left out of the blocks, so the model never sees it."
         )
 
 

@@ -46,7 +46,7 @@ def parse_share(name: str) -> DatasetShare:
         per_cent = 0.0
     if not 0 < per_cent <= MAX_PERCENT:
         hint = comma_hint(match["per_cent"]) or f" Use a number above 0 and at most {MAX_PERCENT}."
-        raise ValueError(f"{name!r} asks for {match['per_cent']} percent.{hint}")
+        raise ValueError(f"{name!r}: {match['per_cent']} is not a valid percentage.{hint}")
     return DatasetShare(match["name"], per_cent)
 
 

@@ -126,17 +126,15 @@ def _error_message(error: Exception, model: HubModel) -> str:
 
     endpoint, name = constants.ENDPOINT, model.repository
     sentences = {
-        errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub "
-        "can't be used. Unset the variable, then start again.",
+        errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub can't be used. "
+        "Unset the variable, then restart the program.",
         errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list of "
         f"revisions at {endpoint}/{name}, or omit the revision.",
         errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
         errors.GatedRepoError: f"{name} is a gated model. Accept its license at {endpoint}/{name}, "
-        f"create a token at {endpoint}/settings/tokens, and set HF_TOKEN to it "
-        "before you start.",
+        f"create a token at {endpoint}/settings/tokens, set HF_TOKEN to it, and restart the program.",
         errors.RepositoryNotFoundError: f"There is no model {name} at {endpoint}, or it is private. "
-        "Check the spelling. For a private model, set HF_TOKEN to "
-        "your token before you start.",
+        "Check the spelling. For a private model, set HF_TOKEN to your token and restart the program.",
     }
     messages = (message for error_type, message in sentences.items() if isinstance(error, error_type))
     return next(messages, "") or connection_message(error, endpoint)

@@ -89,7 +89,10 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
 
     status, endpoint, owner = hub.http_status(error), constants.ENDPOINT, upload.repository.partition("/")[0]
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set. Unset the variable, then start again."
+        return (
+            "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so nothing can be uploaded. Unset the variable, then "
+            "restart the program."
+        )
     if status == 403 or isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"Your token does not have write access to {owner}. As OWNER, enter your own user name or "
@@ -105,6 +108,6 @@ INTERRUPTED = (
     "none. Upload the LoRA again."
 )
 _NO_TOKEN = (
-    "There is no token for the Hub. Create one with write access at {endpoint}/settings/tokens. Then run "
-    "'hf auth login', or set HF_TOKEN before you start."
+    "There is no token for the Hub. Create one with write access at {endpoint}/settings/tokens. Then run 'hf auth "
+    "login', or set HF_TOKEN and restart the program."
 )

@@ -41,7 +41,7 @@ def _parse_limit(word: str) -> tuple[Device, int]:
     limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
     if not limit:
         raise ModelError(
-            f"--max-memory {word}: a limit must be above 0. To exclude a device, give no limit for it."
+            f"--max-memory {word}: a limit must be above 0. To exclude a device, leave it out of --max-memory."
         )
     device = (parts["device"] or "").lower()
     return int(device) if device.isdecimal() else device or EVERY_GPU, limit

@@ -400,5 +400,5 @@ def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
 def _first_line(error: Exception) -> str:
     """First line of a library's message, as a full sentence."""
     if "custom code" in str(error):
-        return "It needs its own Python code, and Training PRO does not run code from models."
+        return "It needs custom Python code (trust_remote_code), and Training PRO does not run code from models."
     return first_line(error).strip(" :.") + "."

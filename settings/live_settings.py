@@ -75,6 +75,6 @@ def _read(key: str, value: object) -> Any:
     except (TypeError, ValueError):
         factor = -1.0
     if not 0 < factor <= MAX_FACTOR:
-        message = f"{value!r} is not a number greater than 0 and up to {MAX_FACTOR:g}.{comma_hint(value)}"
-        raise ValueError(f"Learning rate factor: {message}")
+        valid = f"Enter a number greater than 0 and at most {MAX_FACTOR:g}.{comma_hint(value)}"
+        raise ValueError(f"Learning rate factor: {value!r} is out of range. {valid}")
     return factor

@@ -54,8 +54,8 @@ def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"LoRA strength {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, so "
-            f"training may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
+            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, so training "
+            f"may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
         )
 
 

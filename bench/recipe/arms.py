@@ -148,7 +148,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "packing",
-            "Is packing faster, and does the model learn the same with it?",
+            "Is packing faster, and does the model learn just as well with it?",
             tuple(Arm(f"packing {way}", {"packing": way}, "chats") for way in ("on", "off")),
             metric="seconds",
         ),

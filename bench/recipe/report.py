@@ -33,8 +33,8 @@ all setups, and `python3 bench/recipes.py report` writes this page from the resu
 How to read it:
 
 - A **setup** is one set of training settings. Each table compares the setups for one question.
-- The name of a setup tells what differs between setups. In `DEMENTOR 2, 64`, 2 is the number of repeats and 64 is
-  the cutoff in tokens. Numbers such as `3e-3` are learning rates.
+- The name of a setup shows how it differs from the others. In `DEMENTOR 2, 64`, 2 is the number of repeats and
+  64 is the cutoff in tokens. Numbers such as `3e-3` are learning rates.
 - A **pass** is one epoch: the model trains on each example once.
 - The code in parentheses after a dataset is a hash that identifies its text.
 - For **recall**, the model continues passages of the training data. Recall is the share of the next 32 tokens that

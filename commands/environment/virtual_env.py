@@ -111,8 +111,8 @@ class Environment:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
             say(
-                f"Download into {self.folder}: {download_size(wheels)}. Once installed, the packages take two to "
-                "four times as much disk space."
+                f"Download size for {self.folder}: {download_size(wheels)}. Once installed, the packages take two "
+                "to four times as much disk space."
             )
             if self.is_ours:
                 write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))

@@ -42,7 +42,10 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     )
     options.add_model(parser)
     parser.add_argument(
-        "--data", required=True, metavar="FILE", help=f"a text, rows, or a folder of either: {LOOKUP_ORDER}"
+        "--data",
+        required=True,
+        metavar="FILE",
+        help=f"a text file, a file with rows, or a folder of either: {LOOKUP_ORDER}",
     )
     parser.add_argument(
         "--lora",

@@ -38,7 +38,11 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
     )
     parser.add_argument(
-        "--passages", type=int, default=256, metavar="N", help="number of passages to continue (default: 256)"
+        "--passages",
+        type=int,
+        default=256,
+        metavar="N",
+        help="number of passages that the model has to continue (default: 256)",
     )
     parser.add_argument("--json", action="store_true", help="output one JSON object per line, with all figures")
     return parser.parse_args(arguments)

@@ -215,7 +215,7 @@ def write_error_reason(error: Exception, folder: Path) -> str:
         what = "the disk is full" + " or a quota is used up" * is_limit
         return f"{what} ({size(free)} free)"
     if isinstance(error, PermissionError):
-        return f"{Path(error.filename or folder).name} can't be written, or another program has it open"
+        return f"{Path(error.filename or folder).name} is read-only, or another program has it open"
     if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
     if isinstance(error, NotADirectoryError):

@@ -138,14 +138,14 @@ def _probe(event: events.ProbeDone) -> str:
 
 
 def _probe_figures(event: events.ProbeDone) -> Iterator[str]:
-    yield f"longest batch: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
+    yield f"batch with the longest examples: {format_count(event.batch_size, 'example')}, {event.tokens} tokens"
     if event.too_large:
         fitting = event.batch_size
         yield f"a batch of {event.too_large} examples does not fit, so a run splits it into batches of {fitting}"
     more = "".join(f", plus {time} for {task}" for task, time in probe_extra_times(event))
     yield f"{duration(event.seconds)} per step, about {duration(event.run_seconds)} for the run{more}"
     if event.peak:
-        yield f"peak memory above the model: {size(event.peak)} (estimate: {size(event.expected)})"
+        yield f"peak memory in addition to the model: {size(event.peak)} (estimate: {size(event.expected)})"
     if event.free:
         yield f"{size(event.free)} free"
     if event.largest_batch:

@@ -30,7 +30,10 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
             pass
         with pymupdf.open(path, filetype="pdf") as document:
             text_paragraphs = _read_document(document, pymupdf, name)
-            repaired = f"{name} is damaged and was repaired while it was read. Check that no text is missing."
+            repaired = (
+                f"{name} is damaged. Its text was recovered as far as possible, and the file was not changed. "
+                "Check that no text is missing."
+            )
             return text_paragraphs, (repaired,) if document.is_repaired else ()
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         message = text_files.short_message(error)

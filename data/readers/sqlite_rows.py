@@ -130,7 +130,7 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
         return (known_tables or tables)[0]
     listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known_tables or tables)[:8])
     raise DataError(
-        f"{name} has several tables: {listing}. Enter one under Column names, for example "
+        f"{name} has several tables: {listing}. Choose a table under Column names, for example "
         f"table={(known_tables or tables)[0]}."
     )
 

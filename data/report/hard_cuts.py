@@ -156,7 +156,8 @@ def _suggest_conversations(source: TextSource) -> Suggestion | None:
     if len(parts) < 2 * len(source.sliced.sections) or not _are_conversations(parts):
         return None
     reason = (
-        f"{source.name}: empty lines separate {len(parts):,} conversations. No block should cross these lines."
+        f"{source.name}: empty lines separate {len(parts):,} conversations. No block should contain text from "
+        "more than one of them."
     )
     return Suggestion("hard_cut", escape_hard_cut(CONVERSATION_CUT), reason)
 

@@ -117,7 +117,7 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Findin
         yield advice(
             "warmup_steps",
             f"Warmup {warmup:g}: the run has only {format_count(steps, 'step')}, and the learning rate rises "
-            f"until step {first.end}. Use 0.05, for example: a value below 1 is a share of the run.",
+            f"until step {first.end}. Use 0.05, for example: a value below 1 is a fraction of the run.",
         )
 
 

@@ -137,8 +137,8 @@ class Conversations:
         conversations = format_count(self.count, "conversation")
         columns = plural(len(self.columns.names), "column")
         return (
-            f"{conversations}, found by the {columns} {names}. The pair phase and the context gain never combine "
-            "rows from different conversations."
+            f"{conversations}, found by the {columns} {names}. The pair phase and the measurement of "
+            "the context gain never combine rows from different conversations."
         )
 
 

@@ -197,9 +197,10 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     return (
-        f"{name}: the rows {have}. Rename the columns to instruction and output, to messages, or to text. Or "
-        "enter your own names under Column names, as in instruction=QUESTIONS output=ANSWERS or text=TEXTS. Put "
-        "names with spaces in double quotes. Or choose a prompt format that uses your column names."
+        f"{name}: the rows {have}. Rename the columns to 'instruction' and 'output', or rename one column to "
+        "'messages' or 'text'. You can also enter your own names under Column names, as in instruction=QUESTIONS "
+        "output=ANSWERS or text=TEXTS (put names with spaces in double quotes), or choose a prompt format that "
+        "uses your column names."
     )
 
 
@@ -351,7 +352,7 @@ def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
     if isinstance(weight, (int, float)) and weight in (0, 1):
         return bool(weight)
     found = " and ".join(f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None)
-    raise BadRowError(f"message {number} has {found}. Use true or false for train, and 1 or 0 for weight.")
+    raise BadRowError(f"message {number} has {found}. Use true or false for 'train', and 1 or 0 for 'weight'.")
 
 
 def required_text(columns: Mapping[str, Any], name: str) -> str:

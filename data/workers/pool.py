@@ -129,7 +129,7 @@ class SlicingProcess:
             code = self._process.wait()
             self._errors.seek(0)
             printed = self._errors.read().decode("utf-8", "replace").strip()
-            LOG.warning("A process that slices text ended with code %s: %s", code, printed)
+            LOG.warning("A process that slices text exited with code %s: %s", code, printed)
 
 
 @contextmanager

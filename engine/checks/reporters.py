@@ -34,7 +34,7 @@ def _reason(name: str) -> str:
 
     if name not in INTEGRATION_TO_CALLBACK:
         known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-        return f"transformers has no reporter called {name!r}. Choose one of {known}"
+        return f"transformers has no reporting integration called {name!r}. Choose one of {known}"
     if missing := [module for module in MODULES.get(name, (name,)) if not any(map(_has, module.split("|")))]:
         packages = " ".join(PACKAGES.get(module, module).partition("|")[0] for module in missing)
         return f"{name} is not installed. Install it (pip install {packages})"

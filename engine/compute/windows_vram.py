@@ -59,7 +59,7 @@ class SpillDetector:
 
 
 SPILL_ADVICE = (
-    "Steps are many times slower than before, because VRAM is full and the driver has moved memory to RAM. "
-    "To fix this, close other programs that use the GPU, use a smaller True Batch Size with more "
-    "Gradient Accumulation, or turn on gradient checkpointing."
+    "Steps are many times slower than before, because VRAM is full and the driver has moved some of its contents "
+    "to RAM. To fix this, close other programs that use the GPU, use a smaller True Batch Size with more Gradient "
+    "Accumulation, or turn on gradient checkpointing."
 )

@@ -60,7 +60,7 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
             job.log.append(measured[-1])
     write_json(folder / RECALL, [event.as_log() for event in measured])
     without = f"{measured[0].learned.recall:.0%}"
-    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, it reproduces {without}."
+    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, the model reproduces {without}."
     return JobEnded(outcome="finished", text=text)
 
 

@@ -43,7 +43,7 @@ def _problems(name: str, module: Any, targets: Sequence[str], saved: Collection[
     inner = [target for target in targets if target == name or target.startswith(f"{name}.")]
     if inner:
         other = "it also" if inner[0] == name else inner[0]
-        yield f"{name} in full, but {other} gets a LoRA. Choose one of the two for each layer."
+        yield f"{name} in full, but {other} gets a LoRA. For each layer, choose either full training or a LoRA."
     elif any(other != name and other.startswith(f"{name}.") for other in saved):
         yield f"{name} in full, including the modules inside it. Remove those modules from the setting."
     elif not any(True for _ in module.parameters()):

@@ -92,7 +92,9 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
     earlier = earlier_settings(run.folder, state)
     changed = [
-        f"{key} ({_data_changes(run)})" if key == DATA_KEY else f"{key} (was {earlier.get(key)}, is now {value})"
+        f"{key} ({_data_changes(run)})"
+        if key == DATA_KEY
+        else f"{key} (was {earlier.get(key)} and is now {value})"
         for key, value in run.unchangeable().items()
         if earlier.get(key) != value
     ]
@@ -117,7 +119,7 @@ def _data_changes(run: RunPlan) -> str:
         if SETTINGS[key].section in DATA_SECTIONS and key in earlier
     ]
     changes = [
-        f"{SETTINGS[key].label} was {earlier[key]}, is now {current[key]}"
+        f"{SETTINGS[key].label} was {earlier[key]} and is now {current[key]}"
         for key in different
         if key not in RUN_KEYS
     ]

@@ -217,7 +217,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         had_restart = self.controller.cancel_checkpoint()
         planned = ", but the pause or the added epochs that you requested are canceled" if had_restart else ""
         explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
-        self._log.append(Advice(text=f"The checkpoint of step {step} {explanation}"))
+        self._log.append(Advice(text=f"The checkpoint at step {step} {explanation}"))
         if had_restart:
             control.should_training_stop = bool(self.controller.stopped_by) or self.controller.is_last(step)
 

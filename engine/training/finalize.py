@@ -115,7 +115,7 @@ def _end_message(
 ) -> str:
     controller, planned = trained.controller, trained.run_plan.plan.steps
     reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
-    choice = f" of step {best.step}, {best.words}," if best else ""
+    choice = f" from step {best.step}, {best.words}," if best else ""
     return (
         f"'{folder.name}' {outcome} at step {trained.step} of {planned}{reason}. The smoothed loss is "
         f"{trained.step_log.smoothed:.4f}. {noun[0].upper()}{noun[1:]}{choice} is in {folder.path}"

@@ -76,7 +76,8 @@ class BatchingPhases:
             return ""
         self.changes.append(self._position)
         early = (
-            f" The loss is already at or below the lower bound ({low:g}), so the previous phase was short."
+            f" The loss is already at or below the lower bound ({low:g}), so the previous phase may have been too "
+            "short."
             if smoothed <= low
             else ""
         )

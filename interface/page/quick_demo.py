@@ -29,7 +29,7 @@ from ..tabs import append_answers
 
 LORA_NAME = "first-look"
 TIME_LIMIT_SECONDS = 120
-NEXT_STEP = "To train on your own text, fold this demo away, press Add files on the Train tab, and press Start."
+NEXT_STEP = "To train on your own text, collapse this demo, press Add files on the Train tab, and press Start."
 TIME_LIMIT_REASON = "the two-minute limit was reached"
 DEFAULT_PROMPT = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
 DEMO_VALUES: Mapping[str, object] = {

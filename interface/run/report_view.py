@@ -166,8 +166,8 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
 
 
 _EXPLANATION = (
-    "trained tokens are underlined, special tokens such as the stop token are framed, and the first token is only "
-    "context"
+    "the tokens that the model is trained on are underlined, and special tokens such as the stop token are boxed; "
+    "the first token is never trained on, because no token comes before it"
 )
 
 

@@ -90,9 +90,11 @@ class RunPanel:
         )
         """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
-        self.working = gr.Textbox(label="The kind of the job on the model", elem_classes="tp-hidden")
+        self.working = gr.Textbox(label="The type of job that uses the model", elem_classes="tp-hidden")
         """Hidden; empty while the model is free."""
-        self._version = gr.Textbox(label="Version of the controls", elem_id="tp-version", elem_classes="tp-hidden")
+        self._version = gr.Textbox(
+            label="Version number of the run controls", elem_id="tp-version", elem_classes="tp-hidden"
+        )
         """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
@@ -265,7 +267,7 @@ class RunPanel:
         }
 
     def _working(self) -> str:
-        """The kind of the job on the model; empty while the model is free."""
+        """The type of job that uses the model; empty while the model is free."""
         return job.kind if (job := self._context.session.current) else ""
 
     @contextmanager

@@ -48,7 +48,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
     parts = [
         (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
     ]
-    title = "Choose what the buttons below use"
+    title = "Choose what the buttons below apply to"
     parts = [(whole, "the final LoRA of the run", ""), *parts]
     return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 

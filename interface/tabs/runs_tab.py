@@ -47,7 +47,7 @@ NOTHING_TO_SLIM = (
 )
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
-    "Attach LoRA": "keep the LoRA on the model, for example for the webui's chat. Try it doesn't need this.",
+    "Attach LoRA": "keep the LoRA on the model, for example for the webui's chat. The tab 'Try it' works without.",
     "Copy settings to the form": "fill in the form on the Train tab with the settings of this run.",
     "Test LoRA": (
         "measure how much of your data the LoRA memorized, and what the model forgot. This takes a few minutes."

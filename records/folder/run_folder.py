@@ -84,12 +84,12 @@ class RunFolder:
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
         if self.resumes and self.start is None and self.initial_lora is None and loras.has_weights(self.path):
-            advice = f"choose continue under {IF_EXISTS.label} ({IF_EXISTS.flag})"
+            advice = f"choose 'continue' under '{IF_EXISTS.label}' ({IF_EXISTS.flag})"
             if (noun := loras.output_kind(self.path)) == "model":
                 advice = "load it as the model and choose another name for the run"
             raise SavingError(
                 f"{self.name!r} is a {noun} without a checkpoint to resume from. To continue "
-                f"training, {advice}. Otherwise, choose replace or new_name."
+                f"training, {advice}. Otherwise, choose 'replace' or 'new_name'."
             )
 
     def open(self, settings: TrainingSettings) -> None:
@@ -260,9 +260,9 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Choose whether to continue its "
-        f"training, replace it (a backup is kept), or use a new name: under '{IF_EXISTS.label}', or with "
-        f"{IF_EXISTS.flag} on the command line."
+        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under '{IF_EXISTS.label}' (or with "
+        f"{IF_EXISTS.flag} on the command line), choose whether to continue its training, replace it (a backup is "
+        "kept), or use a new name."
     )
 
 

@@ -134,4 +134,4 @@ def describe_damage(damage: Sequence[str]) -> Iterator[str]:
     for sentence in sentences[:MAX_DAMAGE_SHOWN]:
         yield readable(f"Ignored an invalid value: {sentence}")
     if len(sentences) > MAX_DAMAGE_SHOWN:
-        yield f"{len(sentences) - MAX_DAMAGE_SHOWN} more damaged values were ignored."
+        yield f"{len(sentences) - MAX_DAMAGE_SHOWN} more invalid values were ignored."

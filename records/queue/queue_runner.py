@@ -175,7 +175,7 @@ class QueueRunner:
         except TrainingProError as error:
             return str(error)
         if is_in_progress(run.name, self._host.folders):
-            return f"{run.name!r} is being trained by another page or command."
+            return f"{run.name!r} is already being trained. It was started on another page or by another command."
         return "" if model == run.model else f"This run was added for {run.model}, but {model} is loaded."
 
     def _record_end(self, job: Job) -> None:

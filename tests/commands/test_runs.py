@@ -90,7 +90,7 @@ def test_slimmed_is_what_a_run_can_do_without(runs, loras):
     assert (loras / "story/checkpoint-6-user/optimizer.pt").exists()
     assert "checkpoint-6-user: " in runs("story/checkpoint-6-user", "--slim")[2]
     assert "  checkpoint-6-user  the LoRA only  " in runs("story")[1]
-    assert "There is no checkpoint to slim." in runs("story", "--slim")[2]
+    assert "There is no checkpoint to make smaller." in runs("story", "--slim")[2]
 
 
 def test_a_checkpoint_made_a_lora(runs, loras):

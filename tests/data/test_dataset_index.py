@@ -158,7 +158,7 @@ def test_a_run_takes_a_path_into_the_datasets_by_its_name_and_refuses_one_elsewh
     assert dataset_name_at("../notes.MD", folders) == "notes.MD"
     with pytest.raises(DataError, match=r"mine\.txt' is at .*, but a run only reads datasets in .*Copy it there"):
         dataset_name_at(str(current_folder / "mine.txt"), folders)
-    with pytest.raises(DataError, match="asks for 0 percent"):
+    with pytest.raises(DataError, match="0 is not a valid percentage"):
         dataset_name_at("notes.MD:0", folders)
     assert absolute_path("x") == folders.datasets / "book" / "x"
 

@@ -53,8 +53,8 @@ def test_a_note_says_that_a_hard_cut_of_words_is_left_out(folders):
     (source,) = check_story(folders, hard_cut="Ten eleven. ").sources
     (note,) = source.notes
     assert note == (
-        "The hard cut 'Ten eleven. ' appears 1 time in the text. Hard cuts are not part of any block, so "
-        "the model never sees the words in them."
+        "The hard cut 'Ten eleven. ' appears 1 time in the text. It is left out of the blocks, so the "
+        "model never sees it."
     )
     assert check_story(folders).sources[0].notes == ()
 

@@ -91,9 +91,9 @@ def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, d
     job = filling(disk, (lora + full) / 2)  # the LoRA fits, but not a full checkpoint
     end = place.train(job=job, rank=64, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [])
-    messages = [text for text in advice(job) if text.startswith("The checkpoint of step ")]
+    messages = [text for text in advice(job) if text.startswith("The checkpoint at step ")]
     assert len(messages) == 2
-    assert messages[0].startswith("The checkpoint of step 4 could not be saved: the disk is full (")
+    assert messages[0].startswith("The checkpoint at step 4 could not be saved: the disk is full (")
     assert messages[0].endswith("The run continues. There is no checkpoint yet.")
     assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
     assert not (place.lora() / ".part").exists()
@@ -152,7 +152,7 @@ def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(
     assert saved(job) == [2, 4]
     messages = [text for text in advice(job) if "read-only" in text]
     assert messages[0] == (
-        "The checkpoint of step 6 could not be saved: the folder is read-only. The run continues. "
+        "The checkpoint at step 6 could not be saved: the folder is read-only. The run continues. "
         "The last checkpoint is checkpoint-4."
     )
 
@@ -176,7 +176,7 @@ def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkey
     assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
     assert place.weights() == before  # with its own adapter_config.json
     (message,) = [text for text in advice(job) if "instead" in text]
-    assert "adapter_model.safetensors can't be written, or another program has it open" in message
+    assert "adapter_model.safetensors is read-only, or another program has it open" in message
     assert loras.run_status(place.lora("a-2")) == "finished"
     for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
         assert (place.lora("a-2") / name).is_file(), name
@@ -206,7 +206,7 @@ def test_a_whole_model_handles_a_full_disk_like_a_lora(place, monkeypatch, said)
     end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
     assert (end.outcome, saved(job)) == ("finished", [8])
     (advice_text,) = [
-        text for text in advice(job) if text.startswith("The checkpoint of step 4 could not be saved")
+        text for text in advice(job) if text.startswith("The checkpoint at step 4 could not be saved")
     ]
     assert "the disk is full" in advice_text
     assert loras.has_weights(end.folder)

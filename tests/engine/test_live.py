@@ -347,7 +347,7 @@ def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
     kept = place.lora() / f"checkpoint-{best.step}-best"
     assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
     assert (
-        f"The LoRA of step {best.step}, the one with the best smoothed loss ({best.smoothed:.4f}), is in "
+        f"The LoRA from step {best.step}, the one with the best smoothed loss ({best.smoothed:.4f}), is in "
         in end.text
     )
     assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [

@@ -83,7 +83,7 @@ def test_supported_platforms_are_refused_only_for_what_they_lack_here(reporter):
 def test_a_platform_that_transformers_does_not_know_is_refused_as_such():
     (unknown,) = reporter_problems(("azureml",))
     assert unknown.text.startswith(
-        "Report to: transformers has no reporter called 'azureml'. Choose one of azure_ml,"
+        "Report to: transformers has no reporting integration called 'azureml'. Choose one of azure_ml,"
     )
 
 
@@ -201,7 +201,8 @@ def test_every_scheduler_type_of_transformers_is_one_here_or_answered(name):
     with pytest.raises(SettingsError) as refused:
         settings(schedule=name)
     assert re.search(
-        r"is called 'constant' in Training PRO|is not a value in Training PRO\. .*\bcosine\b", str(refused.value)
+        r"is called 'constant' in Training PRO|is not a valid value in Training PRO\. .*\bcosine\b",
+        str(refused.value),
     )
     assert f"| `schedule` | `{name}` |" in read_section("Values that are different in Training PRO")
 

@@ -65,7 +65,7 @@ def test_a_rate_for_a_head_that_is_not_trained_is_noted():
 def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
     sentences = advice_on(rank=rank, alpha=alpha, rslora=rslora)
     assert len(sentences) == (strength is not None)
-    assert all(sentence.startswith(f"LoRA strength {strength} ") for sentence in sentences)
+    assert all(sentence.startswith(f"The LoRA scaling {strength} ") for sentence in sentences)
 
 
 @pytest.mark.parametrize(

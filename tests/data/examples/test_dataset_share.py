@@ -95,6 +95,6 @@ def test_the_same_seed_takes_the_same(tmp_path):
 
 def test_a_comma_in_a_share_is_refused_with_the_correction():
     with pytest.raises(
-        ValueError, match=r"'notes\.md:12,5' asks for 12,5 percent\. Write 12\.5 with a decimal point\."
+        ValueError, match=r"'notes\.md:12,5': 12,5 is not a valid percentage\. Write 12\.5 with a decimal point\."
     ):
         parse_share("notes.md:12,5")

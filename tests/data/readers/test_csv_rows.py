@@ -163,7 +163,9 @@ def test_several_tables_are_named(tmp_path):
     )
     with pytest.raises(
         DataError,
-        match=(r"has several tables: a \(text\); b \(text\). Enter one under Column names, for example table=a"),
+        match=(
+            r"has several tables: a \(text\); b \(text\). Choose a table under Column names, for example table=a"
+        ),
     ):
         read_database(path)
 

@@ -124,7 +124,8 @@ def test_every_reader_gives_the_same_conversations(tmp_path, name):
     (source,) = data.report.sources
     assert (
         "2 conversations, found by the columns 'conversation_id', 'turn'. "
-        "The pair phase and the context gain never combine rows from different conversations." in source.notes
+        "The pair phase and the measurement of the context gain never combine rows from different conversations."
+        in source.notes
     )
     assert not any("not used" in note for note in source.notes)
     assert not any("Pair phase" in sentence for sentence in data.report.advice)

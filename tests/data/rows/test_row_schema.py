@@ -160,7 +160,7 @@ def test_bad_question_and_answer_rows(row, expected):
         ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 contains more than text."),
         (
             [USER, {**REPLY, "weight": 0.5}],
-            "message 2 has weight = 0.5. Use true or false for train, and 1 or 0 for weight.",
+            "message 2 has weight = 0.5. Use true or false for 'train', and 1 or 0 for 'weight'.",
         ),
         ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no'."),
     ],

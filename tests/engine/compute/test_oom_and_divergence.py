@@ -218,7 +218,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, left):
         assert "nothing from this run is kept" in end.text
         assert not place.lora().exists()
         return
-    assert "The LoRA of step 2, the last checkpoint with valid weights, is in " in end.text
+    assert "The LoRA from step 2, the last checkpoint with valid weights, is in " in end.text
     assert (
         place.weights() == (loras.checkpoints(place.lora())[0].folder / "adapter_model.safetensors").read_bytes()
     )
@@ -242,7 +242,7 @@ def test_a_last_step_that_breaks_the_weights_is_detected_with_its_checkpoint(pla
     job = Job("training", "a test")
     end = place.train(job=job, **{**TWO, "save_every": 2})
     assert end.outcome == "failed"
-    assert "after step 4, some weights are NaN" in end.text and "The LoRA of step 2, " in end.text
+    assert "after step 4, some weights are NaN" in end.text and "The LoRA from step 2, " in end.text
     assert [c.step for c in loras.checkpoints(place.lora())] == [2]
     spoiled_note = "checkpoint-4 contains weights that are NaN or infinite"
     assert any(e.text.startswith(spoiled_note) for e in events_of(job, Note))
@@ -335,7 +335,7 @@ def test_a_run_that_spills_logs_advice(place, monkeypatch):
     monkeypatch.setattr(telemetry, "spill_detector", lambda device: detector)
     job = Job("training", "a test")
     place.train(job=job, **TWO)
-    assert [e.text for e in events_of(job, Advice) if "moved memory" in e.text] == [windows_vram.SPILL_ADVICE]
+    assert [e.text for e in events_of(job, Advice) if "to RAM" in e.text] == [windows_vram.SPILL_ADVICE]
 
 
 def test_a_whole_model_that_does_not_fit_is_an_error_with_a_batch_size_that_would(place):

@@ -121,8 +121,8 @@ def test_what_has_changed_is_named_with_both_values(folder):
     state = RunState(step=3, unchangeable={DATA_KEY: "old"})
     with pytest.raises(SavingError) as error:
         checkpoints.refuse_changes(state, run, folder.checkpoint(3, ""))
-    assert "checkpoint-3, because something has changed: rank (was 8, is now 16)" in str(error.value)
-    assert "was ['a.txt'], is now []" in str(error.value) and "alpha" not in str(error.value)
+    assert "checkpoint-3, because something has changed: rank (was 8 and is now 16)" in str(error.value)
+    assert "was ['a.txt'] and is now []" in str(error.value) and "alpha" not in str(error.value)
     assert "Name was" not in str(error.value)
 
 

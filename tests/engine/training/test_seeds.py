@@ -70,7 +70,7 @@ def test_a_resume_with_minus_one_takes_the_seed_of_the_checkpoint(place):
 
 def test_another_seed_than_the_drawn_one_is_refused_on_a_resume(place):
     place.train(job=stopping_at(2), seed=-1)
-    with pytest.raises(SavingError, match=r"seed \(was \d+, is now 7\)"):
+    with pytest.raises(SavingError, match=r"seed \(was \d+ and is now 7\)"):
         place.train(resume="newest", seed=7)
 
 

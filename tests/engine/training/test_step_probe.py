@@ -68,7 +68,7 @@ def test_memory_is_measured_and_reported(probed):
     event = probed[0]
     assert event.peak > 0
     assert event.expected > 0
-    assert "peak memory above the model: " in event_text(event)
+    assert "peak memory in addition to the model: " in event_text(event)
 
 
 def test_timing_on_a_gpu_synchronizes_before_and_after(monkeypatch):

@@ -160,7 +160,7 @@ def test_files_and_names_of_other_reporters(place, callbacks, monkeypatch, name,
         ("azure_ml", "azure_ml is not installed. Install it (pip install azureml-core)"),
         ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow)"),
         ("kubeflow", "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it"),
-        ("wandbb", "transformers has no reporter called 'wandbb'. Choose one of "),
+        ("wandbb", "transformers has no reporting integration called 'wandbb'. Choose one of "),
     ],
 )
 def test_every_reporter_says_what_it_lacks(monkeypatch, asked, reason):

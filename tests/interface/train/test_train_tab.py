@@ -111,7 +111,7 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
     inputs |= {parts["name"]: "asked", parts["data"]: ["story.txt"], parts["if_exists"]: "ask"}
 
     _, refusal = updates_of_start(panel, inputs)
-    assert "&#39;asked&#39; already exists: a finished LoRA. Choose whether " in refusal[panel._response]
+    assert "&#39;asked&#39; already exists: a finished LoRA. Under " in refusal[panel._response]
     assert "continue training it" in refusal[panel._response] and "press Start again" in refusal[panel._response]
     assert tab._context.session.latest("training") is None
 

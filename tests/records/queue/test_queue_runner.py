@@ -220,7 +220,7 @@ def test_a_run_that_another_program_trains_is_skipped(program):
         program.release("b")
         assert program.wait_until_idle().done == [("b", "finished")]
     (waiting,) = program.line.queue.waiting
-    assert waiting.skipped == "'a' is being trained by another page or command."
+    assert waiting.skipped == "'a' is already being trained. It was started on another page or by another command."
     program.line.start()
     program.release("a")
     assert program.wait_until_idle().waits == []
