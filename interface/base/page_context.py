@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 POLL_SECONDS = 0.2
+KEEPALIVE_SECONDS = 10  # Gradio notices that a page was closed only when its stream yields
 T = TypeVar("T")
 Default = TypeVar("Default")
 
@@ -106,22 +108,25 @@ def stop_job(job: Job | None) -> str:
 
 async def follow_refusal(session: Session, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
     """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
-    job = session.current
-    yield markup.problem(str(error), *parts)
+    job, refusal = session.current, markup.problem(str(error), *parts)
+    yield refusal
     if job is None or not isinstance(error, BusyError):
         return
-    async for _ in follow_events(job):
-        pass
+    async for _ in follow_changes(lambda: job.log.closed):
+        if job.log.closed:
+            break
+        yield refusal
     yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
 
 
 async def follow_events(job: Job) -> AsyncIterator[list[Event]]:
-    """Yield the new events of a job as they come, until it has ended."""
-    position = 0
+    """Yield the new events of a job as they come, or none as a keepalive, until it has ended."""
+    position, due = 0, time.monotonic() + KEEPALIVE_SECONDS
     while True:
         closed, events = job.log.closed, job.log.since(position)
         position += len(events)
-        if events:
+        if events or time.monotonic() >= due:
+            due = time.monotonic() + KEEPALIVE_SECONDS
             yield events
         if closed:
             return
@@ -129,11 +134,12 @@ async def follow_events(job: Job) -> AsyncIterator[list[Event]]:
 
 
 async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None]:
-    """Yield at once and after every change of the state, for as long as the page is open."""
+    """Yield at once, after every change of the state, and as a keepalive, for as long as the page is open."""
     shown: object = None
+    due = 0.0
     while True:
-        if (state := (read_state(),)) != shown:
-            shown = state
+        if (state := (read_state(),)) != shown or time.monotonic() >= due:
+            shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
             yield
         await asyncio.sleep(POLL_SECONDS)
 

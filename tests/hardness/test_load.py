@@ -94,6 +94,9 @@ class HttpPage:
     async def follow(self, updates: int) -> int:
         """Follow the run for so many updates, as a page does from its load on, and return their number."""
         event, seen = self.event("", "load", "tp-run"), 0
+        for other in self.config["dependencies"]:
+            if other["id"] != event["id"] and any(name == "load" for _, name in other["targets"]):
+                await self.join(other)
         version = event["outputs"].index(self.component("tp-version"))
         async for message in self.send(event):
             if message["msg"] == "process_generating":

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import aclosing
 
 import pytest
-from training_pro.core.errors import SettingsError
+from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import ModelStatus
 from training_pro.core.jobs.events import JobEnded, Note, Stage
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base import page_context
-from training_pro.interface.base.page_context import PageContext, follow_events, latest_status
+from training_pro.interface.base.page_context import (
+    PageContext,
+    follow_changes,
+    follow_events,
+    follow_refusal,
+    latest_status,
+)
 from training_pro.tests.fakes import FakeHost
 
 
@@ -97,6 +104,27 @@ def test_all_events_of_an_ended_job_are_yielded_at_once():
     silent = job()
     silent.log.close()
     assert asyncio.run(all_of(follow_events(silent))) == []
+
+
+async def first(count, stream):
+    async with aclosing(stream):
+        return [await anext(stream) for _ in range(count)]
+
+
+def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_page_only_then(monkeypatch):
+    monkeypatch.setattr(page_context, "KEEPALIVE_SECONDS", 0.1)
+    session, release = Session(), threading.Event()
+    session.start(
+        "merge", "Merging", FakeHost(), lambda _: (release.wait(), JobEnded(outcome="finished", text=""))[1]
+    )
+    try:
+        running = session.current
+        assert asyncio.run(first(3, follow_changes(lambda: "as before"))) == [None] * 3
+        assert asyncio.run(first(4, follow_events(running)))[1:] == [[]] * 3
+        refusals = asyncio.run(first(4, follow_refusal(session, BusyError("Busy."))))
+        assert len(set(refusals)) == 1 and "Busy." in refusals[0]
+    finally:
+        release.set()
 
 
 def test_the_latest_status_is_kept_until_a_new_one():
