@@ -24,7 +24,7 @@ from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
 from .text_quality import TextInspector
 
 BATCH_ROWS = 1000
-BATCH_CHARS = 4_000_000
+BATCH_CHARS = 2_000_000
 MAX_ROW_CHARS = 5_000_000
 MAX_REASON = 300  # characters of why a row can't be read
 

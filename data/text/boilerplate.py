@@ -167,7 +167,7 @@ def _entries(text: str, heading: re.Match[str]) -> list[Line]:
         name = _entry_name(line.text)
         if len(line.text) > ENTRY_CHARS or name in names or _is_listed_with_title(line.text, entries):
             break
-        names |= _entry_names(line.text)
+        names.update(_entry_names(line.text))
         entries.append(line)
     return entries
 
@@ -190,14 +190,14 @@ def _entry_name(line: str) -> str:
     return re.sub(r"[\W_]+", "", PAGE_AT_END.sub("", line)).casefold()
 
 
-def _entry_names(line: str) -> set[str]:
+def _entry_names(line: str) -> tuple[str, str]:
     """The name of a line with its number, and without it: the number may be a line of its own in the text."""
-    return {_entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))}
+    return _entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))
 
 
 def _is_heading(line: str, counts: Counter[str]) -> bool:
     """Whether the words of an entry are a line of the text, too."""
-    own, title = _entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))
+    own, title = _entry_names(line)
     return counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
 
 

@@ -143,8 +143,7 @@ class RunsTab:
         gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
 
     def _connect(self, tab: gr.Tab) -> None:
-        lists = [self._table, self._runs, self._chosen, self._other]
-        view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+        view, lists = self._view, self._lists
         self._connect_actions({*view, self._name, self._note}, [self._status, *lists, self._run_card])
         self._connect_trash({*view, self._confirmation}, lists)
         self._remote_panel.connect(self._chosen, self._status)
@@ -160,12 +159,20 @@ class RunsTab:
 
     def follow(self, working: Any) -> None:
         """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
-        view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
-        lists = [self._table, self._runs, self._chosen, self._other]
         options: dict[str, Any] = {"show_progress": "hidden"}
-        add_handler(working.change, self._list_runs, view, lists, what="Listing the runs", **options)
+        add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs", **options)
         shown = [self._run_card, self._use_panel.resume_button, self._remote_panel.row]
         add_handler(working.change, self._show_state, self._chosen, shown, what="Reading the run", **options)
+
+    @property
+    def _view(self) -> set[Any]:
+        """What decides which rows the list shows, and how."""
+        return {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+
+    @property
+    def _lists(self) -> list[Any]:
+        """What a new list of the runs changes."""
+        return [self._table, self._runs, self._chosen, self._other]
 
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""

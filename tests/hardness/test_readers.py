@@ -9,6 +9,7 @@ import importlib
 import io
 import os
 import sqlite3
+import subprocess
 import sys
 import time
 import zipfile
@@ -44,7 +45,8 @@ MAX_MEGABYTES = 500
 """Above the file's size: of this program above its start, and of the process that reads files as a whole."""
 ROW_LIMITED = ("parquet",)
 """Its rows may hold 100 times the file's characters, which this program encodes: reported, and not asserted."""
-MAX_CHARACTERS, MAX_BATCH_BYTES = 400_000, 20_000_000
+PARQUET_MAKER = str(Path(__file__).with_name("parquet_maker.py"))
+MAX_CHARACTERS = 400_000
 SOURCES = {
     "txt": "story.txt",
     "html": "landing.html",
@@ -292,35 +294,12 @@ def serialized(connection: sqlite3.Connection) -> bytes:
     return path.read_bytes()
 
 
-def table(values: object, rows: int, dictionary: bool) -> bytes:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    column = arrow.array([values] if not isinstance(values, arrow.Array) else values)
-    batch_rows = max(1, min(rows, 2000, MAX_BATCH_BYTES // max(column.nbytes, 1)))  # this program is measured, too
-    if len(column) == 1:
-        column = arrow.concat_arrays([column] * batch_rows)
-    sink = io.BytesIO()
-    with parquet.ParquetWriter(sink, arrow.schema([("text", column.type)]), use_dictionary=dictionary) as writer:
-        for _ in range(max(1, rows // batch_rows)):
-            writer.write_table(arrow.table({"text": column}))
-    return sink.getvalue()
-
-
-def odd_values() -> list[object]:
-    arrow = pytest.importorskip("pyarrow")
-    far = arrow.array([2**62], arrow.int64())
-    nested: object = "x"
-    for _ in range(70):
-        nested = [nested]
-    return [
-        *("word " * 10_000, None, nested, {"a": [{"b": None}]}, float("nan"), b"\xff\xfe"),
-        *(far.cast(arrow.timestamp("ms")), arrow.array([10**8], arrow.int32()).cast(arrow.date32())),
-    ]
-
-
+@cache
 def odd_table(number: int, rows: int, dictionary: bool) -> bytes:
-    """A table of one odd value; without a dictionary only few rows, since the file would not be small."""
-    return table(odd_values()[number], rows if dictionary else min(rows, 20), dictionary)
+    """A Parquet file of one odd value."""
+    pytest.importorskip("pyarrow")
+    command = [sys.executable, PARQUET_MAKER, str(number), str(rows), str(dictionary)]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
 
 
 def hostile(kind: str) -> st.SearchStrategy[bytes]:
