@@ -20,6 +20,7 @@ from .page_context import (
 from .scripts import load_script
 from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .stop_button import StopButton
+from .stream_pace import StreamPace
 from .style import CSS
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PageContext",
     "ResultInputs",
     "StopButton",
+    "StreamPace",
     "add_handler",
     "apply_button",
     "describe_existing_name",

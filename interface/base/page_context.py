@@ -16,12 +16,14 @@ from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from . import markup
 from .outdated import ResultInputs
+from .stream_pace import StreamPace
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 POLL_SECONDS = 0.2
 KEEPALIVE_SECONDS = 10  # Gradio notices that a page was closed only when its stream yields
+LOOKS = StreamPace(shortest=0.2, per_second=20, longest=5.0)  # of the streams that follow changes
 T = TypeVar("T")
 Default = TypeVar("Default")
 
@@ -109,8 +111,8 @@ def stop_job(job: Job | None) -> str:
 async def follow_refusal(session: Session, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
     """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
     job, refusal = session.current, markup.problem(str(error), *parts)
-    yield refusal
     if job is None or not isinstance(error, BusyError):
+        yield refusal
         return
     async for _ in follow_changes(lambda: job.log.closed):
         if job.log.closed:
@@ -137,11 +139,12 @@ async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None
     """Yield at once, after every change of the state, and as a keepalive, for as long as the page is open."""
     shown: object = None
     due = 0.0
-    while True:
-        if (state := (read_state(),)) != shown or time.monotonic() >= due:
-            shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
-            yield
-        await asyncio.sleep(POLL_SECONDS)
+    with LOOKS.counted():
+        while True:
+            if (state := (read_state(),)) != shown or time.monotonic() >= due:
+                shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
+                yield
+            await LOOKS.wait()
 
 
 def latest_status(events: Sequence[Event], previous: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +20,7 @@ from ...train_utils import StepPlan
 from ..base import (
     Form,
     PageContext,
+    StreamPace,
     add_handler,
     follow_refusal,
     load_script,
@@ -61,7 +60,7 @@ class RunPanel:
         self.example_browser = ExampleBrowser(context, form)
         self._view: RunView | None = None
         """The view of the last run, shared by all pages."""
-        self._streams = 0
+        self._pace = StreamPace(REFRESH_SECONDS, UPDATES_PER_SECOND, MAX_REFRESH_SECONDS)
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
         """What the controls show, and its version."""
 
@@ -203,7 +202,7 @@ class RunPanel:
         """
         view: RunView | None = None
         previous: dict[str, Any] = {}
-        with self._counted_stream():
+        with self._pace.counted():
             while True:
                 earlier, view = view, self._current_view()
                 if earlier not in (None, view):
@@ -222,7 +221,7 @@ class RunPanel:
                 if changed:
                     yield self._updates(changed, current, view)
                     previous = current
-                await asyncio.sleep(self._seconds_to_refresh())
+                await self._pace.wait()
 
     def _updates(
         self, changed: Collection[str], current: Mapping[str, Any], view: RunView | None
@@ -269,19 +268,6 @@ class RunPanel:
     def _working(self) -> str:
         """The type of job that uses the model; empty while the model is free."""
         return job.kind if (job := self._context.session.current) else ""
-
-    @contextmanager
-    def _counted_stream(self) -> Iterator[None]:
-        self._streams += 1
-        try:
-            yield
-        finally:
-            self._streams -= 1
-
-    def _seconds_to_refresh(self) -> float:
-        """All pages refresh at the same moments, so that what one has drawn serves the others."""
-        interval = min(max(REFRESH_SECONDS, self._streams / UPDATES_PER_SECOND), MAX_REFRESH_SECONDS)
-        return interval - time.monotonic() % interval
 
     def _current_view(self) -> RunView | None:
         """The view of the last run, up to date with its events."""

@@ -95,7 +95,8 @@ class HttpPage:
         """Follow the run for so many updates, as a page does from its load on, and return their number."""
         event, seen = self.event("", "load", "tp-run"), 0
         for other in self.config["dependencies"]:
-            if other["id"] != event["id"] and any(name == "load" for _, name in other["targets"]):
+            is_sent = other["backend_fn"] and any(name == "load" for _, name in other["targets"])
+            if is_sent and other["id"] != event["id"]:
                 await self.join(other)
         version = event["outputs"].index(self.component("tp-version"))
         async for message in self.send(event):

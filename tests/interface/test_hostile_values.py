@@ -66,6 +66,7 @@ def user_data(tmp_path):
 def quick(monkeypatch):
     """Shorten all waiting times."""
     monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(page_context.LOOKS, "shortest", 0.001)
     monkeypatch.setattr(run_panel, "REFRESH_SECONDS", 0.001)
     monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
 

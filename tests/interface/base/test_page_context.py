@@ -26,6 +26,7 @@ from training_pro.tests.fakes import FakeHost
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(page_context, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(page_context.LOOKS, "shortest", 0.01)
 
 
 def job(*events):

@@ -14,8 +14,8 @@ import pytest
 from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.interface.base import stream_pace
 from training_pro.interface.base.page_context import PageContext
-from training_pro.interface.run import run_panel
 from training_pro.interface.train.train_tab import TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
@@ -214,16 +214,16 @@ def test_many_pages_are_refreshed_less_often_and_only_while_they_are_open(place,
         pages = [panel._follow() for _ in range(count)]
         for page in pages:
             await anext(page)
-        streams = panel._streams
+        streams = panel._pace.streams
         for page in pages:
             await page.aclose()
-        return streams, panel._streams
+        return streams, panel._pace.streams
 
     assert asyncio.run(open_pages(30)) == (30, 0)
-    monkeypatch.setattr(run_panel, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(stream_pace, "time", SimpleNamespace(monotonic=lambda: 0.0))
     seconds = []
-    for panel._streams in (1, 30, 10_000):
-        seconds.append(panel._seconds_to_refresh())
+    for panel._pace.streams in (1, 30, 10_000):
+        seconds.append(panel._pace.seconds())
     assert seconds == [0.5, 7.5, 15]
 
 
