@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from training_pro import chunking
 from training_pro.chunking import (
     PIECE_CHARS,
     EncodedText,
@@ -144,6 +145,12 @@ def test_a_character_that_no_block_can_hold_is_counted_as_lost():
 
     result = slice_blocks("x", heavy, SlicingRules(cutoff=16), find_stops)
     assert (len(result), result.lost) == (0, 1)
+    assert (result.left_out, list(result.sentences())) == (0, [])
+
+
+def test_the_place_of_a_token_takes_four_bytes_because_a_gigabyte_has_hundreds_of_millions():
+    _, ends, *_ = chunking._encode_batch(STORY, [(0, len(STORY), 0)], encode_words)
+    assert ends.dtype == np.int32
 
 
 def test_a_section_that_the_tokenizer_drops_takes_nothing_from_its_neighbors():
