@@ -154,8 +154,12 @@ class PeftEngine:
         from .lora import adapter
 
         adapter.put_on(name, strength, host)
-        chat = "" if host.owns_process else " To try it, open the webui's Chat tab."
-        text = f"{name} is attached to the model at {strength:.0%} strength.{chat}"
+        text = f"{name} is attached to the model at {strength:.0%} strength."
+        if not host.owns_process:
+            text += (
+                " To use it, open the webui's Chat tab. If it was trained on raw text, open the Notebook tab "
+                "instead, and enter the beginning of a passage."
+            )
         return JobEnded(outcome="finished", text=text)
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:

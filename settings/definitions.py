@@ -47,7 +47,8 @@ class RunSettings:
     )
     if_exists: str = choice(
         "If the name exists",
-        "What to do if a LoRA with this name already exists.",
+        "If a LoRA with this name already exists, you can continue its training, replace it, or use a new name. "
+        "Ask shows this choice when you press Start.",
         {
             "ask": "Ask",
             "continue": "Continue its training",
@@ -99,8 +100,8 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes a separate "
-        "example for each sentence, starting there. With DEMENTOR, the model sees each sentence many times and "
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes one example for "
+        "each sentence: it begins with that sentence. With DEMENTOR, the model sees each sentence many times and "
         "memorizes the text in one or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
@@ -672,8 +673,8 @@ class SavingSettings:
     )
     keep_best: str = choice(
         "Keep the best",
-        "At the end, save the best LoRA instead of the last one, which is kept as a checkpoint. The best LoRA is "
-        'the one with the best validation result or, without a validation split, the lowest smoothed loss. "By '
+        "At the end, save the best LoRA. The last one is kept as a checkpoint. The best LoRA is the one with "
+        'the best validation result or, without a validation split, the lowest smoothed loss. "By '
         'accuracy" needs a validation split.',
         {"no": "No", "loss": "By loss", "accuracy": "By accuracy"},
         live=True,

@@ -42,7 +42,7 @@ class Preset:
 
     @property
     def description(self) -> str:
-        return f"{self.words} Based on {self.source}." if self.source else self.words
+        return f"{self.words} Source: {self.source}." if self.source else self.words
 
 
 def goals() -> list[Preset]:

@@ -35,7 +35,8 @@ def check_plan(
 def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
     activities = []
     if rounds := count_sample_rounds(settings, plan):
-        activities.append(f"the model replies to the sample prompts {format_times(rounds)}")
+        source = "passages of your data" if isinstance(settings.samples.sample_prompts, str) else "your prompts"
+        activities.append(f"the model generates samples {format_times(rounds)}, from {source}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"

@@ -165,7 +165,7 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
     when = "at the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
-    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when}.")
+    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
 
 
 def _keep(key: str, value: float, why: str) -> Suggestion:

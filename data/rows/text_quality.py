@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -46,7 +47,7 @@ MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5  # words per shingle
 BANDS, ROWS_PER_BAND = 5, 4
 MAX_COMPARED = 20_000
-MAX_NAMED = 3  # texts with wrapped lines
+BEGINNING_CHARS, LONGEST_BEGINNING = 40, 1000
 MIN_WORDS = 12  # shorter texts are not compared
 WORD = re.compile(r"\w+")
 
@@ -143,10 +144,15 @@ def inspect_texts(
     inspector = TextInspector(phrases)
     sections = [s for text in map(_content, texts) for s in (text.split(hard_cut) if hard_cut else [text])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
-        inspector.look(section, section, f"section {number}")
+        inspector.look(section, section, f"section {number} ({_beginning(section)!r})")
     findings = list(inspector.findings(name, "section"))
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
+
+
+def _beginning(section: str) -> str:
+    """The first words of a section, by which its place is found."""
+    return shorten(section[:LONGEST_BEGINNING].strip(), BEGINNING_CHARS, placeholder=" ...")
 
 
 def _content(text: LoadedText) -> str:

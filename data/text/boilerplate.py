@@ -19,7 +19,7 @@ GUTENBERG_END = re.compile(
     r"^(?:\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG|End of (?:the )?Project Gutenberg)", re.MULTILINE
 )
 CREDITS = re.compile(
-    r"\s*(?:(?:Produced|E-text prepared) by [^\n]+(?:\n[^\n]+)*"
+    r"\s*(?:(?:(?:Produced|E-text prepared) by|Transcribed (?:by|from)) [^\n]+(?:\n[^\n]+)*"
     r"|\[Transcriber[’']s Notes?:(?:[^\]\[]|\[[^\]]*\]){0,3000}\])"
 )
 IMPRINT = re.compile(

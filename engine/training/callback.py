@@ -81,7 +81,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
-        self._log.append(Stage(text=f"Paused after step {step} until you resume it; the model stays in memory."))
+        self._log.append(Stage(text=f"Paused after step {step} until you resume it; the model stays in memory"))
         started = time.monotonic()
         distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step

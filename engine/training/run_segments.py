@@ -28,7 +28,7 @@ class RunSegment:
 
 
 def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | JobEnded:
-    """Return the next segment, or the end of the run if the user stops it while the model is unloaded."""
+    """Return the next segment, or the end of the run if the user stops it while the model is unloaded"""
     run_plan, checkpoint, restart = trained.run_plan, trained.last_saved, trained.controller.restart
     assert restart is not None and checkpoint is not None
     if restart.frees_gpu and not _wait_unloaded(trained, host, job):
@@ -49,7 +49,7 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     """Unload the model and wait; returns whether the run is resumed."""
     snapshot = snapshot_adapters(host)
     host.unload()
-    job.log.append(Stage(text=f"Paused after step {trained.step} until you resume it; the model is unloaded."))
+    job.log.append(Stage(text=f"Paused after step {trained.step} until you resume it; the model is unloaded"))
     job.control.wait_while_paused()
     if job.control.asked(Request.STOP):
         if snapshot.names:

@@ -30,6 +30,7 @@ from ..tabs import append_answers
 LORA_NAME = "first-look"
 TIME_LIMIT_SECONDS = 120
 NEXT_STEP = "To train on your own text, collapse this demo, press Add files on the Train tab, and press Start."
+TIME_LIMIT_NOTE = "The run stops two minutes after its first step."
 TIME_LIMIT_REASON = "the two-minute limit was reached"
 DEFAULT_PROMPT = "Old Maren Tull ran the ferry at Low Water, and she ran it by"
 DEMO_VALUES: Mapping[str, object] = {
@@ -80,13 +81,16 @@ class DemoView:
         return self._run_view.position, self._answer_position, self.demo.run.control.pending
 
     def html(self) -> str:
-        end = self.demo.run.end
-        time_is_over = end is not None and end.time_over
-        text = f"The two-minute limit was reached at step {self._run_view.step}. Here is what the model learned."
-        message = markup.card("", markup.paragraph(text), mood="good") if time_is_over else ""
-        answer = self.demo.answer
-        next_step = markup.paragraph(NEXT_STEP) if answer is not None and answer.end is not None else ""
-        return markup.join((message, self._run_view.html(), self._status, next_step))
+        """The run, or what came of it: then the replies below are what counts, and the run is folded away."""
+        end, answer, run = self.demo.run.end, self.demo.answer, self._run_view.html()
+        if end is None:
+            return markup.join((markup.paragraph(TIME_LIMIT_NOTE, quiet=True), run))
+        text = f"The two-minute limit was reached at step {self._run_view.step}. Compare the replies below."
+        message = markup.card("", markup.paragraph(text), mood="good") if end.time_over else ""
+        if answer is None or answer.end is None:
+            return markup.join((message, run, self._status))
+        details, next_step = markup.fold("Details of the run", run), markup.paragraph(NEXT_STEP)
+        return markup.join((message, details, self._status, next_step))
 
 
 class QuickDemo:
@@ -97,7 +101,8 @@ class QuickDemo:
         self._demo: Demo | None = None
 
     def draw(self) -> None:
-        with gr.Accordion("Quick demo: train on a short story and see what changes", open=True):
+        title = "Quick demo: train on a short story and see what changes"
+        with gr.Accordion(title, open=True) as self._fold:
             self._prompt = gr.Textbox(DEFAULT_PROMPT, label="Start of a text", elem_id="tp-first-prompt")
             self._start_button = gr.Button("Train for 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refusal = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")
@@ -113,7 +118,7 @@ class QuickDemo:
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         outputs = [self._start_button, self._status, self._without, self._with]
         add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="Quick demo")
-        on_load(self._current_prompt, [self._prompt], what="Filling in the prompt")
+        on_load(self._current_prompt, [self._prompt, self._fold], what="Filling in the prompt")
         options: dict[str, Any] = {
             "what": "Showing the demo",
             "clears": {self._without: "", self._with: ""},
@@ -131,9 +136,11 @@ class QuickDemo:
         else:
             yield ""
 
-    def _current_prompt(self) -> str:
-        """The prompt of the answers on this page."""
-        return self._demo.prompt if self._demo else DEFAULT_PROMPT
+    def _current_prompt(self) -> tuple[str, Any]:
+        """The prompt of the answers on this page; a demo is folded away once another run came after it."""
+        demo, latest = self._demo, self._context.session.latest("training")
+        is_open = demo is None or latest is demo.run
+        return demo.prompt if demo else DEFAULT_PROMPT, gr.update(open=is_open)
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last demo, then every change for as long as the page is open."""

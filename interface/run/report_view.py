@@ -44,10 +44,10 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         markup.html_list(map(link_settings, report.problems)),
         choices,
         markup.html_list(map(link_settings, report.advice)),
+        _suggestions(report),
         markup.bullets(report.notes, quiet=True),
         _figures(report) if report.examples else "",
         plan,
-        _suggestions(report),
         _memory_and_disk(report, free),
         _other_findings(report, packing=packing),
         _sources(report),
@@ -83,18 +83,25 @@ def _suggestions(report: DatasetReport) -> str:
     """Suggested settings, each with its reason and a button that applies it; what fits already is folded away."""
     changes = [s for s in report.suggestions if not s.keep]
     fitting = [s for s in report.suggestions if s.keep]
-    buttons = [f"{_reason(s)} {apply_button(f'{s.verb} {s.words}', s.values)}" for s in changes]
+    buttons = [f"{_reason(s)} {apply_button(_button_text(s), s.values)}" for s in changes]
     values = {key: value for s in changes for key, value in s.values.items()}
     use_all = f"<p>{apply_button(f'use {_all_of(changes)} suggestions', values)}</p>" if len(changes) > 1 else ""
     as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
     fine = plural(len(fitting), "is fine as it is", "are fine as they are")
-    title = f"Suggestions: {len(fitting)} of {len(report.suggestions)} settings {fine}"
+    title = f"{len(fitting)} {'other ' * bool(changes)}{plural(len(fitting), 'setting')} {fine}"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
     return f"{markup.html_list(buttons)}{use_all}{folded}"  # not added: Markup escapes text that is added to it
 
 
 def _all_of(changes: Sequence[Suggestion]) -> str:
     return "both" if len(changes) == 2 else f"all {len(changes)}"
+
+
+def _button_text(suggestion: Suggestion) -> str:
+    """What the button does; line breaks are also counted in words."""
+    text, value = f"{suggestion.verb} {suggestion.words}", suggestion.value
+    breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
+    return f"{text} ({format_count(breaks - 1, 'empty line')})" if breaks > 1 else text
 
 
 def _reason(suggestion: Suggestion) -> str:

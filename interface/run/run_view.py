@@ -226,7 +226,7 @@ class RunView:
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
-            return markup.paragraph("The first step is not finished yet.", quiet=True) if self._planned else ""
+            return markup.paragraph(_beginning(self._planned), quiet=True) if self._planned else ""
         return markup.figures(
             [
                 ("step", f"{progress.step} / {self._planned.steps if self._planned else progress.steps}"),
@@ -332,6 +332,12 @@ class RunView:
         )
 
 
+def _beginning(plan: RunPlanned) -> str:
+    """What is shown before the first step is done."""
+    after = f" after step {plan.first_step} of {plan.steps}" if plan.first_step else ""
+    return f"The first step{after} is not finished yet."
+
+
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
     return Mark(saved.step, f"checkpoint {saved.folder.name}")
 
@@ -345,6 +351,7 @@ def _live_changes(event: LiveSettingsChanged) -> list[str]:
 
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
 WITHOUT_LORA = "without the LoRA"
+NO_TEXT = "(no text: the model stopped at once)"
 
 
 def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) -> str:
@@ -355,10 +362,10 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     steps = sorted({s.step for s in samples if s.step or not s.without}, reverse=True)
     shown = steps if len(steps) <= LATEST_STEPS + 1 else [*steps[:LATEST_STEPS], steps[-1]]
     without_lora = {(WITHOUT_LORA, s.prompt): s.without for s in samples if s.without}
-    answers = without_lora | {(f"step {s.step}", s.prompt): s.text for s in samples}
+    answers = without_lora | {(f"step {s.step}", s.prompt): s.text or NO_TEXT for s in samples}
     labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
-    table = "".join([table_row("th", ["", *prompts]), *rows])
+    table = "".join([table_row("th", ["prompt", *prompts]), *rows])
     missing = (
         "There are no replies with the LoRA, because the run ended before the next sample."
         if ended
@@ -380,15 +387,16 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
     last = done[-1]
     if not math.isfinite(last.loss):
         return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
+    compared = max(4, steps // TREND_PARTS)
     if len(done) < 5:
         return "It is too early to judge the loss."
-    reference = done[max(0, len(done) - 1 - max(4, steps // TREND_PARTS))]
+    reference = done[max(0, len(done) - 1 - compared)]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
-    return _describe(change, last, steps)
+    return _describe(change, last, compared)
 
 
-def _describe(change: float, last: Step, steps: int) -> str:
-    early = last.step <= max(5, steps // 10)
+def _describe(change: float, last: Step, compared: int) -> str:
+    early = last.step <= compared
     if last.smoothed < MEMORIZED_LOSS:
         return "The loss is very low: the model is memorizing the text."
     if change < -LEVEL_CHANGE:

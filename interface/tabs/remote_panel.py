@@ -18,7 +18,7 @@ from .use_panel import require_choice
 LABELS = {
     "stop": "Stop",
     "pause": "Pause",
-    "resume": "Resume",
+    "resume": "Unpause",
     "save": "Save checkpoint",
     "sample": "Sample",
     "evaluate": "Evaluate",
@@ -26,7 +26,7 @@ LABELS = {
 
 
 class RemotePanel:
-    """Stop, Pause, Resume, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
+    """Stop, Pause, Unpause, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
 
     def __init__(self, context: PageContext) -> None:
         self._context = context

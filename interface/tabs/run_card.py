@@ -8,8 +8,18 @@ from markupsafe import Markup
 
 from ...core.html import html
 from ...core.jobs import measure_phases
-from ...records.folder import REPORT, LoraEntry, describe_damage, read_evidence, read_graph, read_log, read_recalls
-from ...records.report import draw_curve, read_evaluations, read_steps, read_verdict
+from ...records.folder import (
+    MANUAL_SUFFIX,
+    REPORT,
+    LoraEntry,
+    LoraPart,
+    describe_damage,
+    read_evidence,
+    read_graph,
+    read_log,
+    read_recalls,
+)
+from ...records.report import Mark, draw_curve, read_evaluations, read_steps, read_verdict
 from ...train_utils import plural, size
 from ..base import markup
 from ..run import LOSS_LEGEND, VALIDATION_LEGEND
@@ -33,7 +43,7 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
         markup.paragraph(facts, quiet=True),
         progress,
         markup.paragraph(verdict) if verdict else "",
-        *_curves(entry.folder, damage),
+        *_curves(entry, damage),
         *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),
         _parts(entry, chosen),
         _report(entry.folder),
@@ -46,23 +56,31 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
         return ""
     whole, *names = entry.names
     parts = [
-        (name, part.name, f"{part.kind}, {size(part.size)}") for name, part in zip(names, entry.parts, strict=True)
+        (name, part.name, f"{_kind(part)}, {size(part.size)}")
+        for name, part in zip(names, entry.parts, strict=True)
     ]
     title = "Choose what the buttons below apply to"
     parts = [(whole, "the final LoRA of the run", ""), *parts]
     return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 
 
-def _curves(folder: Path, damage: list[str]) -> tuple[str, ...]:
+def _kind(part: LoraPart) -> str:
+    return f"{part.kind} that you saved" if part.name.endswith(MANUAL_SUFFIX) else part.kind
+
+
+def _curves(entry: LoraEntry, damage: list[str]) -> tuple[str, ...]:
     """The loss curve, what the LoRA learned and forgot, and the phases of hybrid batching."""
+    folder = entry.folder
     graph = read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     rates = [step.learning_rate for step in steps]
-    curve = draw_curve(steps, rates, evaluations=evaluations) if steps else ""
+    marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
+    curve = draw_curve(steps, rates, marks, evaluations) if steps else ""
     phases = markup.phases(measure_phases(steps, evaluations))
     recalls = read_recalls(folder, damage)
     evidence = markup.evidence(read_evidence(folder, damage), recalls)
-    colors = LOSS_LEGEND | {"#c98a10": "learning rate"} | (VALIDATION_LEGEND if evaluations else {})
+    colors = LOSS_LEGEND | {"#c98a10": "learning rate"} | ({"#2f9e5b": "checkpoint"} if marks else {})
+    colors |= VALIDATION_LEGEND if evaluations else {}
     return markup.curve(curve, colors), evidence, markup.recall(recalls), phases
 
 

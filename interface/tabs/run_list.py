@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, Column] = {
         "Validation loss", lambda run: run.validation_loss, lambda run: _format(run.validation_loss)
     ),
     "recall": Column("Recall", lambda run: run.recall, lambda run: _format(run.recall, ".0%")),
-    "forgot": Column("Loss change on general text", lambda run: run.forgot, lambda run: _change(run.forgot)),
+    "forgot": Column("Forgetting", lambda run: run.forgot, lambda run: _change(run.forgot)),
     "size": Column("Size", lambda run: run.entry.size, lambda run: size(run.entry.size)),
 }
 

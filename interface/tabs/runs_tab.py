@@ -47,7 +47,9 @@ NOTHING_TO_SLIM = (
 )
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
-    "Attach LoRA": "keep the LoRA on the model, for example for the webui's chat. The tab 'Try it' works without.",
+    "Attach LoRA": (
+        "keep the LoRA on the model, for example for the webui's chat. You don't need this for the 'Try it' tab."
+    ),
     "Copy settings to the form": "fill in the form on the Train tab with the settings of this run.",
     "Test LoRA": (
         "measure how much of your data the LoRA memorized, and what the model forgot. This takes a few minutes."
@@ -110,13 +112,14 @@ class RunsTab:
 
     def _draw_chosen(self) -> None:
         """The chosen run, its actions, and the trash. The style sheet hides the actions if no run is chosen."""
-        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
         self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
         enabled = not self._context.read_only_reason()
         with gr.Column(elem_classes="tp-run-actions"):
             self._remote_panel.draw()
             self._draw_actions(enabled)
+        # Below the buttons: a message above them would move another button under the mouse.
+        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
         with gr.Row(elem_classes="tp-buttons"):
             self._undo_button = gr.Button(
                 "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
@@ -181,6 +184,7 @@ class RunsTab:
         clears = {self._note: ""}
         chosen, other = self._chosen, self._other
         add_handler(chosen.change, self._show_run, chosen, outputs, what=action, clears=clears)
+        add_handler(chosen.change, _message_after_choice, chosen, self._status, what=action)
         add_handler(self._refresh_button.click, self._show_run, chosen, outputs, what=action, clears=clears)
         outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
         add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
@@ -357,6 +361,11 @@ class RunsTab:
         folder = _run_folder(inventory.find_folder(require_choice(inputs[self._chosen]), folders), folders)
         run_files.write_note(folder, inputs[self._note] or "")
         return f"The note for {folder.name} is saved."
+
+
+def _message_after_choice(name: str) -> Any:
+    """A message is about the run that was chosen before; without a choice, it says why there is none."""
+    return "" if name else gr.update()
 
 
 def _run_folder(folder: Path, folders: Folders) -> Path:

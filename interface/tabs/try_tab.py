@@ -56,7 +56,7 @@ class TryTab:
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info="If 'As a chat message' is on, the model replies. Otherwise, it continues your text.",
+                    info="If this is on, the model replies. Otherwise, it continues your text.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from ...settings import presets
 from ...settings.other_names import Named, find_settings
-from ..base import add_handler, markup, private_options, setting_link
+from ..base import add_handler, apply_button, markup, private_options, setting_link
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
 
@@ -40,18 +40,16 @@ def results_html(query: str) -> str:
     """Links to what the query finds."""
     if not query.strip():
         return ""
-    found = find_settings(query, _preset_names())
+    goals = {f"Preset: {goal.label}": goal for goal in presets.goals()}
+    names = [Named("start-from", label, {"preset": [goal.label]}, goal.words) for label, goal in goals.items()]
+    found = find_settings(query, names)
     if not found:
         return markup.paragraph(f"No setting or preset matches {query[:60]!r}. Try a shorter word.", quiet=True)
-    return Markup("").join(map(_result_html, found))
+    return Markup("").join(_result_html(named, goals.get(named.label)) for named in found)
 
 
-def _preset_names() -> list[Named]:
-    """The presets of the menu 'Copy settings from', to which their links lead."""
-    goals = presets.goals()
-    return [Named("start-from", f"Preset: {goal.label}", {"preset": [goal.label]}, goal.words) for goal in goals]
-
-
-def _result_html(named: Named) -> Markup:
-    """A link and the first sentence of the help."""
-    return Markup(RESULT).format(setting_link(named.key, named.label), named.help.partition(". ")[0])
+def _result_html(named: Named, goal: presets.Preset | None) -> Markup:
+    """A link and the first sentence of the help; for a preset also a button that fills in its settings."""
+    link = setting_link(named.key, named.label)
+    button = Markup(" {}").format(apply_button("use", goal.values)) if goal else ""
+    return Markup(RESULT).format(link + button, named.help.partition(". ")[0])

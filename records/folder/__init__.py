@@ -10,6 +10,7 @@ from .filenames import (
     GRAPH,
     GRAPH_IMAGE,
     LOG,
+    MANUAL_SUFFIX,
     PARAMETERS,
     RECALL,
     REPORT,
@@ -20,7 +21,7 @@ from .filenames import (
 )
 from .heartbeat import Heartbeat
 from .hub_upload import plan_upload
-from .inventory import LoraEntry
+from .inventory import LoraEntry, LoraPart
 from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
@@ -46,6 +47,7 @@ __all__ = [
     "GRAPH",
     "GRAPH_IMAGE",
     "LOG",
+    "MANUAL_SUFFIX",
     "PARAMETERS",
     "RECALL",
     "REPORT",
@@ -55,6 +57,7 @@ __all__ = [
     "GraphRecord",
     "Heartbeat",
     "LoraEntry",
+    "LoraPart",
     "RunFolder",
     "RunLog",
     "StateRecord",

@@ -69,6 +69,8 @@ def find_lora(name: str, loras: Path) -> Path:
     known_folders = (run, *checkpoint_folders(run), *replaced_folders(run))
     if not is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
+    if folder.is_dir() and folder == run:
+        raise SavingError(f"{name!r} has no saved LoRA yet. If its run is in progress, save a checkpoint first.")
     names = ", ".join(list_loras(loras)) or "none"
     raise SavingError(f"There is no LoRA {name!r} in {loras}. Available: {names}.")
 

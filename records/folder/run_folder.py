@@ -260,9 +260,9 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _exists_problem(path: Path) -> str:
     return (
-        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under '{IF_EXISTS.label}' (or with "
-        f"{IF_EXISTS.flag} on the command line), choose whether to continue its training, replace it (a backup is "
-        "kept), or use a new name."
+        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under '{IF_EXISTS.label}' "
+        f"({IF_EXISTS.flag}), choose whether to continue its training, replace it (a backup is kept), or use a "
+        "new name."
     )
 
 

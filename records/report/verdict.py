@@ -227,7 +227,8 @@ def _describe_recall(before: float, after: float) -> str:
             f"The model did not memorize the text: {share}, as before the run. If you train a writing style, this "
             "is what you want."
         )
-    return f"{share.capitalize()} ({before:.0%} before the run)."
+    by_heart = "" if after >= BY_HEART else ", so it does not know the text by heart"
+    return f"{share.capitalize()} ({before:.0%} before the run){by_heart}."
 
 
 def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:

@@ -308,8 +308,8 @@ def test_by_default_an_existing_run_is_refused_by_name(with_lora):
     with pytest.raises(SettingsError) as refusal:
         with_lora.train()
     assert str(refusal.value) == (
-        "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' (or with --if-exists on the "
-        "command line), choose whether to continue its training, replace it (a backup is kept), or use a new name."
+        "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' (--if-exists), choose whether to "
+        "continue its training, replace it (a backup is kept), or use a new name."
     )
     assert read_tree(with_lora.folders.user_data) == before
 
@@ -487,7 +487,7 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     place.train(name="paused", job=job, **LONG)
     events = [e for e in job.log.since(0) if isinstance(e, (Note, Stage)) and "fter step 3" in e.text]
     assert [e.text for e in events] == [
-        "Paused after step 3 until you resume it; the model stays in memory.",
+        "Paused after step 3 until you resume it; the model stays in memory",
         "Resuming after step 3.",
     ]
     assert 0.5 < events[1].at - events[0].at < 10

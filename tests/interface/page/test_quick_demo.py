@@ -62,7 +62,7 @@ def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
     after = first_updates(demo)
     assert after["button"]["interactive"] is True
     assert after["without"] and after["with"]
-    assert demo._current_prompt() == "The keeper of the"
+    assert demo._current_prompt()[0] == "The keeper of the"
     assert "The two-minute limit was reached at step" in after["status"] and "tp-fair" not in after["status"]
     end = demo._demo.run.end
     assert end.outcome == "finished" and "because the two-minute limit was reached" in end.text
