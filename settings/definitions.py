@@ -373,8 +373,8 @@ class SwitchSettings:
     switch_loss_low: float = number(
         2.0,
         "Loss at which to switch: lower bound",
-        "If the loss is already at or below this value when the order switches, a note says that the first phase "
-        "may have been too short.",
+        "If the loss has already fallen to this value or below when the order switches, a note says that the "
+        "first phase was short because the loss fell quickly.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -388,9 +388,9 @@ class SwitchSettings:
     switch_pairs: bool = boolean(
         False,
         "Pair phase",
-        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the model can "
-        "use the first example as context for the second. A pair is two consecutive rows, or two adjacent "
-        "blocks that do not overlap. This needs an even batch size.",
+        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that each step "
+        "learns from an example and its continuation. A pair is two consecutive rows, or two adjacent blocks "
+        "that do not overlap. This needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
@@ -403,8 +403,8 @@ class SwitchSettings:
     second_switch_loss_low: float = number(
         1.5,
         "Loss at which to switch again: lower bound",
-        "If the loss is already at or below this value when the pair phase ends, a note says that the pair phase "
-        "may have been too short.",
+        "If the loss has already fallen to this value or below when the pair phase ends, a note says that the "
+        "pair phase was short because the loss fell quickly.",
         bounds=(0, 100),
         fixed=True,
     )

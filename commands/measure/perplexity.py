@@ -45,7 +45,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         "--data",
         required=True,
         metavar="FILE",
-        help=f"a text file, a file with rows, or a folder of either: {LOOKUP_ORDER}",
+        help=f"a text file, a table or chat file, or a folder of them: {LOOKUP_ORDER}",
     )
     parser.add_argument(
         "--lora",

@@ -76,8 +76,8 @@ class BatchingPhases:
             return ""
         self.changes.append(self._position)
         early = (
-            f" The loss is already at or below the lower bound ({low:g}), so the previous phase may have been too "
-            "short."
+            f" The loss fell quickly and is already at or below the lower bound ({low:g}), so the previous phase "
+            "was short."
             if smoothed <= low
             else ""
         )

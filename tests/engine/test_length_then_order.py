@@ -108,9 +108,7 @@ def test_a_loss_under_the_band_switches_at_once_with_a_note(place, steps):
         e.text for e in job.log.since(0) if isinstance(e, Note) and e.text.startswith("Batch order after step ")
     ]
     assert note.startswith("Batch order after step 1: ")
-    assert note.endswith(
-        "The loss is already at or below the lower bound (50), so the previous phase may have been too short."
-    )
+    assert note.endswith("is already at or below the lower bound (50), so the previous phase was short.")
 
 
 PAIRS = {"switch_pairs": True, "switch_after": "steps", "switch_at": 3, "second_switch_at": 6}

@@ -167,9 +167,7 @@ def test_a_loss_that_has_fallen_past_the_range_switches_too(chats):
     past = {"switch_loss_low": 50, "switch_loss_high": 60}
     (note,) = switch_notes(run_events(chats, switch_after="loss", max_steps=4, **past))
     assert note.startswith("Batch order after step 1: sequential")
-    assert note.endswith(
-        "The loss is already at or below the lower bound (50), so the previous phase may have been too short."
-    )
+    assert note.endswith("is already at or below the lower bound (50), so the previous phase was short.")
     statement = "The transition happens when the loss falls into the range."
     assert "at or below the upper bound" in read_page(statement)
 
