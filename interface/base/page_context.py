@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 POLL_SECONDS = 0.2
-KEEPALIVE_SECONDS = 10  # Gradio notices that a page was closed only when its stream yields
+KEEPALIVE_SECONDS, MAX_KEEPALIVE_SECONDS = 10, 60  # Gradio notices a closed page only when its stream yields
+KEEPALIVES_PER_SECOND = 2  # of all pages together: each costs the run some milliseconds
 LOOKS = StreamPace(shortest=0.2, per_second=20, longest=5.0)  # of the streams that follow changes
 T = TypeVar("T")
 Default = TypeVar("Default")
@@ -142,9 +143,14 @@ async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None
     with LOOKS.counted():
         while True:
             if (state := (read_state(),)) != shown or time.monotonic() >= due:
-                shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
+                shown, due = state, time.monotonic() + _keepalive_seconds()
                 yield
             await LOOKS.wait()
+
+
+def _keepalive_seconds() -> float:
+    """Seconds without news after which a stream yields all the same: the more streams there are, the longer."""
+    return min(max(KEEPALIVE_SECONDS, LOOKS.streams / KEEPALIVES_PER_SECOND), MAX_KEEPALIVE_SECONDS)
 
 
 def latest_status(events: Sequence[Event], previous: str) -> str:
