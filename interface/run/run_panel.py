@@ -161,6 +161,8 @@ class RunPanel:
                 return
             settings = with_final_name(settings, host.folders)
             self._context.session.train(settings.what.name, host, partial(engine.train, settings, host))
+            # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
+            yield {self._response: ""}
         except TrainingProError as error:
             async for message in follow_refusal(self._context.session, error, outdated.notice("check")):
                 yield {self._response: message}

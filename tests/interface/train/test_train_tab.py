@@ -116,6 +116,18 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
     assert tab._context.session.latest("training") is None
 
 
+def test_the_end_of_start_leaves_the_panel_to_the_run(tab, monkeypatch):
+    """Gradio sends the last update of a stream again when it ends, perhaps after the run has failed."""
+    panel, parts, context = tab._run_panel, tab._form.components, tab._context
+    context.session.train("a", context.host, lambda *use: 1 / 0).log.wait_closed()
+    inputs = {part: part.value for part in parts.values()} | {parts["data"]: ["story.txt"], parts["name"]: "a"}
+    started = []
+    monkeypatch.setattr(context.session, "train", lambda *run: started.append(run))
+
+    first, *_, last = updates_of_start(panel, inputs)
+    assert started and panel._panel in first and [*last] == [panel._response]
+
+
 def updates_of_start(panel, inputs):
     async def collect():
         return [updates async for updates in panel._on_start(inputs)]
