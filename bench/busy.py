@@ -22,7 +22,7 @@ from pathlib import Path
 import bench_utils
 
 TRAINING = Path(__file__).with_name("training.py")
-WAYS = {"dynamic": "HF Trainer, each batch padded to its longest", "ours": "Training PRO"}
+WAYS = {"dynamic": "HF Trainer, each batch padded to its longest example", "ours": "Training PRO"}
 POLICIES = {"": "spin", "PASSIVE": "sleep"}
 SPIN = "while True: pass"
 

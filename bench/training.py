@@ -32,7 +32,7 @@ import bench_utils
 WAYS = ("cutoff", "dynamic", "trl", "ours")
 LABELS = {
     "cutoff": "HF Trainer, each row padded to the cutoff",
-    "dynamic": "HF Trainer, each batch padded to its longest",
+    "dynamic": "HF Trainer, each batch padded to its longest example",
     "trl": "TRL's SFTTrainer, packed to 1024, batch 1",
     "ours": "Training PRO",
 }

@@ -727,9 +727,9 @@ class SampleSettings:
     sample_every: int | str = integer(
         "epoch",
         "Sample every",
-        "How often the run generates samples: after each epoch, or after the given number of steps. It also "
-        "generates them before the first step and when the run finishes. With never, it generates them only when "
-        "you ask for them.",
+        "When the run generates samples: after every epoch, or at a fixed interval of steps. It also generates "
+        "them before the first step and when the run finishes. With never, it generates them only when you ask "
+        "for them.",
         bounds=(1, 10**8),
         words=("epoch", "never"),
     )

@@ -84,7 +84,7 @@ def test_figures_in_the_text_of_the_page_follow_from_their_terms():
         1 - rate("NeMo AutoModel", gpus=16, model=model) / rate("NeMo AutoModel", gpus=8, model=model)
         for model in ("llama-3.1-70b", "qwen2.5-32b")
     ]
-    assert f"two machines {min(two):.0%} to {max(two):.0%} slower" in page
+    assert f"two machines are {min(two):.0%} to {max(two):.0%} slower" in page
     tensor = 1 - rate("KempnerForge", tensor=2, gpus=2) / rate("KempnerForge", gpus=1)
     assert f"two GPUs of one machine are {tensor:.0%} slower" in page
     (unknown,) = (point for point in POINTS if point.miss == published_rates.NETWORK)

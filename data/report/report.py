@@ -47,7 +47,7 @@ class TextReport:
 
     @property
     def units_text(self) -> str:
-        """The number of sentences and of lines: '340 sentences, 12 lines'."""
+        """The number of sentences and of lines, in words."""
         return describe_units(self.sentences, self.lines)
 
     @property

@@ -69,7 +69,7 @@ class SliceMap:
 
     @property
     def units_text(self) -> str:
-        """The number of sentences and of lines: '340 sentences, 12 lines'."""
+        """The number of sentences and of lines, in words."""
         return describe_units(self.sentences, self.lines)
 
     @property
@@ -108,9 +108,12 @@ def describe_ends(by_lines: int, parts: int) -> str:
 
 
 def describe_units(sentences: int, lines: int) -> str:
-    """The number of sentences and lines: '340 sentences, 12 lines'."""
-    counts = ((sentences, "sentence"), (lines, "line"))
-    return ", ".join(f"{n:,} {plural(n, unit)}" for n, unit in counts if n) or "0 sentences"
+    """The number of sentences and of lines, as in '340 sentences and 12 lines (of verse or a list)'."""
+    in_sentences = f"{sentences:,} {plural(sentences, 'sentence')}"
+    in_lines = f"{lines:,} {plural(lines, 'line')}"
+    if sentences and lines:
+        return f"{in_sentences} and {in_lines} (of verse or a list)"
+    return in_lines if lines else in_sentences
 
 
 def unit_name(sentences: int, lines: int) -> str:
