@@ -48,7 +48,7 @@ class RunSettings:
     if_exists: str = choice(
         "If the name exists",
         "If a LoRA with this name already exists, you can continue its training, replace it, or use a new name. "
-        "Ask shows this choice when you press Start.",
+        "With Ask, you choose when you press Start.",
         {
             "ask": "Ask",
             "continue": "Continue its training",
@@ -101,7 +101,7 @@ class TextSettings:
     chunking: str = choice(
         "Chunking",
         "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes one example for "
-        "each sentence: it begins with that sentence. With DEMENTOR, the model sees each sentence many times and "
+        "each sentence, starting with that sentence. With DEMENTOR, the model sees each sentence many times and "
         "memorizes the text in one or two epochs.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
@@ -129,9 +129,9 @@ class TextSettings:
     overlap: bool = boolean(
         True,
         "Overlap blocks",
-        "Add a block between every two neighboring blocks, from the middle of one to the middle of the next, so "
-        "that no sentence is always at the edge of a block. Overlap blocks never cross a hard cut. DEMENTOR does "
-        "not need them.",
+        "Add a block between every two neighboring blocks, from the middle of one to the middle of the next. "
+        "A sentence at the edge of one block is then in the middle of another. Overlap blocks never cross a hard "
+        "cut. DEMENTOR does not need them.",
     )
     dementor_repeats: int = integer(
         0,
@@ -431,8 +431,8 @@ class LearningSettings:
         "LR Scheduler",
         "How the learning rate changes during the run. Choose a schedule, or enter points (position:factor) "
         "that are connected by straight lines. For example, 0:0 0.05:1 0.5:1 1:0 rises over the first 5% of the "
-        "run, stays constant until the middle, and falls to 0 at the end. To place a point at the end of epoch "
-        "2, write 2e:1.",
+        "run, stays constant until the middle, and falls to 0 at the end. A position can also be an epoch: "
+        "2e is the end of epoch 2, as in 2e:1.",
         {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
         free=True,
         one="points such as 0:0 0.1:1 1:0",

@@ -60,3 +60,7 @@ def test_each_file_of_a_journey_is_tied_to_another_one_of_it(title):
         if not any(file in ties[other] or other in ties[file] for other in set(files) - {file})
     ]
     assert [str(file) for file in alone] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

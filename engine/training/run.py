@@ -212,7 +212,7 @@ def _announce(
             )
         )
         phases = describe_phases(run_plan.phases)
-        schedule = f"Learning rate schedule {settings.learning.schedule}: {phases}. Compute data type: {dtype}."
+        schedule = f"Learning rate schedule {settings.learning.schedule}: {phases}. Calculations use {dtype}."
         notes_on_processes = data.report.notes if plan.processes > 1 else ()
         for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)

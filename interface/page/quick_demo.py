@@ -116,7 +116,7 @@ class QuickDemo:
                 )
                 self._with = gr.Textbox(label="With the LoRA", lines=6, interactive=False, elem_id="tp-first-with")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
-        outputs = [self._start_button, self._status, self._without, self._with]
+        outputs = [self._start_button, self._status, self._without, self._with, self._fold]
         add_handler(self._start_button.click, self.press, self._prompt, self._refusal, what="Quick demo")
         on_load(self._current_prompt, [self._prompt, self._fold], what="Filling in the prompt")
         options: dict[str, Any] = {
@@ -137,14 +137,18 @@ class QuickDemo:
             yield ""
 
     def _current_prompt(self) -> tuple[str, Any]:
-        """The prompt of the answers on this page; a demo is folded away once another run came after it."""
-        demo, latest = self._demo, self._context.session.latest("training")
-        is_open = demo is None or latest is demo.run
-        return demo.prompt if demo else DEFAULT_PROMPT, gr.update(open=is_open)
+        """The prompt of the answers on this page, and whether the demo is folded away."""
+        return self._demo.prompt if self._demo else DEFAULT_PROMPT, gr.update(open=not self._is_outdated())
+
+    def _is_outdated(self) -> bool:
+        """Whether the last run is the user's own; the demo only takes its place on the page then."""
+        latest = self._context.session.latest("training")
+        return latest is not None and (self._demo is None or latest is not self._demo.run)
 
     async def follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last demo, then every change for as long as the page is open."""
         view: DemoView | None = None
+        outdated = self._is_outdated()
 
         def catch_up() -> object:
             nonlocal view
@@ -153,7 +157,9 @@ class QuickDemo:
             return self._context.session.current is None, view and (id(view), *view.catch_up())
 
         async for _ in follow_changes(catch_up):
-            yield self._updates(view)
+            was_outdated, outdated = outdated, self._is_outdated()
+            folded = {self._fold: gr.update(open=False)} if outdated and not was_outdated else {}
+            yield {**self._updates(view), **folded}
 
     def _updates(self, view: DemoView | None) -> dict[Any, Any]:
         updates = {self._start_button: gr.update(interactive=self._context.session.current is None)}

@@ -38,7 +38,7 @@ def run_charts(
             "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
         },
-        "Loss on the passages of the recall test": {
+        "Loss on training, unseen and general text": {
             "training data": [(r.step, r.learned.loss) for r in recalls],
             "unseen text": [(r.step, r.control.loss) for r in recalls if r.control],
             "general text": [(r.step, r.general_loss) for r in recalls if r.general_loss is not None],

@@ -45,7 +45,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         choices,
         markup.html_list(map(link_settings, report.advice)),
         _suggestions(report),
-        markup.bullets(report.notes, quiet=True),
+        _notes(report),
         _figures(report) if report.examples else "",
         plan,
         _memory_and_disk(report, free),
@@ -91,6 +91,13 @@ def _suggestions(report: DatasetReport) -> str:
     title = f"{len(fitting)} {'other ' * bool(changes)}{plural(len(fitting), 'setting')} {fine}"
     folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
     return f"{markup.html_list(buttons)}{use_all}{folded}"  # not added: Markup escapes text that is added to it
+
+
+def _notes(report: DatasetReport) -> str:
+    """What else there is to know, under a heading of its own: a folded list may stand above it."""
+    if not report.notes:
+        return ""
+    return markup.join([markup.paragraph("Good to know:", quiet=True), markup.bullets(report.notes, quiet=True)])
 
 
 def _all_of(changes: Sequence[Suggestion]) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.errors import BusyError, SettingsError
 from ...core.jobs import Job, Request, RunControl
@@ -45,15 +46,18 @@ class RunButtons:
                 self._epochs = gr.Number(1, label=EXTRA_EPOCHS.label, min_width=90, elem_id="tp-more-epochs")
                 self._extend_button = gr.Button("Add epochs", size="sm", interactive=False, elem_id="tp-extend")
                 self._request_button("Pause and free memory", Request.FREE_MEMORY, "tp-free", size="sm")
-                self._request_button("Stop and discard", Request.DISCARD, "tp-throw-away", size="sm")
-            gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+                self._discard_button = self._request_button(
+                    "Stop and discard", Request.DISCARD, "tp-throw-away", size="sm"
+                )
+            explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in BUTTON_HELP.items())
+            gr.HTML(markup.html_list(explained, quiet=True))
 
     def draw_live(self) -> None:
         """Draw the button that applies the live settings, next to these settings."""
         self._live_button = gr.Button("Apply to the current run", size="sm", visible=False, elem_id="tp-live")
 
-    def _request_button(self, label: str, request: Request, elem_id: str, **options: Any) -> None:
-        self._button(label, lambda control: control.ask(request), elem_id, **options)
+    def _request_button(self, label: str, request: Request, elem_id: str, **options: Any) -> Any:
+        return self._button(label, lambda control: control.ask(request), elem_id, **options)
 
     def _button(self, label: str, action: Action, elem_id: str, **options: Any) -> Any:
         button = gr.Button(label, interactive=False, elem_id=elem_id, **options)
@@ -94,15 +98,17 @@ class RunButtons:
 
     def button_updates(self, view: RunView | None) -> dict[Any, Any]:
         """Updates that enable and label the buttons for this run."""
-        enabled = view is not None and view.running and not self._context.read_only_reason()
-        paused = view is not None and view.job.control.asked(Request.PAUSE)
-        pause = {self._pause_button: gr.update(interactive=enabled, value="Resume" if paused else "Pause")}
-        buttons = [*self._actions, self._extend_button]
-        others = {button: gr.update(interactive=enabled) for button in buttons if button is not self._pause_button}
+        running = view is not None and view.running and not self._context.read_only_reason()
+        pending = view.job.control.pending if view is not None else frozenset()
+        enabled = running and Request.STOP not in pending  # a run that is stopping can only be discarded
+        others = {button: gr.update(interactive=enabled) for button in (*self._actions, self._extend_button)}
         return {
             **others,
-            **pause,
-            self._more_part: gr.update(visible=enabled),
+            self._pause_button: gr.update(
+                interactive=enabled, value="Resume" if Request.PAUSE in pending else "Pause"
+            ),
+            self._discard_button: gr.update(interactive=running and Request.DISCARD not in pending),
+            self._more_part: gr.update(visible=running),
             self._live_button: gr.update(visible=enabled),
         }
 
@@ -130,10 +136,13 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
     control.live = change(control.live)
 
 
-EXPLANATION = (
-    "Evaluate: measure the validation loss and recall now. Halve learning rate: multiply the rest of the learning "
-    "rate schedule by 0.5. Wind down: lower the learning rate to 0 over a few steps, then finish the run. Add "
-    "epochs: train longer, with a new schedule. Pause and free memory: save a checkpoint and unload the model "
-    "until you press Resume. Stop and discard: end the run, delete what it saved, and restore what was saved "
-    "under this name before the run."
-)
+BUTTON_HELP = {
+    "Evaluate": "measure the validation loss, and how much of the text the model knows by heart.",
+    "Wind down": "lower the learning rate to 0 over a few steps, then finish the run.",
+    "Halve learning rate": "multiply the rest of the learning rate schedule by 0.5.",
+    "Add epochs": "train longer, with a new schedule.",
+    "Pause and free memory": "save a checkpoint and unload the model until you press Resume.",
+    "Stop and discard": "end the run, delete what it saved, and restore what was saved under this name before the "
+    "run.",
+}
+"""What the buttons under More do, in their order."""

@@ -214,7 +214,9 @@ class RunView:
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
-        return self._stage if not message or self._is_ending(pending) or self._is_paused(pending) else message
+        if self._is_ending(pending):
+            return f"Stopping. {self._stage}"
+        return self._stage if not message or self._is_paused(pending) else message
 
     def _is_paused(self, pending: frozenset[Request]) -> bool:
         return self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD}
@@ -367,7 +369,8 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["prompt", *prompts]), *rows])
     missing = (
-        "There are no replies with the LoRA, because the run ended before the next sample."
+        "There are no replies with the LoRA, because the run ended before the next sample. To get some, open the "
+        "Try it tab."
         if ended
         else "The replies with the LoRA are not ready yet."
     )
@@ -402,9 +405,9 @@ def _describe(change: float, last: Step, compared: int) -> str:
     if change < -LEVEL_CHANGE:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
-        return "The loss is flat" + (
-            ", which is normal at the start." if early else ": it has hardly changed lately."
-        )
+        if early:
+            return "The loss is flat, which is normal at the start."
+        return f"The loss is about the same as {compared} steps ago."
     if early:
         return "The loss is rising, which can happen in the first steps."
     return "The loss is rising. If this continues, stop the run and use a lower learning rate."

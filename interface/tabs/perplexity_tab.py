@@ -60,7 +60,7 @@ class PerplexityTab:
             help_text = "0 uses the model's context length, at most 2048 tokens."
             self._window = gr.Number(0, precision=0, label="Window (tokens)", info=help_text)
             options = {
-                "info": "0 means half the window. The stride has no effect on rows.",
+                "info": "For raw text: how far the window moves each time. 0 moves it by half its size.",
                 "elem_id": "tp-perplexity-stride",
             }
             self._stride = gr.Number(0, precision=0, label="Stride (tokens)", **options)

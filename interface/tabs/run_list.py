@@ -213,11 +213,11 @@ def run_name(chosen: str) -> str:
 
 
 def _change(rise: float | None) -> str:
-    """The change of a loss, and what it means."""
+    """By how much the loss on general text rose; a loss that fell means that nothing was forgotten."""
     if rise is None:
         return ""
     shown = round(rise, 2)
-    return f"{shown:+.2f} ({'worse' if shown > 0 else 'better'})" if shown else "0.00 (same)"
+    return f"{shown:+.2f}" if shown > 0 else f"none ({shown:+.2f})" if shown else "none"
 
 
 def _format(figure: float | None, spec: str = ".3f") -> str:

@@ -22,8 +22,8 @@ OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
-    "Generate applies the chosen LoRA automatically. You only need 'Attach LoRA' to use the LoRA elsewhere, such "
-    "as in the webui's chat. 'Detach LoRA' removes it from the model."
+    "Generate applies the chosen LoRA automatically. To use the LoRA outside this tab, for example in the webui's "
+    "chat, press 'Attach LoRA'. 'Detach LoRA' removes it from the model."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 

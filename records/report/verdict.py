@@ -210,7 +210,7 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         "passages_loss_first": before.loss,
         "passages_loss_last": after.loss,
     }
-    losses = f"the loss on the passages of the recall test went from {before.loss:.4f} to {after.loss:.4f}"
+    losses = f"the loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
     if before.loss - after.loss <= MIN_CHANGE * before.loss:
         text = f"The model did not learn (underfit): {losses}. More epochs or a higher learning rate may help."
         return Verdict("did not learn", text, last.step, "", evidence)
@@ -224,8 +224,8 @@ def _describe_recall(before: float, after: float) -> str:
     share = f"on average, the model reproduces {after:.0%} of a passage word for word"
     if f"{after:.0%}" == f"{before:.0%}":
         return (
-            f"The model did not memorize the text: {share}, as before the run. If you train a writing style, this "
-            "is what you want."
+            f"The model did not memorize the text: {share}, as before the run. This is what you want if "
+            "the LoRA is for a writing style."
         )
     by_heart = "" if after >= BY_HEART else ", so it does not know the text by heart"
     return f"{share.capitalize()} ({before:.0%} before the run){by_heart}."

@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent it: Windows refused the "
-        "request. Turn off sleep in the computer's settings."
+        "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
+        "settings. Training PRO could not do it: Windows refused the request."
     ]
 
 
@@ -114,8 +114,8 @@ def test_a_refusal_on_linux_is_reported(program):
     with prevent_sleep(messages.append, platform="linux"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent it: No bus. "
-        "Turn off sleep in the computer's settings."
+        "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
+        "settings. Training PRO could not do it: No bus."
     ]
 
 
@@ -137,7 +137,7 @@ def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
-    assert messages[0].startswith("The computer may go to sleep during the run, because ")
+    assert messages[0].startswith("The computer may go to sleep during the run. To prevent this, turn off sleep")
 
 
 @posix

@@ -53,6 +53,22 @@ def wait_for(condition, what):
         time.sleep(0.1)
 
 
+def test_the_demo_is_folded_away_once_the_user_trains_a_lora_of_their_own(demo):
+    context = demo._context
+    assert press(demo) == "" and demo._current_prompt()[1]["open"]
+    wait_for(lambda: demo._demo.answer is not None and not demo._demo.answer.running, "both answers")
+
+    async def folded():
+        updates = demo.follow()
+        before = await anext(updates)
+        context.session.train("mine", context.host, lambda *use: JobEnded(outcome="finished", text=""))
+        after = await anext(each async for each in updates if demo._fold in each)
+        return demo._fold in before, after[demo._fold]["open"]
+
+    assert asyncio.run(asyncio.wait_for(folded(), PATIENCE_SECONDS)) == (False, False)
+    assert not demo._current_prompt()[1]["open"]
+
+
 def test_a_page_opened_later_shows_the_run_its_end_and_both_answers(demo):
     assert first_updates(demo) == {"button": gr.update(interactive=True)}
     assert press(demo) == ""

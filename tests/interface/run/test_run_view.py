@@ -126,6 +126,13 @@ def test_a_paused_run_is_called_paused_once_its_step_is_done():
     assert "stopping after this step ..." in paused.html() and "Paused after" not in paused.html()
 
 
+def test_a_run_that_is_stopping_says_so_until_its_end():
+    view = view_of(planned(9), step(3, 9), Stage(text="Saving the LoRA"))
+    assert "Stopping" not in view.html()
+    view.job.control.ask(Request.STOP)
+    assert "Stopping. Saving the LoRA" in view.html()
+
+
 def test_a_stopped_run_says_how_to_continue_it(tmp_path):
     plan = replace(planned(9), settings={"method": "lora"})
     for outcome, said in (("stopped", True), ("finished", False)):

@@ -173,14 +173,14 @@ def recall(step, share, loss, unseen=None):
         (
             recall(16, 0.83, 0.4),
             "learned by heart",
-            "The model knows the training data by heart: the loss on the passages",
+            "The model knows the training data by heart: the loss on passages",
         ),
         (
             recall(16, 0.12, 2.1),
             "learned",
-            "The model learned: the loss on the passages of the recall test went from 3.0000",
+            "The model learned: the loss on passages of the training data went from 3.0000",
         ),
-        (recall(16, 0.02, 2.99), "did not learn", "The model did not learn (underfit): the loss on the passages"),
+        (recall(16, 0.02, 2.99), "did not learn", "The model did not learn (underfit): the loss on passages"),
     ],
 )
 def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, words):
