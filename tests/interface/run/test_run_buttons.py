@@ -5,10 +5,12 @@ from __future__ import annotations
 import gradio as gr
 import pytest
 from training_pro.core.errors import SettingsError
+from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.run.run_buttons import RunButtons
+from training_pro.interface.run.run_view import RunView
 from training_pro.tests.fakes import FakeHost, make_folders
 
 
@@ -40,3 +42,21 @@ def test_extra_epochs_add_up(running):
     buttons, job = running
     assert [extend(buttons, 0.05), extend(buttons, 2)] == ["", ""]
     assert job.control.take_epochs() == 2.05
+
+
+def test_a_run_that_is_stopping_can_only_be_discarded(tmp_path):
+    job = Job("training", "a test")
+    with gr.Blocks():
+        buttons = RunButtons(PageContext(FakeHost(folders=make_folders(tmp_path)), None, Session()))
+        for draw in (buttons.draw, buttons.draw_more, buttons.draw_live):
+            draw()
+
+    def enabled():
+        updates = buttons.button_updates(RunView(job))
+        return [part.value for part in buttons.components if updates[part].get("interactive")]
+
+    assert len(enabled()) > 6
+    job.control.ask(Request.STOP)
+    assert enabled() == ["Stop and discard"]
+    job.control.ask(Request.DISCARD)
+    assert enabled() == []
