@@ -24,7 +24,7 @@ def busy_error(title: str, message: str = "") -> Exception:
     The webui has already emptied the chat box, so the error repeats the message for the user to copy.
     """
     sentence = f"The model is busy: {title}. To chat, wait until this job is done, or stop it in Training PRO."
-    repeated = f" You wrote: {message}" if message.strip() else ""
+    repeated = f" Your message was not sent: {message}" if message.strip() else ""
     error: Exception = gr.Error(_escaped(sentence + repeated), duration=None)
     return error
 

@@ -36,7 +36,7 @@ def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Exa
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         source = "passages of your data" if isinstance(settings.samples.sample_prompts, str) else "your prompts"
-        activities.append(f"the model generates samples {format_times(rounds)}, from {source}")
+        activities.append(f"the model generates samples {format_times(rounds)}, each time from {source}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"

@@ -76,8 +76,8 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             with sampling_mode(model):
                 prompts = self._generator.prompts
                 for number, prompt in enumerate(prompts, start=1):
-                    of = f" {number} of {len(prompts)}" if len(prompts) > 1 else ""
-                    self._job.log.append(Stage(text=f"Generating sample{of} {_when(step)}"))
+                    of = f" for prompt {number} of {len(prompts)}" if len(prompts) > 1 else ""
+                    self._job.log.append(Stage(text=f"Generating a sample{of} {_when(step)}"))
                     failure = f"The sample for {prompt.text[:40]!r} failed {_when(step)}"
                     with self._logged_errors(failure):
                         if sampled := self._generator.sample(model, prompt, step):

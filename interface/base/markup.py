@@ -88,8 +88,8 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         return Markup()
     last = measured[-1]
     title = (
-        f"Recall at step {last.step}: {last.learned.recall:.0%}. The bar shows recall from the start of the data "
-        "to the end. The stronger the color, the higher the recall."
+        f"Recall at step {last.step}: {last.learned.recall:.0%}. From left to right, the bar shows the recall "
+        "from the first passage of the data to the last. The stronger the color, the higher the recall."
     )
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
     part_title = f"Recall by chapter or file, for the {last.learned.passages} measured passages"

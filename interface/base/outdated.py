@@ -12,9 +12,9 @@ from ...settings import presets
 
 ResultKind = Literal["check", "example", "probe"]
 NOTICES: Mapping[ResultKind, str] = {
-    "check": "The form has changed since this result was shown. Press Check for a new report, or Start to train.",
-    "example": "The form has changed since this example was shown. Press Show again.",
-    "probe": "The form has changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
+    "check": "Settings have changed since this check. Press Check for a new report, or Start to train.",
+    "example": "Settings have changed since this example was shown. Press Show again.",
+    "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
 }
 
 

@@ -123,6 +123,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 /* The help under the mouse replaces that of the setting with the focus. */
 .tp-form:has(.tp-setting [data-testid="block-info"]:hover, .tp-tick:hover) .tp-setting:focus-within:not(:hover)
   :is([data-testid="block-info"] + div, .tp-tick > div:not(.wrap)) {display: none !important;}
+.tp-card li:has(> details) {list-style: none;}
 .tp-chart {width: 100%; max-width: 806px; height: auto; display: block; margin: 0 auto 8px auto;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
 .tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}

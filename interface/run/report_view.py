@@ -119,10 +119,10 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
     """Expected and free memory and disk, as gauges in green, yellow, or red."""
     parts = []
     if memory := report.memory:
-        available = f" ({size(free)} available)" if free else ""
+        available = f" {size(free)} are available." if free else ""
         parts.append(
             markup.gauge(
-                f"Memory for the model and its training{available}: {memory.words()}.", memory.total, free
+                f"Memory for the model and its training: {memory.words()}.{available}", memory.total, free
             )
         )
     if disk := report.disk:
@@ -175,13 +175,13 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
     if not shown:
         return ""
     title = f"{len(shown)} {plural(len(shown), 'example')}"
-    examples = "".join(map(_example_html, shown))
-    return f"<details><summary>{title} as the model will see them ({_EXPLANATION})</summary>{examples}</details>"
+    examples = "".join([markup.paragraph(_EXPLANATION, quiet=True), *map(_example_html, shown)])
+    return f"<details><summary>{title} as the model will see them</summary>{examples}</details>"
 
 
 _EXPLANATION = (
-    "the tokens that the model is trained on are underlined, and special tokens such as the stop token are boxed; "
-    "the first token is never trained on, because no token comes before it"
+    "The tokens that the model is trained on are underlined. Special tokens such as the stop token are boxed. The "
+    "first token is never trained on, because no token comes before it."
 )
 
 
@@ -193,7 +193,7 @@ def example_card(shown: ExamplePreview, of: int) -> str:
         title,
         notice,
         _example_html(shown),
-        markup.paragraph(f"This is what the model will see ({_EXPLANATION}).", quiet=True),
+        markup.paragraph(f"This is what the model will see. {_EXPLANATION}", quiet=True),
     )
 
 

@@ -32,7 +32,7 @@ from ...core.jobs import (
     event_text,
     measure_phases,
 )
-from ...records.report import Mark, draw_curve, run_speed
+from ...records.report import Mark, draw_curve, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
@@ -329,7 +329,7 @@ class RunView:
             [
                 (plural(last.step, "step"), f"{last.step:,}"),
                 *run_speed(self._steps),
-                *([("peak memory", size(self._machine.peak))] if self._machine else []),
+                *([(peak_name(self._machine.cards), size(self._machine.peak))] if self._machine else []),
             ]
         )
 

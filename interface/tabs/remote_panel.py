@@ -58,4 +58,5 @@ def progress_line(run: LoraEntry, folders: Folders) -> str:
     """How far a run is that is in progress; empty for any other."""
     if run.status != "in progress":
         return ""
-    return markup.paragraph(f"In progress: {progress_text(read_progress(run.name, folders))}.")
+    progress = progress_text(read_progress(run.name, folders))
+    return markup.paragraph(f"In progress: {progress.rstrip('.')}.")

@@ -56,11 +56,16 @@ class TryTab:
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info="If this is on, the model replies. Otherwise, it continues your text.",
+                    info="Select it to get a reply. Otherwise, the model continues your text.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(
-                    0, 1.5, 0.7, step=0.05, label="Temperature", info="0 always gives the same result."
+                    0,
+                    1.5,
+                    0.7,
+                    step=0.05,
+                    label="Temperature",
+                    info="0 always picks the most likely token. Higher values vary more.",
                 )
             with gr.Column(scale=7, min_width=320):
                 self._draw_answers(enabled)
@@ -69,7 +74,7 @@ class TryTab:
     def _draw_answers(self, enabled: bool) -> None:
         self._prompt = gr.Textbox(
             label="Prompt",
-            info="For a LoRA trained on raw text, enter the start of a text. For one trained on "
+            info="For a LoRA trained on raw text, enter the start of a text. For a LoRA trained on "
             "chats, enter a message and select 'As a chat message'.",
             lines=3,
             elem_id="tp-prompt",

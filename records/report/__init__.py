@@ -7,7 +7,7 @@ from .curve_svg import Mark, draw_curve, steps_per_epoch
 from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations, read_steps
 from .late_report import write_missing_report
 from .recall_strip import draw_recall_strip
-from .report import ReportData, render_report, run_speed
+from .report import ReportData, peak_name, render_report, run_speed
 from .time_estimate import estimate_time
 from .verdict import judge_run, read_verdict
 
@@ -22,6 +22,7 @@ __all__ = [
     "estimate_time",
     "graph_entry",
     "judge_run",
+    "peak_name",
     "read_evaluations",
     "read_steps",
     "read_verdict",

@@ -18,6 +18,7 @@ from ...core.jobs import (
     EvidenceMeasured,
     JobEnded,
     LiveSettingsChanged,
+    MachineUse,
     Note,
     PlanChanged,
     RecallMeasured,
@@ -141,6 +142,7 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         return []
     first, last = steps[0], steps[-1]
     seconds = sum(s.seconds for s in steps)
+    cards = [event.cards for event in data.events if isinstance(event, MachineUse)]
     kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
     pairs = [
         ("steps", f"{last.step} of {_planned_steps(data)}"),
@@ -149,10 +151,15 @@ def _figures(data: ReportData) -> list[tuple[str, str]]:
         ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
         ("training time", duration(seconds)),
         *run_speed(steps),
-        ("peak memory", size(peak) if peak else ""),
+        (peak_name(max(cards, default=0)), size(peak) if peak else ""),
         ("on disk", size(data.lora.size) if data.lora else ""),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def peak_name(cards: int) -> str:
+    """On a CPU the peak is that of the whole program, so it is higher than Check's estimate for the run."""
+    return "peak GPU memory" if cards else "peak memory of the program"
 
 
 def run_speed(steps: Sequence[Step]) -> list[tuple[str, str]]:

@@ -37,6 +37,7 @@ ADD_VALIDATION = (
     "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
     "the next run, for example to 0.05 (5%)."
 )
+SAME_PASSAGES = "It is measured on the same passages each time, so trust it more than the loss curve."
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
@@ -216,7 +217,7 @@ def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
         return Verdict("did not learn", text, last.step, "", evidence)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
-    text = f"{title}: {losses}. {_describe_recall(before.recall, after.recall)} {ADD_VALIDATION}"
+    text = f"{title}: {losses}. {SAME_PASSAGES} {_describe_recall(before.recall, after.recall)} {ADD_VALIDATION}"
     return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
 
 

@@ -82,7 +82,7 @@ def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
     page.write("message", "Hello, you & <b>I</b>")
     page.press("send")
     page.wait_for(lambda: "The model is busy: Training 'talked-to'" in page.everything(), "a refusal")
-    assert "You wrote: Hello, you & <b>I</b>" in page.everything()
+    assert "Your message was not sent: Hello, you & <b>I</b>" in page.everything()
     assert page.written("reply") == ""
     page.tab(OURS)
     page.stop("talked-to")

@@ -218,9 +218,9 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the model generates samples 3 times, from passages of your data."]),
+        ({}, 0, ["the model generates samples 3 times, each time from passages of your data."]),
         ({"sample_every": "never"}, 0, []),
-        ({"sample_every": 3}, 0, ["the model generates samples 5 times, from passages of your data."]),
+        ({"sample_every": 3}, 0, ["the model generates samples 5 times, each time from passages of your data."]),
         (
             {"sample_every": "never", "eval_every": 100},
             2,
@@ -230,8 +230,8 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
             {},
             2,
             [
-                "the model generates samples 3 times, from passages of your data, and the validation split "
-                "(8 tokens) is evaluated 3 times."
+                "the model generates samples 3 times, each time from passages of your data, and the validation "
+                "split (8 tokens) is evaluated 3 times."
             ],
         ),
     ],

@@ -92,7 +92,7 @@ def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more
 def test_the_stage_counts_the_samples(place):
     _, events = run(place, sample_every="epoch", sample_prompts=PROMPTS[:2], max_steps=1)
     stages = [stage.text for stage in events_of(Stage, events) if stage.text.startswith("Generating")]
-    before = [f"Generating sample {number} of 2 before the first step" for number in (1, 2)]
+    before = [f"Generating a sample for prompt {number} of 2 before the first step" for number in (1, 2)]
     assert stages[:2] == before
 
 
