@@ -102,7 +102,7 @@ class QuickDemo:
 
     def draw(self) -> None:
         title = "Quick demo: train on a short story and see what changes"
-        with gr.Accordion(title, open=True) as self._fold:
+        with gr.Accordion(title, open=True, elem_id="tp-first-part") as self._fold:
             self._prompt = gr.Textbox(DEFAULT_PROMPT, label="Start of a text", elem_id="tp-first-prompt")
             self._start_button = gr.Button("Train for 2 minutes", variant="primary", elem_id="tp-first-look")
             self._refusal = gr.HTML(elem_id="tp-first-refused", elem_classes="tp-said")

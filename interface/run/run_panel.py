@@ -230,17 +230,18 @@ class RunPanel:
     ) -> dict[Any, Any]:
         """The updates of the parts that have changed."""
         title = f"<b>{view.short_status()}</b>" if view else ""
-        updates = {self._beat: f"{title} {current['beat']}"}
-        if "line" in changed:
-            updates[self._status_line] = current["line"]
+        # What nobody else draws is sent each time: Gradio makes an output anew if it is left out.
+        updates = {
+            self._beat: f"{title} {current['beat']}",
+            self._status_line: current["line"],
+            self._version: current["controls"],
+        }
         if "run" in changed:
             updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
         if "curves" in changed:
             updates[self._charts] = view.extra_charts() if view else ""
         if "samples" in changed:
             updates[self._samples] = view.samples() if view else ""
-        if "controls" in changed:
-            updates[self._version] = current["controls"]
         return updates
 
     def _controls_version(self, view: RunView | None) -> str:

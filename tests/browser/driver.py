@@ -484,8 +484,9 @@ class TrainingPage:
 
     def end_run(self) -> None:
         """Stop a running run, on any tab; the run may also end by itself just now."""
-        self._button("stop").evaluate("button => button.click()")
-        self.wait_for(lambda: not self.can_press("stop"), "the run is stopped")
+        if self.can_press("stop"):
+            self._button("stop").evaluate("button => button.click()")
+            self.wait_for(lambda: self.can_press("start"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
         self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}", 90)

@@ -75,6 +75,7 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
 
 def test_the_quick_demo_ends_with_both_answers(demo, open_page):
     page = open_page(demo)
+    page.unfold("first-part")  # folded away after the runs of other tests
     page.press("first look")
     page.wait_for_words("run", "Training 'first-look'")
     page.reload()  # the run of a tiny model may already have ended
