@@ -141,7 +141,7 @@ class QuickDemo:
         return self._demo.prompt if self._demo else DEFAULT_PROMPT, gr.update(open=not self._is_outdated())
 
     def _is_outdated(self) -> bool:
-        """Whether the last run is the user's own; the demo only takes its place on the page then."""
+        """Whether the last run is the user's own, so that the demo only takes up space."""
         latest = self._context.session.latest("training")
         return latest is not None and (self._demo is None or latest is not self._demo.run)
 
