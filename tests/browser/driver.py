@@ -318,7 +318,8 @@ class TrainingPage:
         return str(elem_id).removeprefix("tp-")
 
     def focus(self, key: str) -> None:
-        """Focus a setting, with its menu closed."""
+        """Focus a setting, with its menu closed, and no mouse on another one, whose help would show instead."""
+        self._page.mouse.move(0, 0)
         box = self._box(f"tp-{key}")
         box.focus()
         box.press("Escape")

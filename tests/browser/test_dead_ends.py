@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 OURS = "Training PRO"
 GGUF = "story-Q4.gguf"
@@ -60,7 +60,6 @@ def test_no_model_is_loaded(webui, open_tab):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)  # opens two pages and imports the engine for the first of them
 def test_a_gguf_file_names_the_model_to_download(webui, open_tab):
     page = open_tab()
     webui.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 OURS = "Training PRO"
 ENDLESS = 400  # epochs; no test waits for the last one

@@ -258,7 +258,7 @@ def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
 
 
 def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
-    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5}
+    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.05}
     best = best_evaluation([e for e in evaluations(run_events(place, name="whole", **more)) if e.step]).step
     assert best < 8  # 8 is the last step
 
