@@ -26,7 +26,7 @@ LABELS = {
 
 
 class RemotePanel:
-    """Stop, Pause, Unpause, Save checkpoint, Sample and Evaluate; hidden unless the chosen run is in progress."""
+    """Stop, Pause or Unpause, Save checkpoint, Sample and Evaluate, while the chosen run is in progress."""
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
@@ -35,23 +35,38 @@ class RemotePanel:
         with gr.Row(elem_classes="tp-buttons", visible=False, elem_id="tp-runs-remote") as self.row:
             self._buttons = {request: gr.Button(label, size="sm") for request, label in LABELS.items()}
 
+    @property
+    def outputs(self) -> list[gr.components.Component | gr.Row]:
+        """What `updates` changes."""
+        return [self.row, self._buttons["pause"], self._buttons["resume"]]
+
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         for request, button in self._buttons.items():
             on_click = partial(self._on_request, request, chosen)
-            add_handler(button.click, on_click, {chosen}, status, what=button.value)
+            add_handler(button.click, on_click, {chosen}, [status, *self.outputs[1:]], what=button.value)
 
-    def row_update(self, run: LoraEntry | None) -> Any:
-        in_progress = run is not None and run.status == "in progress"
-        return gr.update(visible=in_progress and not self._context.read_only_reason())
+    def updates(self, run: LoraEntry | None) -> tuple[Any, Any, Any]:
+        if run is None or run.status != "in progress" or self._context.read_only_reason():
+            return gr.update(visible=False), gr.update(), gr.update()
+        progress = read_progress(run.name, self._context.host.folders)
+        return gr.update(visible=True), *_pause_updates(paused=progress.paused)
 
-    def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> str:
+    def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
         name = require_choice(inputs[chosen]).partition("/")[0]
 
         def send(folders: Folders) -> str:
             send_request(name, request, folders)
             return f"{name} {REQUESTS[request].words}."
 
-        return self._context.run_disk_action(send)
+        message = self._context.run_disk_action(send)
+        if request not in ("pause", "resume"):
+            return message, gr.update(), gr.update()
+        return message, *_pause_updates(paused=request == "pause")
+
+
+def _pause_updates(*, paused: bool) -> tuple[Any, Any]:
+    """Show Pause or Unpause."""
+    return gr.update(visible=not paused), gr.update(visible=paused)
 
 
 def progress_line(run: LoraEntry, folders: Folders) -> str:

@@ -164,7 +164,7 @@ class RunsTab:
         """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
         options: dict[str, Any] = {"show_progress": "hidden"}
         add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs", **options)
-        shown = [self._run_card, self._use_panel.resume_button, self._remote_panel.row]
+        shown = [self._run_card, self._use_panel.resume_button, *self._remote_panel.outputs]
         add_handler(working.change, self._show_state, self._chosen, shown, what="Reading the run", **options)
 
     @property
@@ -179,7 +179,7 @@ class RunsTab:
 
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
-        buttons = [self._use_panel.resume_button, self._remote_panel.row]
+        buttons = [self._use_panel.resume_button, *self._remote_panel.outputs]
         outputs, action = [self._run_card, self._note, *buttons], "Reading the run"
         clears = {self._note: ""}
         chosen, other = self._chosen, self._other
@@ -245,16 +245,16 @@ class RunsTab:
         view = ListView(words, sort, limit, chosen, picking=bool(inputs.get(self._picking)))
         return list_html(inputs.get(self._runs) or [], view)
 
-    def _show_run(self, name: str | None) -> tuple[str, str, Any, Any]:
+    def _show_run(self, name: str | None) -> tuple[Any, ...]:
         """The card of the run, its note, and whether it can be resumed or controlled."""
         run = self._find_run(name)
         if run is not None and not self._context.read_only_reason():
             write_missing_report(run.folder, self._context.host.folders)
         progress = progress_line(run, self._context.host.folders) if run else ""
         shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
-        return *shown, self._use_panel.resume_update(run), self._remote_panel.row_update(run)
+        return *shown, self._use_panel.resume_update(run), *self._remote_panel.updates(run)
 
-    def _show_state(self, name: str | None) -> tuple[str, Any, Any]:
+    def _show_state(self, name: str | None) -> tuple[Any, ...]:
         """What of a run changes when it ends; its note may be edited meanwhile."""
         card, _, *buttons = self._show_run(name)
         return card, *buttons

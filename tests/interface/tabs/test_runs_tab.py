@@ -257,12 +257,16 @@ def test_a_run_of_another_program_is_followed_and_controlled(folders, tab):
     job = Job("training", "of another program")
     assert not tab._show_run("night")[3]["visible"]
     with hold_run_lock("night", folders), remote_control("night", job, folders):
-        card, _, resume, row = tab._show_run("night")
+        card, _, resume, row, pause, unpause = tab._show_run("night")
         assert "In progress: " in card and row["visible"] and not resume["visible"]
+        assert pause["visible"] and not unpause["visible"]
         press = partial(tab._remote_panel._on_request, "pause", tab._chosen)
-        assert "night pauses after this step." in press({tab._chosen: "night/checkpoint-4"})
+        message, pause, unpause = press({tab._chosen: "night/checkpoint-4"})
+        assert "night pauses after this step." in message
+        assert unpause["visible"] and not pause["visible"]
         wait_for(lambda: job.control.asked(Request.PAUSE))
-    assert "is not being trained now" in press({tab._chosen: "night"})
+        wait_for(lambda: tab._show_run("night")[5]["visible"])
+    assert "is not being trained now" in press({tab._chosen: "night"})[0]
     assert not tab._show_run("night")[3]["visible"]
 
 
@@ -294,5 +298,5 @@ def test_a_run_that_has_ended_is_shown_so_without_a_new_choice(folders, tab):
     with hold_run_lock("night", folders):
         card, *_ = tab._show_state("night")
         assert "In progress" in card
-    card, resume, remote = tab._show_state("night")
+    card, resume, remote, *_ = tab._show_state("night")
     assert "In progress" not in card and resume["visible"] is True and remote["visible"] is False
