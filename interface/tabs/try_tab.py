@@ -13,8 +13,10 @@ import gradio as gr
 from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
+from ...core.host import Folders
 from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
-from ...records.folder import DATA_SAMPLE, loras, read_prompt, read_training_prompt
+from ...records.folder import DATA_SAMPLE, loras, read_log, read_prompt, read_training_prompt
+from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load
 
 NO_LORA = "(no LoRA)"
@@ -147,6 +149,7 @@ class TryTab:
             yield {self._status: markup.problem(NO_PROMPT)}
             return
         context, texts = self._context, {"without": "", "with": ""}
+        heading = answers_heading(question, _trained_steps(context, question.lora))
         yield {self._lora_status: ""}
         work = partial(context.engine.answer, question, context.host)
         async for status, events in self._follow("answer", "Generating text", work):
@@ -155,7 +158,7 @@ class TryTab:
                 continue
             append_answers(events, texts)
             boxes = {self._without: texts["without"], self._with: texts["with"]}
-            yield {self._status: status, self._heading: answers_heading(question), **boxes}
+            yield {self._status: status, self._heading: heading, **boxes}
 
     def _follow(
         self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]
@@ -194,12 +197,24 @@ class TryTab:
             yield status
 
 
-def answers_heading(question: AnswerRequest) -> str:
-    """The LoRA and the prompt of the answers, since the form may have changed."""
+def answers_heading(question: AnswerRequest, steps: int) -> str:
+    """The LoRA, its steps, and the prompt of the answers, since the form and the LoRA may change later."""
     prompt = " ".join(question.prompt.split())
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
-    lora = f"LoRA: {question.lora} at {question.strength:.0%} strength. " if question.lora else ""
+    trained = f", trained for {format_count(steps, 'step')}," if steps else ""
+    lora = f"LoRA: {question.lora}{trained} at {question.strength:.0%} strength. " if question.lora else ""
     return markup.paragraph(f"{lora}{'Message' if question.as_chat else 'Prompt'}: {text}", quiet=True)
+
+
+def _trained_steps(context: PageContext, lora: str) -> int:
+    """The steps that a LoRA was trained for; 0 if unknown. The name of a checkpoint tells its own."""
+    if not lora or "/" in lora:
+        return 0
+
+    def read(folders: Folders) -> int:
+        return read_log(loras.find_lora(lora, folders.loras)).get("current_steps") or 0
+
+    return context.read_disk(read, 0)
 
 
 def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import page
 from training_pro.interface.tabs import try_tab
 from training_pro.tests.fakes import make_folders
+from training_pro.tests.records.on_disk import FINISHED, write_files
 from training_pro.train_utils import size
 
 PATIENCE_SECONDS = 60
@@ -149,6 +150,9 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
     assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
     assert "LoRA: a/checkpoint-1 at 80% strength. Prompt: The &lt;ferry&gt;" in last[try_it._heading]
+    write_files(host.folders.loras, "a", {**FINISHED, "training_log.json": {"current_steps": 240}})
+    *_, last = messages_until_free(try_it._on_answer({**inputs, try_it._lora: "a"}), threading.Event())
+    assert "LoRA: a, trained for 240 steps, at 80% strength. Prompt:" in last[try_it._heading]
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
     assert empty.keys() == {try_it._status} and "Enter a prompt." in empty[try_it._status]
     begin(session, host, finish)
