@@ -92,7 +92,9 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         "from the first passage of the data to the last. The stronger the color, the higher the recall."
     )
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
-    part_title = f"Recall by chapter or file, for the {last.learned.passages} measured passages"
+    part_title = (
+        f"Recall by chapter or file: {last.learned.passages} measured passages, and the parts that contain them"
+    )
     by_part = fold(part_title, table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
 

@@ -378,7 +378,7 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 
-LEVEL_CHANGE = 0.02
+LEVEL_CHANGE = 0.01
 TREND_PARTS = 4  # the trend is that of a quarter of the run
 MEMORIZED_LOSS = 0.5
 

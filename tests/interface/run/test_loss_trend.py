@@ -23,6 +23,7 @@ def points(*smoothed, loss=None):
         ([3.0, 2.9, 2.8, 2.7, 2.6], 100, "falling, as expected at the start"),
         ([3.0, 2.9, 2.8, 2.7, 2.6, 2.5], 6, "falling: the model is learning"),
         ([2.0] * 9, 9, "about the same as 4 steps ago"),
+        ([2.0, 1.99, 1.985, 1.98, 1.97], 100, "falling, as expected at the start"),  # a curve that visibly falls
         ([2.0, 2.1, 2.2, 2.3, 2.4, 2.5], 6, "is rising. If this continues"),
         ([2.0, 2.1, 2.2, 2.3, 2.4], 100, "can happen in the first steps"),
         ([0.6, 0.5, 0.45, 0.4, 0.3], 10, "memorizing the text"),
