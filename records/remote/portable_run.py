@@ -33,7 +33,7 @@ settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It 
 2. Optional: install the torch build for your GPU, and then the package versions that this folder was made with:
        pip install -r {requirements}
    If you skip this step, Training PRO creates its own environment the first time you run it.
-3. Copy the folder of the model {model!r} into the models folder inside this folder, or download the model:
+3. Copy the folder of the model {model!r} into "models" inside this folder, or download the model:
        python3 script.py get OWNER/NAME --user-data FOLDER
 4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,
    write py instead of python3.
