@@ -222,7 +222,7 @@ class TrainingPage:
         if tab:
             self.tab(tab)
         if left:
-            self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat", patience)
+            self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat")
             self.wait_for(lambda: self._holds("name", left), "the form as it was left", patience)
         return self
 
