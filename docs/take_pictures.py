@@ -28,7 +28,7 @@ MAX_BYTES = 300_000
 FORM = {
     "name": "my-story",
     "data": ["story.txt"],
-    "epochs": 60,
+    "epochs": 24,
     "eval_share": 0.1,
     "learning_rate": 1e-3,
     "sample_every": "never",
