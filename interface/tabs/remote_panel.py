@@ -53,15 +53,16 @@ class RemotePanel:
 
     def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
         name = require_choice(inputs[chosen]).partition("/")[0]
+        buttons = gr.update(), gr.update()
 
         def send(folders: Folders) -> str:
+            nonlocal buttons
             send_request(name, request, folders)
+            if request in ("pause", "resume"):
+                buttons = _pause_updates(paused=request == "pause")
             return f"{name} {REQUESTS[request].words}."
 
-        message = self._context.run_disk_action(send)
-        if request not in ("pause", "resume"):
-            return message, gr.update(), gr.update()
-        return message, *_pause_updates(paused=request == "pause")
+        return self._context.run_disk_action(send), *buttons
 
 
 def _pause_updates(*, paused: bool) -> tuple[Any, Any]:

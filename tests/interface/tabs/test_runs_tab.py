@@ -266,7 +266,8 @@ def test_a_run_of_another_program_is_followed_and_controlled(folders, tab):
         assert unpause["visible"] and not pause["visible"]
         wait_for(lambda: job.control.asked(Request.PAUSE))
         wait_for(lambda: tab._show_run("night")[5]["visible"])
-    assert "is not being trained now" in press({tab._chosen: "night"})[0]
+    refusal, pause, unpause = press({tab._chosen: "night"})
+    assert "is not being trained now" in refusal and "visible" not in {**pause, **unpause}
     assert not tab._show_run("night")[3]["visible"]
 
 
