@@ -62,6 +62,8 @@ ACTION_HELP = {
     "Export GGUF": "save the LoRA as a file for llama.cpp.",
 }
 CONFIRM_SECONDS = 8
+IN_ORDER: dict[str, Any] = {"concurrency_id": "training_pro_run_card", "concurrency_limit": 1}
+"""Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice."""
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
 
@@ -147,7 +149,7 @@ class RunsTab:
 
     def _connect(self, tab: gr.Tab) -> None:
         view, lists = self._view, self._lists
-        self._connect_actions({*view, self._name, self._note}, [self._status, *lists, self._run_card])
+        self._connect_actions({*view, self._name, self._note}, [self._status, *lists])
         self._connect_trash({*view, self._confirmation}, lists)
         self._remote_panel.connect(self._chosen, self._status)
         self._use_panel.connect(self._chosen, self._status)
@@ -162,10 +164,13 @@ class RunsTab:
 
     def follow(self, working: Any) -> None:
         """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
-        options: dict[str, Any] = {"show_progress": "hidden"}
-        add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs", **options)
+        add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs")
+        self._read_state_after(working.change)
+
+    def _read_state_after(self, event: Any) -> None:
+        """After this event, show the chosen run as it is now, but keep its note, which may be edited meanwhile."""
         shown = [self._run_card, self._use_panel.resume_button, *self._remote_panel.outputs]
-        add_handler(working.change, self._show_state, self._chosen, shown, what="Reading the run", **options)
+        add_handler(event, self._show_state, self._chosen, shown, what="Reading the run", **IN_ORDER)
 
     @property
     def _view(self) -> set[Any]:
@@ -181,11 +186,11 @@ class RunsTab:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
         buttons = [self._use_panel.resume_button, *self._remote_panel.outputs]
         outputs, action = [self._run_card, self._note, *buttons], "Reading the run"
-        clears = {self._note: ""}
         chosen, other = self._chosen, self._other
-        add_handler(chosen.change, self._show_run, chosen, outputs, what=action, clears=clears)
+        options: dict[str, Any] = {"clears": {self._note: ""}, **IN_ORDER}
+        for event in (chosen.change, self._refresh_button.click):
+            add_handler(event, self._show_run, chosen, outputs, what=action, **options)
         add_handler(chosen.change, _message_after_choice, chosen, self._status, what=action)
-        add_handler(self._refresh_button.click, self._show_run, chosen, outputs, what=action, clears=clears)
         outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
         add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
         add_handler(
@@ -194,7 +199,7 @@ class RunsTab:
         add_handler(other.change, self._on_picked, view, outputs, what=action)
 
     def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
-        """Each button does its action, then the list and the run are shown anew."""
+        """Each button does its action, then the list is shown anew, and then the run that is chosen by then."""
         for button, action in (
             (self._delete_button, self._on_delete),
             (self._undo_button, self._on_undo),
@@ -203,8 +208,8 @@ class RunsTab:
             (self._copy_button, self._on_copy),
             (self._note_button, self._on_note),
         ):
-            clears = {self._run_card: CHOOSE_HINT}
-            add_handler(button.click, self._handler(action), form, outputs, what=button.value, clears=clears)
+            done = add_handler(button.click, self._handler(action), form, outputs, what=button.value)
+            self._read_state_after(done.then)
 
     def _connect_trash(self, inputs: set[Any], lists: list[Any]) -> None:
         """The second click arrives while the first one still waits."""
@@ -213,11 +218,10 @@ class RunsTab:
         add_handler(self._empty_button.click, self._on_empty, inputs, outputs, **options)
 
     def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
-        """A handler that runs the action, and shows the new list and the run afterwards."""
+        """A handler that runs the action, and shows the new list afterwards."""
 
         def on_click(inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
-            message = self._context.run_disk_action(partial(action, inputs))
-            return message, *self._list_runs(inputs), self._show_run(inputs[self._chosen])[0]
+            return self._context.run_disk_action(partial(action, inputs)), *self._list_runs(inputs)
 
         return on_click
 
@@ -255,7 +259,7 @@ class RunsTab:
         return *shown, self._use_panel.resume_update(run), *self._remote_panel.updates(run)
 
     def _show_state(self, name: str | None) -> tuple[Any, ...]:
-        """What of a run changes when it ends; its note may be edited meanwhile."""
+        """What of a run changes when it ends or after an action."""
         card, _, *buttons = self._show_run(name)
         return card, *buttons
 
