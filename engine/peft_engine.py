@@ -179,8 +179,7 @@ def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -
     if report.examples and not report.problems:
         tokens = report.tokens * report.steps / report.steps_per_epoch
         loras_folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
-        sentences = estimate_time(tokens, host.card(), settings.lora.method, loras_folder)
-        yield from (note("", sentence) for sentence in sentences)
+        yield note("", estimate_time(tokens, host.card(), settings.lora.method, loras_folder))
 
 
 def _recall_notes(report: DatasetReport, settings: TrainingSettings) -> Iterator[Finding]:

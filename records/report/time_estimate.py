@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.files import usable_entries
@@ -13,18 +12,22 @@ from .graph_file import read_steps
 
 WARMUP_STEPS = 5  # slower than the rest: the GPU's memory is claimed, kernels are chosen, files are read first
 MIN_STEPS = 10  # after them: single steps differ by a third, because their examples have other lengths
+UNKNOWN = (
+    "Time: there is no earlier run with this model to estimate from. To estimate the time now, use 'Test one "
+    "step' under Memory and speed."
+)
 
 
-def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> Iterator[str]:
-    """Yield an estimate by the last run with the same model, loading and method, if there is one."""
+def estimate_time(tokens: float, card: ModelCard, method: str, runs_folder: Path) -> str:
+    """An estimate by the last run with the same model, loading and method, or without one, how to get it."""
     for name, log in _similar_runs(card, method, runs_folder):
         if speed := _tokens_per_second(runs_folder / name):
-            yield (
+            return (
                 f"Time: about {duration(tokens / speed)}, if this run is as fast as {name} was with this "
                 f"model ({log.get('device')}, {speed:,.0f} tokens per second). To measure the "
                 "time instead, use 'Test one step' under Memory and speed."
             )
-            return
+    return UNKNOWN
 
 
 def _similar_runs(card: ModelCard, method: str, runs_folder: Path) -> list[tuple[str, RunLog]]:

@@ -128,7 +128,7 @@ def act(root):
     compare_runs.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
-    list(estimate_time(1000.0, card, "lora", folders.loras))
+    estimate_time(1000.0, card, "lora", folders.loras)
     found = crashed_runs.find_crashed_runs(folders)
     [run.lost_work for run in found]
     look_at_queue(host)

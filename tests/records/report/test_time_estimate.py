@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report.time_estimate import MIN_STEPS, WARMUP_STEPS, estimate_time
+from training_pro.records.report.time_estimate import MIN_STEPS, UNKNOWN, WARMUP_STEPS, estimate_time
 from training_pro.tests.records.on_disk import LOG, write_files
 
 STEPS = [
@@ -19,7 +19,7 @@ def write_run(tmp_path, name, *, graph=STEPS, **log):
 
 
 def estimate(tmp_path):
-    return list(estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "."))
+    return estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / ".")
 
 
 def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
@@ -27,10 +27,10 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
         tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00"
     )
     write_run(tmp_path, "mine")
-    assert estimate(tmp_path) == [
+    assert estimate(tmp_path) == (
         "Time: about 2 min 00 s, if this run is as fast as mine was with this model (CPU, 50 tokens per "
         "second). To measure the time instead, use 'Test one step' under Memory and speed."
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,18 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
         {"graph": {}},
     ],
 )
-def test_a_run_that_is_different_or_too_short_says_nothing(tmp_path, other):
+def test_a_run_that_is_different_or_too_short_is_no_estimate(tmp_path, other):
     write_run(tmp_path, "mine", **other)
-    assert estimate(tmp_path) == []
+    assert estimate(tmp_path) == UNKNOWN
 
 
 def test_a_run_of_three_steps_does_not_hide_the_pace_of_a_longer_one(tmp_path):
     write_run(tmp_path, "long", ended_at="2026-11-20T06:40:00+00:00")
     write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-21T06:40:00+00:00")
-    (sentence,) = estimate(tmp_path)
+    sentence = estimate(tmp_path)
     assert "if this run is as fast as long was" in sentence and "50 tokens per second" in sentence
 
 
-def test_without_any_run_nothing_is_said(tmp_path):
-    assert list(estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / "none")) == []
+def test_without_any_run_it_names_the_test_of_one_step(tmp_path):
+    card = ModelCard("toy", {}, None, "auto")
+    assert estimate_time(6000, card, "lora", tmp_path / "none") == UNKNOWN and "'Test one step'" in UNKNOWN
