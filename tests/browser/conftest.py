@@ -15,6 +15,13 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 """The headless shell first: a page takes it a third less CPU time."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 WORDS_SHOWN = 6000
+TIMEOUT_SECONDS = 300  # of a test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
 
 @pytest.fixture(scope="module")

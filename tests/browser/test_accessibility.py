@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 TABS = ("Train", "Try it", "Perplexity", "Runs")
 RUN_AXE = """() => axe.run({exclude: [['footer']]}, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 OURS = "Training PRO"
 GGUF = "story-Q4.gguf"

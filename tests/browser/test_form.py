@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 ROWS = "ferry-chats.jsonl"
 NO_MODEL = "No model is loaded"

@@ -6,7 +6,7 @@ import pytest
 from training_pro.hosts.tiny import make_tiny
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 NAME, ADDRESS = "toys_tiny", "https://huggingface.co/toys/tiny"
 

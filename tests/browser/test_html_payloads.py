@@ -9,7 +9,7 @@ import pytest
 from training_pro.tests.browser import servers
 from training_pro.tests.records.on_disk import FINISHED, write_files
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 HIT = "window.hit=1"
 TAGS = (

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 PASSWORD = "Grüße, Käpt'n"
 

@@ -6,7 +6,7 @@ import pytest
 from training_pro.records.folder import loras
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 ENDLESS = 400  # epochs; no test waits for the last one
 

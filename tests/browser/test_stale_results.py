@@ -8,7 +8,7 @@ import pytest
 from training_pro.tests.browser import servers
 from training_pro.tests.chapters import CHAPTERS
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 BOOK = "pride.txt"
 BROKEN = "ValueError: broken on purpose"

@@ -12,7 +12,7 @@ from training_pro.tests.browser import servers
 from training_pro.tests.browser.line import proxy_to
 from training_pro.tests.tiny import read_tree
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 MODEL = "tiny-random-llama"
 ENDLESS = 400  # epochs; no test waits for the last one

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 ENDLESS = 400  # epochs; no test waits for the last one
 SECOND_START_SECONDS = 20
