@@ -141,7 +141,7 @@ def read_report(report: ElementTree.ElementTree, stem: str) -> list[Row]:
         rows[row.what] = _joined(rows[row.what], row) if row.what in rows else row
     if others:
         failures, seconds = sum(row.failures for row in others), max(row.seconds for row in others)
-        rows[""] = Row(f"{title(stem)} (tests of one case each)", len(others), failures, seconds)
+        rows[""] = Row(f"{title(stem)} (each test is one case)", len(others), failures, seconds)
     return list(rows.values())
 
 

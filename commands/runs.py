@@ -85,8 +85,9 @@ def _delete(args: argparse.Namespace, folders: Folders) -> None:
     name = _name_of(inventory.find_folder(args.name, folders), folders)
     deleted = trash.move_to_trash(name, folders)
     say(
-        f"{name} is in the trash ({size(deleted.size)}). To restore it:  {launch_command()} runs {name} "
-        f"--restore. To delete it permanently:  {launch_command()} runs {name} --empty-trash"
+        f"{name} is in the trash ({size(deleted.size)}).\n"
+        f"To restore it, run:  {launch_command()} runs {name} --restore\n"
+        f"To delete it permanently, run:  {launch_command()} runs {name} --empty-trash"
     )
 
 
