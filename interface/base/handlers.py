@@ -127,6 +127,8 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
         wrapped = _guarded_async_generator(handler, failing)
     elif inspect.isgeneratorfunction(function):
         wrapped = _guarded_generator(handler, failing)
+    elif inspect.iscoroutinefunction(function):
+        wrapped = _guarded_coroutine(handler, failing)
     else:
         wrapped = _guarded_function(handler, failing)
     wrapped.__name__ = getattr(function, "__name__", "handler")
@@ -145,6 +147,16 @@ def _guarded_function(handler: Handler, failing: FailureReply) -> Handler:
     def call(*args: Any) -> Any:
         try:
             return handler(*args)
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
+            return failing.updates(error)
+
+    return call
+
+
+def _guarded_coroutine(handler: Handler, failing: FailureReply) -> Handler:
+    async def call(*args: Any) -> Any:
+        try:
+            return await handler(*args)
         except Exception as error:  # noqa: BLE001 - every error is shown on the page
             return failing.updates(error)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,12 +44,26 @@ REFRESH_SECONDS = 0.5
 UPDATES_PER_SECOND = 4
 """Updates of all open pages together; more of them would slow a run down, which shares the interpreter."""
 MAX_REFRESH_SECONDS = 15.0  # a page that sees no beat for 20 seconds reconnects
+MAX_STREAMS = 8
+"""With more pages, each page asks by itself: Gradio 4.37 looks for news in each open stream 20 times a second."""
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
 FIRST_HINT = (
     '<p class="tp-quiet tp-first">First choose a dataset. Then press Check, read the report, and press Start.</p>'
 )
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """What a page shows, by part: a part is drawn again when its state changes."""
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    page: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def changed(self, parts: Mapping[str, Any]) -> set[str]:
+        """The names of the parts that changed since, or that are new."""
+        return {part for part, state in parts.items() if self.parts.get(part, self) != state}
 
 
 class RunPanel:
@@ -96,6 +112,8 @@ class RunPanel:
         )
         """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
+        self._look_button = gr.Button("Look again", elem_id="tp-look", elem_classes="tp-hidden")
+        self._shown = gr.State(ShownRun())
 
     def draw_live(self) -> None:
         """Draw the button for the live settings at this place in the form."""
@@ -126,7 +144,8 @@ class RunPanel:
         Gradio makes every output of a stream anew for each update. Therefore the stream has few outputs, and the
         many that seldom change are drawn by an event of their own.
         """
-        outputs = [self._status_line, self._panel, self._charts, self._samples, self._beat, self._version]
+        outputs = [self._status_line, self._panel, self._charts, self._samples]
+        outputs += [self._beat, self._version, self._shown]
         what = "Showing the run"
         options = {
             "what": what,
@@ -136,6 +155,7 @@ class RunPanel:
         }
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
+        add_handler(self._look_button.click, self._look, self._shown, outputs, queue=False, **options)
         own = [self._charts_part, self._copy_button, self._start_button, self.ended, self.model, self.working]
         controls = [*own, *self._buttons.components, *self._queue.components]
         options = {"trigger_mode": "always_last", **private_options()}
@@ -198,43 +218,56 @@ class RunPanel:
         return self._form.updates(planned.settings) if planned else {}
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Show the running or last run and the queue, then every change for as long as the page is open.
+        """Show the running or last run and the queue, then every change while the page is open and pages are few.
 
         One stream serves everything on the tab, because Gradio limits the number of streams of all pages.
         """
         view: RunView | None = None
-        previous: dict[str, Any] = {}
+        shown = ShownRun()
         with self._pace.counted():
-            while True:
+            while self._pace.pages() <= MAX_STREAMS:
                 earlier, view = view, self._current_view()
                 if earlier not in (None, view):
                     # Gradio sends differences, and the same failure once more has none.
                     yield {self._panel: "", self._charts: "", self._samples: ""}
-                seconds, running = int(time.monotonic()), view is not None and view.running
-                current = {
-                    "line": model_status.html(self._context),
-                    "run": (*_state(view), self._queue.next_run_name() if running else ""),
-                    "samples": view and (id(view.job), running, view.sample_count),
-                    "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
-                    "beat": seconds // BEAT_SECONDS,
-                    "controls": self._controls_version(view),
-                }
-                changed = {part for part, state in current.items() if previous.get(part, self) != state}
-                if changed:
-                    yield self._updates(changed, current, view)
-                    previous = current
+                parts = self._parts(view)
+                if changed := shown.changed(parts):
+                    yield self._updates(changed, parts, view)
+                    shown = replace(shown, parts=parts)
                 await self._pace.wait()
+        yield await self._look(shown)
 
-    def _updates(
-        self, changed: Collection[str], current: Mapping[str, Any], view: RunView | None
-    ) -> dict[Any, Any]:
+    async def _look(self, shown: ShownRun) -> dict[Any, Any]:
+        """What changed since a page last looked. It looks again later, or gets a stream again if pages are few."""
+        view = self._current_view()
+        parts = self._parts(view)
+        updates = self._updates(shown.changed(parts), parts, view)
+        self._pace.expect(shown.page, 0)  # counts for the pause, too
+        pause = math.ceil(self._pace.seconds()) if self._pace.pages() > MAX_STREAMS else 0
+        self._pace.expect(shown.page, pause)
+        again = f'<i data-tp-look="{pause}"></i>'
+        return {**updates, self._beat: again + updates[self._beat], self._shown: replace(shown, parts=parts)}
+
+    def _parts(self, view: RunView | None) -> dict[str, Any]:
+        """The current state of each part of the page."""
+        seconds, running = int(time.monotonic()), view is not None and view.running
+        return {
+            "line": model_status.html(self._context),
+            "run": (*_state(view), self._queue.next_run_name() if running else ""),
+            "samples": view and (id(view.job), running, view.sample_count),
+            "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
+            "beat": seconds // BEAT_SECONDS,
+            "controls": self._controls_version(view),
+        }
+
+    def _updates(self, changed: Collection[str], parts: Mapping[str, Any], view: RunView | None) -> dict[Any, Any]:
         """The updates of the parts that have changed."""
         title = f"<b>{view.short_status()}</b>" if view else ""
         # What nobody else draws is sent each time: Gradio makes an output anew if it is left out.
         updates = {
-            self._beat: f"{title} {current['beat']}",
-            self._status_line: current["line"],
-            self._version: current["controls"],
+            self._beat: f"{title} {int(time.monotonic())}",
+            self._status_line: parts["line"],
+            self._version: parts["controls"],
         }
         if "run" in changed:
             updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT

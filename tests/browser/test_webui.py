@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from training_pro.tests.browser import servers
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 OURS = "Training PRO"
 ENDLESS = 400  # epochs; no test waits for the last one
@@ -19,6 +19,11 @@ def fingerprint():
     import hashlib
     named = sorted(shared.model.named_parameters())
     return hashlib.sha256(b"".join(n.encode() + p.detach().numpy().tobytes() for n, p in named)).hexdigest()
+"""
+RUN_PANEL = """
+def run_panel():
+    import sys
+    return next(module for name, module in sys.modules.items() if name.endswith("interface.run.run_panel"))
 """
 
 
@@ -197,3 +202,18 @@ def test_help_buttons_and_shadows_on_a_phone(open_tab):
     page.check()
     assert page.too_wide() == []
     assert page.shadows_without_need() == []
+
+
+def test_one_of_many_pages_asks_by_itself_and_gets_a_stream_again(webui, open_tab):
+    """As if there were too many pages for streams."""
+    webui.tell(RUN_PANEL)
+    page = open_tab()
+    webui.tell("run_panel().MAX_STREAMS = 0")
+    page.start("asks", epochs=ENDLESS)
+    first_curve = page.wait_for_curve()
+    assert page.asks_by_itself()
+    page.wait_for_curve(after=first_curve.last)
+    webui.tell("run_panel().MAX_STREAMS = 8")
+    page.wait_for(lambda: not page.asks_by_itself(), "a stream again")
+    page.wait_for_curve(after=page.curve().last)
+    page.stop("asks")

@@ -27,6 +27,7 @@ LEAVE_SECONDS = 12  # Gradio looks every 10 seconds whether a page is still ther
 LOADING_SECONDS = 60  # until all pages are loaded: a page costs much more then than later
 JSON = {"Content-Type": "application/json"}
 VERSION = re.compile("[0-9a-f]{32}")
+LOOK = re.compile('data-tp-look="([^"]+)"')
 ENDLESS = 1_000  # epochs, the most that there can be
 
 
@@ -47,6 +48,7 @@ class HttpPage:
 
     def __init__(self, client: Any, config: dict[str, Any]) -> None:
         self.client, self.config, self.session = client, config, uuid.uuid4().hex
+        self.version = ""  # of the buttons
         self.prefix = config.get("api_prefix", "")
         self.components = {each["id"]: each for each in config["components"]}
 
@@ -72,13 +74,20 @@ class HttpPage:
 
     async def join(self, event: dict[str, Any], **values: object) -> str:
         """Send an event with the values of the page, some of them changed, and return the id of the request."""
+        return str((await self.post("/queue/join", event, **values))["event_id"])
+
+    async def call(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Send an event that does not wait in the queue, and return its answer."""
+        return await self.post("/run/predict", event)
+
+    async def post(self, route: str, event: dict[str, Any], **values: object) -> dict[str, Any]:
         changed = {self.component(f"tp-{key}"): value for key, value in values.items()}
         data = [changed.get(i, self.components[i]["props"].get("value")) for i in event["inputs"]]
         body = {"data": data, "fn_index": event["id"], "session_hash": self.session, "event_data": None}
         body["trigger_id"] = event["targets"][0][0]
-        joined = await self.client.post(f"{self.prefix}/queue/join", content=json.dumps(body), headers=JSON)
-        joined.raise_for_status()
-        return str(joined.json()["event_id"])
+        answer = await self.client.post(self.prefix + route, content=json.dumps(body), headers=JSON)
+        answer.raise_for_status()
+        return dict(answer.json())
 
     async def send(self, event: dict[str, Any], **values: object) -> AsyncIterator[dict[str, Any]]:
         """Send an event, and follow what comes back; answers to other events of the page are skipped."""
@@ -100,20 +109,41 @@ class HttpPage:
 
     async def follow(self, updates: int) -> int:
         """Follow the run for so many updates, as a page does from its load on, and return their number."""
-        event, seen = self.event("", "load", "tp-run"), 0
+        event = self.event("", "load", "tp-run")
         for other in self.config["dependencies"]:
             is_sent = other["backend_fn"] and any(name == "load" for _, name in other["targets"])
             if is_sent and other["id"] != event["id"]:
                 await self.join(other)
-        version = event["outputs"].index(self.component("tp-version"))
+        return await self.follow_by(event, updates)
+
+    async def follow_by(self, event: dict[str, Any], updates: int) -> int:
+        """Follow the stream of this event; with many pages it ends, and the page asks by itself."""
+        seen, data = 0, []
         async for message in self.send(event):
             if message["msg"] == "process_generating":
                 seen += 1
-                if VERSION.search(json.dumps(message["output"]["data"][version])):
+                if self.has_new_controls(event, message["output"]["data"]):
                     await self.join(self.event("tp-version", "change"))
             if seen >= updates:
-                break
-        return seen
+                return seen
+            data = message.get("output", {}).get("data", data)
+        look = self.event("tp-look")
+        beat = look["outputs"].index(self.component("tp-beat"))
+        while seconds := float(LOOK.search(str(data[beat]))[1]):
+            await asyncio.sleep(seconds)
+            data = (await self.call(look))["data"]
+            if self.has_new_controls(look, data):
+                await self.ask(self.event("tp-version", "change"))
+            seen += 1
+            if seen >= updates:
+                return seen
+        return seen + await self.follow_by(self.event("tp-again"), updates - seen)
+
+    def has_new_controls(self, event: dict[str, Any], data: list[Any]) -> bool:
+        """Whether the version of the run's buttons has changed, so that the page asks for them."""
+        sent = VERSION.search(json.dumps(data[event["outputs"].index(self.component("tp-version"))]))
+        before, self.version = self.version, sent[0] if sent else self.version
+        return self.version != before
 
 
 BUSY = "The model is busy"
@@ -178,6 +208,7 @@ async def relative_step_rate(server: servers.Server, client: Any, followers: int
         following = [asyncio.create_task(page.follow(sys.maxsize)) for page in pages]
         await asyncio.sleep(LOADING_SECONDS)
         rates[True] += await steps_per_second(server)
+        assert not any(task.done() for task in following), "every page follows the run to the end"
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)

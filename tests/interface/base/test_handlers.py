@@ -48,7 +48,11 @@ async def async_generator(error, _inputs):
     raise error
 
 
-KINDS = [function, generator, async_generator]
+async def coroutine(error, _inputs):
+    raise error
+
+
+KINDS = [function, generator, async_generator, coroutine]
 
 
 def outcome(handler, *args):
@@ -58,7 +62,11 @@ def outcome(handler, *args):
         return list(result)[-1]
     if inspect.isasyncgen(result):
         return asyncio.run(_last(result))
-    return result
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result):
+    return await result
 
 
 async def _last(stream):
@@ -170,6 +178,7 @@ def test_a_guarded_handler_keeps_its_kind_and_signature(kind):
     handler = guard_handler(partial(kind, KeyError()), FailureReply("Check"))
     assert inspect.isgeneratorfunction(handler) == (kind is generator)
     assert inspect.isasyncgenfunction(handler) == (kind is async_generator)
+    assert inspect.iscoroutinefunction(handler) == (kind is coroutine)
     assert list(inspect.signature(handler).parameters) == ["_inputs"]
 
 
