@@ -42,8 +42,8 @@ class RunSettings:
         ".pdf, .docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
         "10.txt). For chats and tables, with one example in each row, use .json, .jsonl, .csv, .tsv, .db, "
         ".sqlite, or .parquet. To use only part of a dataset or to repeat it, enter a percentage below this "
-        "field, or write it after the name: chats.jsonl:50 uses half of that file, and notes.md:200 uses that "
-        "file twice.",
+        "field. On the command line, write it after the name: chats.jsonl:50 uses half of that file, and "
+        "notes.md:200 uses that file twice.",
     )
     if_exists: str = choice(
         "If the name exists",
@@ -101,8 +101,8 @@ class TextSettings:
     chunking: str = choice(
         "Chunking",
         "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes one example for "
-        "each sentence, starting with that sentence. With DEMENTOR, the model sees each sentence many times and "
-        "memorizes the text in one or two epochs.",
+        "each sentence, starting with that sentence. With DEMENTOR, the model sees each sentence many times in "
+        "one epoch.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(

@@ -130,13 +130,13 @@ def _notices(text: str) -> Iterator[Boilerplate]:
         end = start.end()
         while credits := CREDITS.match(text, end):
             end = credits.end()
-        yield Boilerplate("publisher's notice", 0, end)
+        yield Boilerplate("publisher notice", 0, end)
     if end_mark := GUTENBERG_END.search(text, start.end() if start else 0):
-        yield Boilerplate("publisher's notice", end_mark.start(), len(text))
+        yield Boilerplate("publisher notice", end_mark.start(), len(text))
     if imprint := IMPRINT.search(text):
-        yield Boilerplate("publisher's notice", *imprint.span())
+        yield Boilerplate("publisher notice", *imprint.span())
         if colophon := COLOPHON.search(text, imprint.end()):
-            yield Boilerplate("publisher's notice", colophon.start(), len(text))
+            yield Boilerplate("publisher notice", colophon.start(), len(text))
 
 
 def _lines(text: str, pattern: re.Pattern[str], *bounds: int) -> Iterator[Line]:

@@ -28,7 +28,7 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     except _CannotError as error:
         log_note(
             "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-            f"settings. Training PRO could not do it: {error}."
+            f"settings, because Training PRO can't prevent sleep here: {error}."
         )
     try:
         yield

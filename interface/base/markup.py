@@ -88,13 +88,11 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         return Markup()
     last = measured[-1]
     title = (
-        f"Recall at step {last.step}: {last.learned.recall:.0%}. From left to right, the bar shows the recall "
-        "from the first passage of the data to the last. The stronger the color, the higher the recall."
+        f"Recall at step {last.step}: {last.learned.recall:.0%}. Each segment of the bar is one passage, in the "
+        "order of the data. The stronger the color, the higher the recall."
     )
     strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
-    part_title = (
-        f"Recall by chapter or file: {last.learned.passages} measured passages, and the parts that contain them"
-    )
+    part_title = f"Recall by chapter or file, from {last.learned.passages} measured passages"
     by_part = fold(part_title, table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
 

@@ -122,7 +122,7 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
         available = f" {size(free)} are available." if free else ""
         parts.append(
             markup.gauge(
-                f"Memory for the model and its training: {memory.words()}.{available}", memory.total, free
+                f"Memory for the model and the training steps: {memory.words()}.{available}", memory.total, free
             )
         )
     if disk := report.disk:

@@ -49,9 +49,7 @@ MAX_STREAMS = 8
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
-FIRST_HINT = (
-    '<p class="tp-quiet tp-first">First choose a dataset. Then press Check, read the report, and press Start.</p>'
-)
+FIRST_HINT = '<p class="tp-quiet tp-first">The report of Check and the progress of the run appear here.</p>'
 
 
 @dataclass(frozen=True)

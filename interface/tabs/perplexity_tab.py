@@ -60,7 +60,7 @@ class PerplexityTab:
             help_text = "0 uses the model's context length, at most 2048 tokens."
             self._window = gr.Number(0, precision=0, label="Window (tokens)", info=help_text)
             options = {
-                "info": "For raw text: how far the window moves each time. 0 moves it by half its size.",
+                "info": "For raw text: how far the window moves each time. With 0, it moves by half its size.",
                 "elem_id": "tp-perplexity-stride",
             }
             self._stride = gr.Number(0, precision=0, label="Stride (tokens)", **options)

@@ -59,7 +59,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
         (name, part.name, f"{_kind(part)}, {size(part.size)}")
         for name, part in zip(names, entry.parts, strict=True)
     ]
-    title = "Choose what the buttons below apply to"
+    title = "Use the actions below on"
     parts = [(whole, "the final LoRA of the run", ""), *parts]
     return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 

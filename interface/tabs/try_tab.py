@@ -67,7 +67,7 @@ class TryTab:
                     0.7,
                     step=0.05,
                     label="Temperature",
-                    info="0 always picks the most likely token. Higher values vary more.",
+                    info="0 always picks the most likely token. With higher values, the replies vary more.",
                 )
             with gr.Column(scale=7, min_width=320):
                 self._draw_answers(enabled)

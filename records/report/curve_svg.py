@@ -91,7 +91,10 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
         return
     low, high = _value_range([*(s.loss for s in drawn), *(e.loss for e in evaluations)])
     y = scale(low, high, HEIGHT - BOTTOM, TOP)
-    yield from value_axis([low + (high - low) * q / 3 for q in range(4)], y, LEFT, WIDTH - RIGHT, "{:.2f}".format)
+    spacing = (high - low) / 3
+    digits = max(2, 1 - math.floor(math.log10(spacing)))  # the distances of the labels look equal
+    levels = [low + spacing * q for q in range(4)]
+    yield from value_axis(levels, y, LEFT, WIDTH - RIGHT, f"{{:.{digits}f}}".format)
     yield polyline(((x(s.step), y(s.loss)) for s in drawn), class_="tp-loss")
     yield polyline(((x(s.step), y(s.smoothed)) for s in drawn), class_="tp-smoothed")
     if len(drawn) == 1:  # a line of one point is invisible

@@ -112,7 +112,7 @@ def test_illustration_marks():
 
 def test_the_description_names_numbers_and_sizes():
     assert describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n")) == (
-        "1 publisher's notice (208 characters), 1 illustration mark (14 characters)"
+        "1 publisher notice (208 characters), 1 illustration mark (14 characters)"
     )
 
 

@@ -83,7 +83,7 @@ def test_nothing_is_shown_of_a_missing_run(folders, name):
 )
 def test_without_a_verdict_there_is_no_text_in_its_place(folders, log):
     shown = card_of(folders, **{"training_log.json": log, "training_graph.json": GRAPH})
-    assert shown.count("<p>") == 1 and "<p>Choose what the buttons below apply to:</p>" in shown
+    assert shown.count("<p>") == 1 and "<p>Use the actions below on:</p>" in shown
     assert "<svg" in shown and ">checkpoint-4-epoch-1</button> checkpoint, " in shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from xml.etree import ElementTree
 
@@ -53,6 +54,15 @@ def test_losses_fall_from_left_to_right():
     assert len(loss) == len(drawn["tp-smoothed"]) == 8
     assert [x for x, _ in loss] == sorted({x for x, _ in loss})
     assert [y for _, y in loss] == sorted(y for _, y in loss)  # y grows downwards in SVG
+
+
+@pytest.mark.parametrize("fall", [0.001, 0.03, 0.3, 3.0])
+def test_the_labels_of_the_losses_look_evenly_spaced(fall):
+    """With two digits, a range of 0.03 was labeled 3.68, 3.69, 3.71, 3.72."""
+    picture = draw_curve(points(8, lambda step: 3.7 - fall * step / 8), [])
+    labels = [float(text.text) for text in parsed(picture).iter("text") if "." in text.text][:4]
+    distances = [higher - lower for lower, higher in itertools.pairwise(labels)]
+    assert len(labels) == 4 and min(distances) > 0.85 * max(distances)
 
 
 @pytest.mark.parametrize("drawn", [([], []), (points(1), [1e-3]), (points(1), []), (points(2), [0.0, 0.0])])
