@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_pro.commands.main import main
 from training_pro.core.errors import TrainingProError
@@ -37,6 +36,7 @@ from training_pro.records.report import estimate_time
 from training_pro.records.report.report import ReportData  # noqa: F401 - the report is drawn from these records
 from training_pro.settings import presets
 from training_pro.settings.files import load_settings
+from training_pro.tests.hardness.conftest import run_cases
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "version_1_0_0"
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "60"))
@@ -182,10 +182,6 @@ def test_a_damaged_value_costs_only_itself(root, capsys, proof, record_property)
     files = record_files(root)
     assert len({file.name for file in files}) >= 11
 
-    @settings(
-        max_examples=CASES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-    @given(damages(files))
     def damage_one(case):
         file, damaged = case
         before, queue = file.read_bytes(), (root / "training" / "queue.json").read_bytes()
@@ -198,4 +194,4 @@ def test_a_damaged_value_costs_only_itself(root, capsys, proof, record_property)
                 file.write_bytes(before)
             assert "Traceback" not in capsys.readouterr().err
 
-    damage_one()
+    run_cases(damage_one, damages(files), CASES)
