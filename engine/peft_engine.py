@@ -157,8 +157,8 @@ class PeftEngine:
         text = f"{name} is attached to the model at {strength:.0%} strength."
         if not host.owns_process:
             text += (
-                " To use it, open the webui's Chat tab. If it was trained on raw text, open the Notebook tab "
-                "instead, and enter the beginning of a passage."
+                " If it was trained on raw text, open the webui's Notebook tab and enter the beginning of a "
+                "passage. If it was trained on chats, open the Chat tab."
             )
         return JobEnded(outcome="finished", text=text)
 

@@ -132,6 +132,7 @@ button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: whi
 .tp-rows :is(td, th):is(:nth-child(3), :nth-child(4)) {min-width: 11em; white-space: normal;}
 #tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}
 .tp-hidden, .form:not(:has(> :not(.tp-hidden))) {display: none !important;}
+.tp-form:has(#tp-data .token) .tp-no-data {display: none;}
 .tp-curve {max-height: 340px; overflow: visible;}
 /* Clips as before, but lets sticky children work. */
 .gradio-container:has(.tp-first-buttons) {overflow: clip !important;}

@@ -119,7 +119,7 @@ def _memory_and_disk(report: DatasetReport, free: int) -> str:
     """Expected and free memory and disk, as gauges in green, yellow, or red."""
     parts = []
     if memory := report.memory:
-        available = f" {size(free)} are available." if free else ""
+        available = f" {size(free)} is available." if free else ""
         parts.append(
             markup.gauge(
                 f"Memory for the model and the training steps: {memory.words()}.{available}", memory.total, free

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,16 +43,17 @@ PAUSED = "Paused"  # how the stage of a paused run begins
 TRAINING = "Training"  # the stage of a run that makes steps
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
+MEASURING = "Measuring"  # how the stages of all measurements begin
 REQUEST_MESSAGES: Mapping[Request, str] = {
-    Request.DISCARD: "stopping after this step and discarding the run ...",
-    Request.STOP: "stopping after this step ...",
-    Request.FREE_MEMORY: "saving a checkpoint after this step, then unloading the model ...",
-    Request.PAUSE: "pausing after this step ...",
-    Request.WIND_DOWN: "winding down ...",
-    Request.MORE_EPOCHS: "adding epochs after this step ...",
-    Request.CHECKPOINT: "saving a checkpoint after this step ...",
-    Request.EVALUATE: "evaluating after this step ...",
-    Request.SAMPLE: "generating samples after this step ...",
+    Request.DISCARD: "Stopping after this step and discarding the run ...",
+    Request.STOP: "Stopping after this step ...",
+    Request.FREE_MEMORY: "Saving a checkpoint after this step, then unloading the model ...",
+    Request.PAUSE: "Pausing after this step ...",
+    Request.WIND_DOWN: "Winding down ...",
+    Request.MORE_EPOCHS: "Adding epochs after this step ...",
+    Request.CHECKPOINT: "Saving a checkpoint after this step ...",
+    Request.EVALUATE: "Evaluating after this step ...",
+    Request.SAMPLE: "Generating samples after this step ...",
 }
 """How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
@@ -215,7 +217,8 @@ class RunView:
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
         if self._is_ending(pending):
-            return f"Stopping. {self._stage}"
+            saved_later = " The LoRA is saved after that." if self._stage.startswith(MEASURING) else ""
+            return f"Stopping. {self._stage}{saved_later}"
         return self._stage if not message or self._is_paused(pending) else message
 
     def _is_paused(self, pending: frozenset[Request]) -> bool:
@@ -369,12 +372,14 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["prompt", *prompts]), *rows])
     missing = (
-        "There are no replies with the LoRA, because the run ended before the next sample. To get some, open the "
-        "Try it tab."
+        "There are no samples with the LoRA, because the run ended before the next sample. To get replies with "
+        "the LoRA, open the Try it tab."
         if ended
-        else "The replies with the LoRA are not ready yet."
+        else "The samples with the LoRA are not ready yet."
     )
-    title = markup.paragraph(f"Replies to the sample prompts. {'' if shown else missing}", quiet=True)
+    title = markup.paragraph(
+        f"Samples: what the model wrote for each prompt. {'' if shown else missing}", quiet=True
+    )
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
 
 
@@ -393,9 +398,18 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
     compared = max(4, steps // TREND_PARTS)
     if len(done) < 5:
         return "It is too early to judge the loss."
+    if last.step <= compared:
+        return _describe(_early_change(done), last, compared)
     reference = done[max(0, len(done) - 1 - compared)]
     change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
     return _describe(change, last, compared)
+
+
+def _early_change(done: Sequence[Step]) -> float:
+    """The relative change of the loss by a line through all steps: a lucky first step must not decide."""
+    steps, losses = zip(*((step.step, step.loss) for step in done if math.isfinite(step.loss)), strict=True)
+    slope = statistics.linear_regression(steps, losses).slope if len(steps) > 1 else 0.0
+    return slope * (steps[-1] - steps[0]) / max(statistics.fmean(losses), 1e-9)
 
 
 def _describe(change: float, last: Step, compared: int) -> str:

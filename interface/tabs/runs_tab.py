@@ -48,7 +48,8 @@ NOTHING_TO_SLIM = (
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
     "Attach LoRA": (
-        "keep the LoRA on the model, for example for the webui's chat. You don't need this for the 'Try it' tab."
+        "load the LoRA onto the model and keep it there, for example for the webui's chat. You don't need this "
+        "for the 'Try it' tab."
     ),
     "Copy settings to the form": "fill in the form on the Train tab with the settings of this run.",
     "Test LoRA": (

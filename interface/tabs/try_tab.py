@@ -58,7 +58,7 @@ class TryTab:
                 self._as_chat = gr.Checkbox(
                     False,
                     label="As a chat message",
-                    info="Select it to get a reply. Otherwise, the model continues your text.",
+                    info="Select 'As a chat message' to get a reply. Otherwise, the model continues your text.",
                 )
                 self._length = gr.Slider(10, 800, 120, step=10, label="Length (tokens)")
                 self._temperature = gr.Slider(

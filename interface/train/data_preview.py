@@ -66,9 +66,9 @@ def _chosen_preview(values: Mapping[str, Any], context: PageContext) -> DataPrev
 
 
 def _empty_hint(context: PageContext) -> str:
-    """What to do if no data are chosen."""
-    hint = "Choose a dataset, press Add files, or copy files to {}."
-    return _quiet_note(context.read_disk(lambda folders: hint.format(folders.datasets), ""))
+    """What to do if no data are chosen; the style sheet hides it as soon as some are, before they are read."""
+    hint = Markup('<p class="tp-quiet tp-no-data">Choose a dataset, press Add files, or copy files to {}.</p>')
+    return context.read_disk(lambda folders: hint.format(folders.datasets), Markup())
 
 
 def _unsupported_note(context: PageContext) -> str:

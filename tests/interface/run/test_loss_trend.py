@@ -33,6 +33,12 @@ def test_each_trend_has_its_sentence(smoothed, steps, sentence):
     assert sentence in describe_trend(points(*smoothed), steps)
 
 
+def test_a_lucky_first_step_does_not_make_a_falling_loss_rise():
+    history = points(3.6, 4.1, 4.0, 3.9, 3.9, 3.8, 3.7, 3.6)
+    steps = [replace(step, smoothed=3.6 + step.step / 100) for step in history]
+    assert "falling, as expected at the start" in describe_trend(steps, 100)
+
+
 def test_a_loss_that_is_not_finite_is_reported_first():
     assert "NaN or infinite" in describe_trend(points(1.0, 1.0, loss=float("nan")), 10)
     assert describe_trend([], 10) == ""

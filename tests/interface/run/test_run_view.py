@@ -117,20 +117,23 @@ def test_the_curve_of_a_resumed_run_marks_its_earlier_checkpoints():
 def test_a_paused_run_is_called_paused_once_its_step_is_done():
     view = view_of(planned(9), step(3, 9))
     view.job.control.ask(Request.PAUSE)
-    assert "pausing after this step ..." in view.html()
+    assert "Pausing after this step ..." in view.html()
     paused = view_of(planned(9), step(3, 9), Stage(text="Paused after step 3; the model stays in memory."))
     paused.job.control.ask(Request.PAUSE)
     assert "Paused after step 3; the model stays in memory." in paused.html()
-    assert "pausing after" not in paused.html()
+    assert "Pausing after" not in paused.html()
     paused.job.control.ask(Request.STOP)
-    assert "stopping after this step ..." in paused.html() and "Paused after" not in paused.html()
+    assert "Stopping after this step ..." in paused.html() and "Paused after" not in paused.html()
 
 
 def test_a_run_that_is_stopping_says_so_until_its_end():
     view = view_of(planned(9), step(3, 9), Stage(text="Saving the LoRA"))
     assert "Stopping" not in view.html()
     view.job.control.ask(Request.STOP)
-    assert "Stopping. Saving the LoRA" in view.html()
+    assert "Stopping. Saving the LoRA" in view.html() and "after that" not in view.html()
+    measuring = view_of(planned(9), step(3, 9), Stage(text="Measuring recall"))
+    measuring.job.control.ask(Request.STOP)
+    assert "Stopping. Measuring recall ... The LoRA is saved after that." in measuring.html()
 
 
 def test_a_stopped_run_says_how_to_continue_it(tmp_path):
