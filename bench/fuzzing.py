@@ -10,6 +10,7 @@ Needs `pip install atheris`, which exists for Linux and macOS.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import re
@@ -118,29 +119,27 @@ class Fuzzing:
 
     def __init__(self, cases: int) -> None:
         self._cases = cases
+        self._module: Any = None
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        from training_pro.data.readers.process.reader_process import ReaderProcess
-        from training_pro.tests.hardness import conftest
-
         for item in items:
+            self._module = item.module
             item.module.run_cases = self._run_cases
-        conftest.Proof.case = _case  # type: ignore[method-assign]
-        ReaderProcess.items = _items_here  # type: ignore[method-assign]
+        _module("tests.hardness.conftest").Proof.case = _case
+        _module("data.readers.process.reader_process").ReaderProcess.items = _items_here
 
     def _run_cases(self, attack: Callable[[Any], None], drawn: Any, _: int) -> None:
         """Give atheris the attack: with the bytes of a file, or with what hypothesis makes of random bytes."""
         import atheris
         import hypothesis
-        from training_pro.tests.hardness import test_readers
 
         checks = list(hypothesis.HealthCheck)
         settings = hypothesis.settings(database=None, deadline=None, suppress_health_check=checks)
         kind = os.environ["PYTEST_CURRENT_TEST"].partition("[")[2].partition("]")[0]
-        is_file = kind in test_readers.SOURCES
+        is_file = kind in getattr(self._module, "SOURCES", ())
         fuzzed = attack if is_file else settings(hypothesis.given(drawn)(attack)).hypothesis.fuzz_one_input
         with tempfile.TemporaryDirectory() as corpus:
-            for number, content in enumerate([test_readers.example_bytes(kind)] if is_file else random_inputs()):
+            for number, content in enumerate([self._module.example_bytes(kind)] if is_file else random_inputs()):
                 (Path(corpus) / str(number)).write_bytes(content)
             limits = [f"-runs={self._cases}", f"-max_total_time={SECONDS}", f"-max_len={MAX_BYTES}"]
             limits += [f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MEGABYTES}"]
@@ -164,9 +163,7 @@ def _case(_proof: Any, name: str) -> Iterator[None]:
 
 def _items_here(_process: Any, function: str, budget: Any, *arguments: Any) -> Iterator[Any]:
     """What the process that reads files makes, made in this one, so that atheris sees what the file reaches."""
-    from training_pro.core.errors import DataError
-    from training_pro.data.readers.process import child
-
+    refusal, child = _module("core.errors").DataError, _module("data.readers.process.child")
     stream = child._open(function, arguments, astuple(budget))
     while True:
         kind, data = child._next_item(stream)
@@ -174,8 +171,13 @@ def _items_here(_process: Any, function: str, budget: Any, *arguments: Any) -> I
             return
         value = child.unpack(data)
         if kind != "item":
-            raise DataError(value if kind == "refused" else value[0])
+            raise refusal(value if kind == "refused" else value[0])
         yield value
+
+
+def _module(name: str) -> Any:
+    """A module of Training PRO; tests and inner modules have no types here."""
+    return importlib.import_module(f"training_pro.{name}")
 
 
 if __name__ == "__main__":

@@ -409,7 +409,8 @@ def _early_change(done: Sequence[Step]) -> float:
     """The relative change of the loss by a line through all steps: a lucky first step must not decide."""
     steps, losses = zip(*((step.step, step.loss) for step in done if math.isfinite(step.loss)), strict=True)
     slope = statistics.linear_regression(steps, losses).slope if len(steps) > 1 else 0.0
-    return slope * (steps[-1] - steps[0]) / max(statistics.fmean(losses), 1e-9)
+    change: float = slope * (steps[-1] - steps[0]) / max(statistics.fmean(losses), 1e-9)
+    return change
 
 
 def _describe(change: float, last: Step, compared: int) -> str:
