@@ -29,7 +29,8 @@ def run(arguments: list[str]) -> int:
 
 def parallel_options(arguments: Sequence[str]) -> Sequence[str]:
     """Options of pytest-xdist; none if files are named, since only one process reports a wrong file name well."""
-    has_files = any("/" in word or word.endswith(".py") for word in arguments)
+    words = [word for word in arguments if not word.startswith("-")]
+    has_files = any("/" in word or word.endswith(".py") for word in words)
     return [] if has_files else PARALLEL_OPTIONS
 
 

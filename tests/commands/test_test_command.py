@@ -42,8 +42,9 @@ def test_pytest_runs_the_short_tests_in_the_projects_folder(started):
 def test_files_go_side_by_side_where_none_is_named(started):
     command.run([])
     assert started["words"] == [*PYTEST, *command.PARALLEL_OPTIONS, "-m", "not long"]
-    command.run(["-k", "memory"])
-    assert started["words"] == [*PYTEST, *command.PARALLEL_OPTIONS, "-m", "not long", "-k", "memory"]
+    for words in (["-k", "memory"], ["--ignore=tests/core"]):
+        command.run(words)
+        assert started["words"] == [*PYTEST, *command.PARALLEL_OPTIONS, "-m", "not long", *words]
     for named in ("tests/hosts", "conftest.py", "tests/test_dementor.py::test_x"):
         command.run([named])
         assert started["words"] == [*PYTEST, "-m", "not long", named]
@@ -125,12 +126,15 @@ def ci(folder, *, fails="nothing", chromium=True):
     return done.returncode, (folder / "log").read_text().splitlines()
 
 
-BOTH = ["script.py test -m  CI=true", "script.py test --webui-pins CI=true"]  # with -m "", nothing is left out
+IGNORED = ("core", "settings", "bench", "commands/environment", "test_architecture.py", "test_docs.py")
+PINNED = " ".join(f"--ignore=tests/{name}" for name in IGNORED)
+BOTH = ["script.py test -m  CI=true", f"script.py test --webui-pins {PINNED} CI=true"]  # -m "" leaves nothing out
 
 
 @posix
 def test_ci_runs_both_kinds_of_tests(tmp_path):
     assert ci(tmp_path) == (0, BOTH)
+    assert all((ROOT / "tests" / name).exists() for name in IGNORED)
 
 
 @posix

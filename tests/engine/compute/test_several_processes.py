@@ -108,7 +108,7 @@ def test_one_two_and_four_processes_learn_the_same(workspace, order, numbers):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_sigterm_in_a_run_and_resuming_it_gives_the_same_adapter(workspace, processes):
-    flags = ("--epochs", "60", "--batch-size", "4", "--recall-passages", "0")
+    flags = ("--epochs", "15", "--batch-size", "4", "--recall-passages", "0")
     train(workspace, "whole", processes, *flags)
     with start(workspace, "cut", processes, *flags) as run:
         wait_for_step(workspace, "cut", 20, run)

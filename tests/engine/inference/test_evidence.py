@@ -82,6 +82,7 @@ def test_a_lora_that_was_not_trained_forgets_exactly_nothing(place, short_texts)
     assert event.copying is None or event.copying.base == event.copying.lora
 
 
+@pytest.mark.long
 def test_ten_times_the_rate_forgets_more(place, short_texts):
     """The tiny model knows nothing, so it learns the general prose first."""
     place.write("prose.txt", general.PROSE.read_text("utf-8")[:PROSE_CHARS])
