@@ -100,9 +100,9 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR, which makes one example for "
-        "each sentence, starting with that sentence. With DEMENTOR, the model sees each sentence many times in "
-        "one epoch.",
+        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR. DEMENTOR starts an example at "
+        "every sentence and continues it with the next sentences. These examples overlap, so the model sees each "
+        "sentence many times in one epoch.",
         {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
     )
     block_ends: str = choice(

@@ -157,7 +157,8 @@ def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     contain = plural(rest, "contains", "contain")
     more = f"; {format_count(rest, 'more text')} also {contain} boilerplate" if rest > 0 else ""
     if found:
-        yield Suggestion("drop_boilerplate", True, "; ".join(found[:MAX_TEXTS_NAMED]) + more + ".")
+        named = "; ".join(found[:MAX_TEXTS_NAMED])
+        yield Suggestion("drop_boilerplate", True, f"{named}{more}. The model would learn this, too.")
     widths = {text.name: text.wrap_width for text in texts if text.wrap_width}
     if widths:
         name, width = next(iter(widths.items()))

@@ -13,6 +13,9 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
 
+FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")
+"""Schedules that are constant in the first epoch."""
+
 
 def check_plan(
     settings: TrainingSettings, plan: StepPlan, examples: Examples, validation: Examples, context: int
@@ -23,6 +26,7 @@ def check_plan(
         yield problem("schedule", f"LR Scheduler: {crossed}")
     yield from _check_accumulation(plan)
     yield from _check_warmup(settings, plan)
+    yield from _note_flat_schedule(settings, plan)
     yield from _check_stop_epoch(settings, plan)
     yield from _check_early_stopping(settings, plan)
     if settings.steps.batching == "length_then_order":
@@ -35,8 +39,9 @@ def check_plan(
 def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
     activities = []
     if rounds := count_sample_rounds(settings, plan):
-        source = "passages of your data" if isinstance(settings.samples.sample_prompts, str) else "your prompts"
-        activities.append(f"the model generates samples {format_times(rounds)}, each time from {source}")
+        from_data = isinstance(settings.samples.sample_prompts, str)
+        source = "some passages of your data" if from_data else "your prompts"
+        activities.append(f"the model continues {source} {format_times(rounds)}, as samples")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"
@@ -119,6 +124,17 @@ def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Findin
             "warmup_steps",
             f"Warmup {warmup:g}: the run has only {format_count(steps, 'step')}, and the learning rate rises "
             f"until step {first.end}. Use 0.05, for example: a value below 1 is a fraction of the run.",
+        )
+
+
+def _note_flat_schedule(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
+    """Note that a schedule which falls after the first epoch never falls."""
+    name = settings.learning.schedule
+    if name in FALLING_LATER and plan.steps <= plan.steps_per_epoch:
+        yield note(
+            "schedule",
+            f"With {name} and a single epoch, the learning rate stays constant. To lower it toward the end of the "
+            "run, train for more epochs, or choose cosine.",
         )
 
 

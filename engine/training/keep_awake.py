@@ -28,7 +28,7 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
     except _CannotError as error:
         log_note(
             "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-            f"settings, because Training PRO can't prevent sleep here. System message: {error}."
+            f"settings, because Training PRO can't prevent sleep here. The reason is: {error}."
         )
     try:
         yield

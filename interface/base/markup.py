@@ -148,7 +148,7 @@ def fold_long_list(text: str, max_chars: int = 160) -> Markup:
     head, colon, rest = text.partition(": ")
     if len(text) <= max_chars or not colon:
         return Markup("{}").format(text)
-    return fold(head, rest)
+    return fold(f"{head}:", rest)
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -15,6 +15,9 @@ button.primary[id^=tp-]:hover {background: var(--primary-800, #9a3412) !importan
 button.stop[id^=tp-]:not([disabled]) {background: #b91c1c !important; color: white !important;}
 #tp-tabs {--block-info-text-color: var(--tp-quiet); --body-text-color-subdued: var(--tp-quiet);}
 #tp-tabs :is(.min_value, .max_value) {color: var(--tp-quiet);}
+ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !important;}
+.tp-card ul.tp-quiet {padding-left: 0 !important;}
+.form:has(> #tp-perplexity-stride) {column-gap: 16px;}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
 .tp-outdated {display: none; position: sticky; top: 6px; z-index: 30; padding: 4px 8px;

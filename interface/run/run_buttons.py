@@ -140,7 +140,7 @@ BUTTON_HELP = {
     "Evaluate": "measure the validation loss, and how much of the text the model knows by heart.",
     "Wind down": "lower the learning rate to 0 over a few steps, then finish the run.",
     "Halve learning rate": "from the next step on, train with half the planned learning rate.",
-    "Add epochs": "train longer, with a new schedule.",
+    "Add epochs": "train longer, with a new learning rate schedule.",
     "Pause and free memory": "save a checkpoint and unload the model until you press Resume.",
     "Stop and discard": "end the run and delete what it saved. If it replaced a LoRA of the same name, that LoRA "
     "is restored.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +43,7 @@ TRAINING = "Training"  # the stage of a run that makes steps
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
 MEASURING = "Measuring"  # how the stages of all measurements begin
+STOP_AFTER_MEASURING = "First, recall is measured. Then the LoRA is saved."
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "Stopping after this step and discarding the run ...",
     Request.STOP: "Stopping after this step ...",
@@ -217,8 +217,8 @@ class RunView:
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
         if self._is_ending(pending):
-            saved_later = " The LoRA is saved after that." if self._stage.startswith(MEASURING) else ""
-            return f"Stopping. {self._stage}{saved_later}"
+            measures = self._stage.startswith(MEASURING)
+            return f"Stopping. {STOP_AFTER_MEASURING if measures else self._stage}"
         return self._stage if not message or self._is_paused(pending) else message
 
     def _is_paused(self, pending: frozenset[Request]) -> bool:
@@ -231,7 +231,8 @@ class RunView:
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
-            return markup.paragraph(_beginning(self._planned), quiet=True) if self._planned else ""
+            began = self._stage.startswith(TRAINING)
+            return markup.paragraph(_beginning(self._planned, began=began), quiet=True) if self._planned else ""
         return markup.figures(
             [
                 ("step", f"{progress.step} / {self._planned.steps if self._planned else progress.steps}"),
@@ -337,10 +338,10 @@ class RunView:
         )
 
 
-def _beginning(plan: RunPlanned) -> str:
-    """What is shown before the first step is done."""
+def _beginning(plan: RunPlanned, *, began: bool) -> str:
+    """What is shown before the first step is done: measurements and samples may come before it."""
     after = f" after step {plan.first_step} of {plan.steps}" if plan.first_step else ""
-    return f"The first step{after} is not finished yet."
+    return f"The first step{after} {'is not finished' if began else 'has not started'} yet."
 
 
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
@@ -406,11 +407,11 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
 
 
 def _early_change(done: Sequence[Step]) -> float:
-    """The relative change of the loss by a line through all steps: a lucky first step must not decide."""
-    steps, losses = zip(*((step.step, step.loss) for step in done if math.isfinite(step.loss)), strict=True)
-    slope = statistics.linear_regression(steps, losses).slope if len(steps) > 1 else 0.0
-    change: float = slope * (steps[-1] - steps[0]) / max(statistics.fmean(losses), 1e-9)
-    return change
+    """The relative change of the loss from the first third of the steps to the last: no single step decides."""
+    losses = [step.loss for step in done if math.isfinite(step.loss)]
+    third = max(1, len(losses) // 3)
+    first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
+    return (last - first) / max(first, 1e-9)
 
 
 def _describe(change: float, last: Step, compared: int) -> str:

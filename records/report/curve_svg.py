@@ -92,7 +92,7 @@ def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x:
     low, high = _value_range([*(s.loss for s in drawn), *(e.loss for e in evaluations)])
     y = scale(low, high, HEIGHT - BOTTOM, TOP)
     spacing = (high - low) / 3
-    digits = max(2, 1 - math.floor(math.log10(spacing)))  # the distances of the labels look equal
+    digits = 3 if spacing < 0.1 else 2  # the distances of the labels look equal
     levels = [low + spacing * q for q in range(4)]
     yield from value_axis(levels, y, LEFT, WIDTH - RIGHT, f"{{:.{digits}f}}".format)
     yield polyline(((x(s.step), y(s.loss)) for s in drawn), class_="tp-loss")

@@ -216,11 +216,20 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
 
 
 @pytest.mark.parametrize(
+    ("schedule", "epochs", "is_flat"),
+    [("FP_low_epoch_annealing", 1, True), ("FP_low_epoch_annealing", 2, False), ("cosine", 1, False)],
+)
+def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
+    notes = sentences("note", StepPlan(20, 4, 1, epochs), schedule=schedule, sample_every="never")
+    assert [note.startswith(f"With {schedule} and a single epoch") for note in notes] == [True] * is_flat
+
+
+@pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the model generates samples 3 times, each time from passages of your data."]),
+        ({}, 0, ["the model continues some passages of your data 3 times, as samples."]),
         ({"sample_every": "never"}, 0, []),
-        ({"sample_every": 3}, 0, ["the model generates samples 5 times, each time from passages of your data."]),
+        ({"sample_every": 3}, 0, ["the model continues some passages of your data 5 times, as samples."]),
         (
             {"sample_every": "never", "eval_every": 100},
             2,
@@ -230,7 +239,7 @@ def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
             {},
             2,
             [
-                "the model generates samples 3 times, each time from passages of your data, and the validation "
+                "the model continues some passages of your data 3 times, as samples, and the validation "
                 "split (8 tokens) is evaluated 3 times."
             ],
         ),

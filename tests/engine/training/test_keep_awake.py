@@ -81,7 +81,7 @@ def test_windows_may_refuse(monkeypatch):
         pass
     assert messages == [
         "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-        "settings, because Training PRO can't prevent sleep here. System message: Windows refused the request."
+        "settings, because Training PRO can't prevent sleep here. The reason is: Windows refused the request."
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_refusal_on_linux_is_reported(program):
         pass
     assert messages == [
         "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-        "settings, because Training PRO can't prevent sleep here. System message: No bus."
+        "settings, because Training PRO can't prevent sleep here. The reason is: No bus."
     ]
 
 

@@ -130,10 +130,10 @@ def test_a_run_that_is_stopping_says_so_until_its_end():
     view = view_of(planned(9), step(3, 9), Stage(text="Saving the LoRA"))
     assert "Stopping" not in view.html()
     view.job.control.ask(Request.STOP)
-    assert "Stopping. Saving the LoRA" in view.html() and "after that" not in view.html()
+    assert "Stopping. Saving the LoRA" in view.html()
     measuring = view_of(planned(9), step(3, 9), Stage(text="Measuring recall"))
     measuring.job.control.ask(Request.STOP)
-    assert "Stopping. Measuring recall ... The LoRA is saved after that." in measuring.html()
+    assert "Stopping. First, recall is measured. Then the LoRA is saved." in measuring.html()
 
 
 def test_a_stopped_run_says_how_to_continue_it(tmp_path):
@@ -197,7 +197,7 @@ def test_a_long_list_in_a_message_is_folded():
     html = view_of(
         planned(9), step(1, 9), Note(text=f"The LoRA is added to all: {many}"), Note(text="Short: so.")
     ).html()
-    assert "<summary>The LoRA is added to all</summary>model.layers.0.&lt;proj, model" in html
+    assert "<summary>The LoRA is added to all:</summary>model.layers.0.&lt;proj, model" in html
     assert "<li>Short: so.</li>" in html
 
 
