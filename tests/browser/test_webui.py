@@ -47,7 +47,7 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     original = webui.ask("fingerprint()")
     page = open_tab()
     page.wait_for_words("line", servers.TINY, "float32")
-    page.fill(name="inside", data="story.txt", cutoff=64, epochs=8)
+    page.fill(name="inside", data="story.txt", cutoff=64, epochs=16)
     assert page.check().startswith("Check: ready")
     assert page.characters_lost() == 0
 
