@@ -217,8 +217,8 @@ class RunView:
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
         if self._is_ending(pending):
-            measures = self._stage.startswith(MEASURING)
-            return f"Stopping. {STOP_AFTER_MEASURING if measures else self._stage}"
+            saves_next = self._stage.startswith(MEASURING) and Request.DISCARD not in pending
+            return f"Stopping. {STOP_AFTER_MEASURING if saves_next else self._stage}"
         return self._stage if not message or self._is_paused(pending) else message
 
     def _is_paused(self, pending: frozenset[Request]) -> bool:

@@ -134,6 +134,8 @@ def test_a_run_that_is_stopping_says_so_until_its_end():
     measuring = view_of(planned(9), step(3, 9), Stage(text="Measuring recall"))
     measuring.job.control.ask(Request.STOP)
     assert "Stopping. First, recall is measured. Then the LoRA is saved." in measuring.html()
+    measuring.job.control.ask(Request.DISCARD)
+    assert "Stopping. Measuring recall" in measuring.html(), "a discarded run saves nothing"
 
 
 def test_a_stopped_run_says_how_to_continue_it(tmp_path):
