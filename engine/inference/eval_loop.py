@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ...core.jobs import EventLog, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
 from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
@@ -23,8 +24,22 @@ Group = int | np.ndarray[Any, Any]
 ExampleSequence = Sequence[Example] | Examples
 ProgressFn = Callable[[float], None]
 """Called with the share that is done."""
+PROGRESS_SECONDS = 3.0
 TIMED_BATCHES = 3
 """Number of batches that are timed to estimate a whole pass."""
+
+
+class StageProgress:
+    """Logs a stage, and its progress every few seconds; of a short stage it logs no progress."""
+
+    def __init__(self, text: str, log: EventLog) -> None:
+        self._text, self._log, self._logged_at = text, log, time.monotonic()
+        log.append(Stage(text=text))
+
+    def __call__(self, share: float) -> None:
+        if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
+            self._log.append(Stage(text=self._text, share=share))
+            self._logged_at = time.monotonic()
 
 
 class BatchLimit(NamedTuple):

@@ -16,9 +16,9 @@ from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
 from ..tokenizer import make_working_tokenizer
 from .context_gain import continuation_pairs, measure_context_gain
-from .eval_loop import EvalLoop, GroupSums, ProgressFn, batch_limit, evaluation_context
+from .eval_loop import EvalLoop, GroupSums, ProgressFn, StageProgress, batch_limit, evaluation_context
 
-EVALUATING, PROGRESS_SECONDS = "Evaluating on the validation split", 3.0
+EVALUATING = "Evaluating on the validation split"
 
 
 class EvalScheduler:
@@ -37,13 +37,6 @@ class EvalScheduler:
         self._run_plan, self._evaluator, self._graph = run_plan, evaluator, graph
         self._ends_phase = ends_phase
         self._log = job.log
-        self._reported_at = 0.0
-
-    def _report_progress(self, share: float) -> None:
-        """Log the progress of the current evaluation every few seconds; a short one logs none."""
-        if time.monotonic() - self._reported_at > PROGRESS_SECONDS:
-            self._log.append(Stage(text=EVALUATING, share=share))
-            self._reported_at = time.monotonic()
 
     def evaluate_at_start(self, step: int) -> Evaluation | None:
         """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
@@ -75,11 +68,10 @@ class EvalScheduler:
         """Evaluate and record the result; a failure is logged, and the run continues."""
         if self._evaluator is None:
             return None
-        self._log.append(Stage(text=EVALUATING))
-        started = self._reported_at = time.monotonic()
+        started = time.monotonic()
         result = None
         try:
-            result = self._evaluator.evaluate(self._report_progress)
+            result = self._evaluator.evaluate(StageProgress(EVALUATING, self._log))
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
                 Advice(text=f"The evaluation after step {step} failed: {first_line(error)}. The run continues.")

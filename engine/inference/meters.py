@@ -26,5 +26,8 @@ def make_meters(run_plan: RunPlan, model: Any, capabilities: ModelCapabilities, 
     evaluator = Evaluator(run_plan, model, capabilities, job) if len(run_plan.data.validation) else None
     settings, card = run_plan.settings, run_plan.card
     passages = pick_recall_passages(run_plan.data, settings.aside.recall_passages, card)
-    eval_loop = EvalLoop(model, capabilities, batch_limit(settings), lambda: job.control.asked(Request.DISCARD))
-    return Meters(evaluator, RecallMeter(eval_loop, passages) if passages else None)
+
+    def make_eval_loop(ended_by: Request) -> EvalLoop:
+        return EvalLoop(model, capabilities, batch_limit(settings), lambda: job.control.asked(ended_by))
+
+    return Meters(evaluator, RecallMeter(make_eval_loop, passages) if passages else None)

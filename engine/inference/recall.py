@@ -7,7 +7,7 @@ prompt and the tokens after it shows where that ends, so nothing has to be gener
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core.host import ModelCard
-from ...core.jobs import PartRecall, RecallFigures
+from ...core.jobs import PartRecall, RecallFigures, Request
 from ...data.examples import Passage, pick_passages
 from ...data.prepare import TrainingData
 from ..tokenizer import make_working_tokenizer
@@ -56,7 +56,8 @@ class RecallPassages(NamedTuple):
 class RecallMeter:
     """Measures the recall of a model by the same passages each time, and restores its state."""
 
-    eval_loop: EvalLoop
+    make_eval_loop: Callable[[Request], EvalLoop]
+    """Makes a loop that ends when the user makes this request."""
     passages: RecallPassages
 
     @property
@@ -64,9 +65,9 @@ class RecallMeter:
         """The number of tokens that one measurement reads; 0 if the data have no passage."""
         return sum(len(passage.example.ids) for passage in chain(*self.passages))
 
-    def measure(self) -> RecallScores | None:
-        """Measure; None if the run was stopped."""
-        scores = score_passages(self.eval_loop, list(chain(*self.passages)))
+    def measure(self, ended_by: Request, report: ProgressFn = lambda share: None) -> RecallScores | None:
+        """Measure; None if the user made the request that ends the measurement."""
+        scores = score_passages(self.make_eval_loop(ended_by), list(chain(*self.passages)), report)
         if scores is None:
             return None
         remaining = iter(scores)

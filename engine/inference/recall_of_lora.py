@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...settings.parsing import training_settings
 from ..compute import probe_model, use_packed_attention
 from ..lora import loaded_lora, lora_folder, without_loras
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import BatchLimit, EvalLoop
+from .eval_loop import BatchLimit, EvalLoop, StageProgress
 from .recall import RecallMeter, RecallScores, mean_loss, pick_recall_passages, summarize, summarize_by_part
 
 BATCH_LIMIT = BatchLimit(tokens=2048)
@@ -51,9 +52,10 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     measured: list[RecallMeasured] = []
     with without_loras(host) as (base, _), use_packed_attention(base):
         for lora in (None, folder):
-            job.log.append(Stage(text=f"Measuring recall {'with' if lora else 'without'} the LoRA"))
+            progress = StageProgress(f"Measuring recall {'with' if lora else 'without'} the LoRA", job.log)
             with loaded_lora(base, lora, str(request.lora)) as model:
-                scores = RecallMeter(_eval_loop(model, settings, job), passages).measure()
+                meter = RecallMeter(partial(_eval_loop, model, settings, job), passages)
+                scores = meter.measure(Request.STOP, progress)
             if scores is None:
                 return JobEnded(outcome="stopped", text="Nothing was saved.")
             measured.append(_as_event(scores, log if lora else {}))
@@ -98,8 +100,8 @@ def prepare_of_run(settings: TrainingSettings, host: Host, card: ModelCard, job:
     )
 
 
-def _eval_loop(model: Any, settings: TrainingSettings, job: Job) -> EvalLoop:
-    return EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
+def _eval_loop(model: Any, settings: TrainingSettings, job: Job, ended_by: Request) -> EvalLoop:
+    return EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: job.control.asked(ended_by))
 
 
 def _as_event(scores: RecallScores, log: Mapping[str, Any]) -> RecallMeasured:

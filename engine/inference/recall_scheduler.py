@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, Job, RecallMeasured, Stage, Trigger
+from ...core.jobs import Advice, Job, RecallMeasured, Request, Stage, Trigger
 from ...data.examples import PROMPT_TOKENS, TARGET_TOKENS
 from ..plan import RunPlan
+from .eval_loop import StageProgress
 from .general_loss import GENERAL_TOKENS
 from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_by_part
 
@@ -42,25 +43,27 @@ class RecallScheduler:
         if not self.measured:
             self._measure(step, "start")
 
-    def measure_after(self, step: int, *, last: bool, asked: bool) -> None:
-        """Measure after the last step, after an epoch whose turn it is, and when the user asked for it."""
-        if last or asked or step % self._every == 0:
-            self._measure(step, "end" if last else "asked" if asked else "planned")
+    def measure_after(self, step: int, *, asked: bool) -> None:
+        """Measure after an epoch whose turn it is, and when the user asked for it."""
+        if asked or step % self._every == 0:
+            self._measure(step, "asked" if asked else "planned")
 
     def measure_at_end(self, step: int) -> None:
-        """Measure after the step at which a rule or the time limit ends the run, unless that was just done."""
-        if not self.measured or self.measured[-1].step != step:
+        """Measure after the last step, unless that was just done or there is nothing to compare with."""
+        if self.measured and self.measured[-1].step != step:
             self._measure(step, "end")
 
     def _measure(self, step: int, occasion: Trigger) -> None:
-        """Measure and record the result; a failure is logged, and the run continues."""
+        """Measure and record the result; a failure is logged, and the run continues.
+
+        Stop doesn't end the last measurement, because the verdict needs it.
+        """
         if self._meter is None:
             return
-        self._log.append(Stage(text=MEASURING))
-        started = time.monotonic()
+        started, ended_by = time.monotonic(), Request.DISCARD if occasion == "end" else Request.STOP
         scores = None
         try:
-            scores = self._meter.measure()
+            scores = self._meter.measure(ended_by, StageProgress(MEASURING, self._log))
         except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
             self._log.append(
                 Advice(text=f"Measuring recall after step {step} failed: {first_line(error)}. The run continues.")
@@ -92,7 +95,7 @@ def describe_recall(passages: int, epoch_tokens: int, epochs: float, *, has_vali
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
     percent = "less than 1%" if share < 0.01 else f"about {share:.0%}"
-    cost = f"{percent} of the time of an epoch" if share < 1 else f"as long as {share:.1f} epochs"
+    cost = f"{percent} of an epoch's time" if share < 1 else f"as long as {share:.1f} epochs"
     when = ", after each epoch" if every == 1 else f", every {every} epochs" if every < epochs else ""
     return (
         f"Recall (how much of the text the model reproduces word for word) is measured before the first step"

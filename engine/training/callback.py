@@ -81,7 +81,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
-        self._log.append(Stage(text=f"Paused after step {step} until you resume it; the model stays in memory"))
+        text = f"Paused after step {step} until you resume the run; the model stays in memory"
+        self._log.append(Stage(text=text))
         started = time.monotonic()
         distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
@@ -117,22 +118,24 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.step_log.begin_step()  # work between two steps counts for neither
 
     def _measure(self, step: int) -> Evaluation | None:
-        """Evaluate, and measure recall, where it is planned or the user asked for it.
-
-        While the run stops, only recall is measured, because it is quick: the verdict needs it.
-        """
+        """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
         if asked and not self._can_measure:
             self._log.append(Advice(text=NOTHING_TO_MEASURE))
         if stopping:
-            self.recalls.measure_after(step, last=True, asked=False)
             return None
         last = self.controller.is_last(step)
-        self.recalls.measure_after(step, last=last, asked=asked)
+        if not last:
+            self.recalls.measure_after(step, asked=asked)
         return self._evaluations.evaluate_after(step, last=last, asked=asked)
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Measure recall for the verdict, once the last checkpoint is on disk."""
+        if self.controller.restart is None:
+            self.recalls.measure_at_end(state.global_step)
         self._monitor.observe(at_once=True)
 
     def _phase(self, step: int) -> str:
@@ -152,8 +155,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         decision = self.controller.decide(
             state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )
-        if self.controller.stopped_by and self.controller.restart is None:
-            self.recalls.measure_at_end(step)  # the verdict needs it
         control.should_training_stop |= decision.stop
         control.should_save, self._reason = decision.save is not None, decision.save or ""
         if decision.replanned:

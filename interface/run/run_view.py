@@ -58,7 +58,7 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
 """How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
 PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
-CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change of the planned learning rate"}
+CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change in the planned learning rate"}
 VALIDATION_LEGEND = {"#8a3fb0": "validation loss"}
 NEXT_STEPS = (
     "To compare replies with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
@@ -217,7 +217,8 @@ class RunView:
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
         if self._is_ending(pending):
-            saves_next = self._stage.startswith(MEASURING) and Request.DISCARD not in pending
+            measures = self._stage.startswith(MEASURING) and self._last is not None
+            saves_next = measures and Request.DISCARD not in pending
             return f"Stopping. {STOP_AFTER_MEASURING if saves_next else self._stage}"
         return self._stage if not message or self._is_paused(pending) else message
 
@@ -340,8 +341,8 @@ class RunView:
 
 def _beginning(plan: RunPlanned, *, began: bool) -> str:
     """What is shown before the first step is done: measurements and samples may come before it."""
-    after = f" after step {plan.first_step} of {plan.steps}" if plan.first_step else ""
-    return f"The first step{after} {'is not finished' if began else 'has not started'} yet."
+    step = f"Step {plan.first_step + 1} of {plan.steps}" if plan.first_step else "The first step"
+    return f"{step} {'is not finished' if began else 'has not started'} yet."
 
 
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:

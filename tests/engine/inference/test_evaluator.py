@@ -80,7 +80,7 @@ def test_the_evaluation_batch_size_is_that_of_the_run_or_its_own(place, monkeypa
 
 
 def test_a_long_evaluation_logs_its_progress(place, monkeypatch):
-    monkeypatch.setattr(evaluator, "PROGRESS_SECONDS", -1.0)
+    monkeypatch.setattr(eval_loop, "PROGRESS_SECONDS", -1.0)
     shares = [
         event.share
         for event in run_events(place, epochs=1)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from training_pro.core.engine import RecallRequest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs import Advice, Job, RecallMeasured, Request, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, RecallMeasured, Request, Stage, Step
 from training_pro.data.examples import pick_passages
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import recall
 from training_pro.engine.inference.recall_of_lora import DATA_CHANGED
-from training_pro.engine.inference.recall_scheduler import MAX_SHARE, describe_recall, epochs_between
+from training_pro.engine.inference.recall_scheduler import MAX_SHARE, MEASURING, describe_recall, epochs_between
 from training_pro.engine.lora.adapter import load_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
@@ -108,6 +108,27 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
     assert [(r.step, r.learned) for r in measured] == [(r.step, r.learned) for r in whole]
 
 
+def test_the_last_checkpoint_is_on_disk_before_recall_is_measured(place):
+    def stop(job, event):
+        if isinstance(event, Step) and event.step == 2:
+            job.control.ask(Request.STOP)
+
+    job = watched_job(stop)
+    train(place, job)
+    kinds = [type(event) for event in job.log.since(0) if isinstance(event, CheckpointSaved | RecallMeasured)]
+    assert kinds == [RecallMeasured, CheckpointSaved, RecallMeasured]
+
+
+def test_stop_ends_a_measurement_before_the_first_step(place):
+    def stop(job, event):
+        if isinstance(event, Stage) and event.text == MEASURING:
+            job.control.ask(Request.STOP)
+
+    job = watched_job(stop)
+    assert train(place, job) == []
+    assert [event.step for event in job.log.since(0) if isinstance(event, Step)] == [1]
+
+
 @pytest.mark.parametrize("rule", [{"stop_at_loss": 9.0}, {"stop_at_epoch": 1.5}, {"stop_at_epoch": 2}])
 def test_a_run_that_a_rule_ends_is_measured_once_at_its_end(place, rule):
     job = Job("training", "a test")
@@ -187,9 +208,9 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
 @pytest.mark.parametrize(
     ("epoch_tokens", "has_validation", "words"),
     [
-        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of the time of an epoch")),
-        (10_000_000, False, ("after each epoch", "less than 1% of the time of an epoch")),
-        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% of the time of an epoch")),
+        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of an epoch's time")),
+        (10_000_000, False, ("after each epoch", "less than 1% of an epoch's time")),
+        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% of an epoch's time")),
         (500, False, ("step, every 41 epochs and", "3,072 tokens", "as long as 2.0 epochs")),
     ],
 )
