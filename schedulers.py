@@ -282,7 +282,7 @@ def parse_points(text: str) -> list[Point]:
     for previous, point in pairwise(parsed):
         if previous.in_epochs == point.in_epochs and point.place < previous.place:
             raise ValueError(
-                f"the point at {point.place:g} comes after the point at {previous.place:g}. Swap them."
+                f"the point at {point.place:g} is listed after the point at {previous.place:g}. Swap them."
             )
     return parsed
 
@@ -308,7 +308,7 @@ def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
     for previous, point in pairwise(() if name in SCHEDULES else parse_points(name)):
         if point.step(plan) < previous.step(plan):
             yield (
-                f"the point {point} is at step {point.step(plan)} but comes after {previous}, which is at "
+                f"the point {point} is at step {point.step(plan)} but is listed after {previous}, which is at "
                 f"step {previous.step(plan)} of {plan.steps}. Swap them, or move one of them."
             )
 

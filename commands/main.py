@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "merge": "merge a LoRA into its base model and save a full model",
     "gguf": "export a LoRA as a GGUF file for llama.cpp",
     "push": "upload a LoRA to the Hugging Face Hub",
-    "settings": "list all settings with their defaults and values",
+    "settings": "list all settings with their defaults and allowed values",
     "test": "run the tests",
 }
 """The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""

@@ -209,6 +209,6 @@ _ACTIONS: Mapping[str, Action] = {
     "--slim": Action(
         _slim, "delete everything but the LoRA from a run's older checkpoints, or from the named checkpoint"
     ),
-    "--as": Action(_promote, "copy NAME/checkpoint-40 as a new LoRA with the name NEW", "NEW"),
+    "--as": Action(_promote, "copy NAME/checkpoint-40 to a new LoRA called NEW", "NEW"),
     "--note": Action(_note, "save a note with the run; an empty TEXT deletes the note", "TEXT"),
 }

@@ -13,7 +13,7 @@ from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
 from ..settings.definitions import TrainingSettings
 from ..settings.parsing import training_settings
-from ..train_utils import format_count
+from ..train_utils import format_count, format_times_range
 from . import options
 from .environment import interpreter
 from .options import say
@@ -79,10 +79,13 @@ def _format_block(block: dict[str, object]) -> str:
 def _summary(name: str, figures: SliceMap) -> str:
     counts = ((figures.blocks, "block"), (figures.overlaps, "overlap block"), (figures.windows, "DEMENTOR window"))
     blocks = ", ".join(format_count(number, word) for number, word in counts if number)
-    times = f"{figures.seen.least} to {figures.seen.most} times ({figures.seen.mean:g} on average)"
+    seen = figures.seen
+    times = format_times_range(seen.least, seen.most)
+    if seen.least != seen.most:
+        times += f" ({seen.mean:g} on average)"
     return (
         f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no block'}. Blocks end at {figures.ends}. "
+        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. Blocks end at {figures.ends}. "
         f"In each epoch, the model trains on {figures.trained_tokens} tokens ({figures.growth:.2f} times the "
         f"text) and sees each {figures.unit_name} {times}. {figures.proof}."
     )

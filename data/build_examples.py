@@ -156,7 +156,7 @@ def _check_texts(
     if len(searched) < len(dataset.texts):
         yield note(
             "data",
-            f"{name}: In each large file, Check searched only the {describe_first_part()} for refusals, leftover "
+            f"{name}: in each large file, Check searched only the {describe_first_part()} for refusals, leftover "
             "HTML, duplicates and similar problems.",
         )
     if settings.rows.train_only_after:

@@ -152,7 +152,7 @@ def connection_message(error: Exception, endpoint: str) -> str:
         return f"{endpoint} does not accept your token. Set HF_TOKEN to another token, or unset it."
     if status == 403:
         return (
-            f"{endpoint} denies access with your token ({reason}). Change its permissions at "
+            f"{endpoint} denies access with your token ({reason}). Change the permissions of the token at "
             f"{endpoint}/settings/tokens."
         )
     return f"{endpoint} returned status {status} ({reason}). Try again later."

@@ -83,8 +83,8 @@ def parse_hub_model(text: str, revision: str = "") -> HubModel:
     name, revision_in_url = _split_name(text.strip())
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise ModelError(
-            f"{text.strip()!r} is not a model on the Hub. Enter OWNER/NAME as shown at the top of the "
-            "model's page, such as Qwen/Qwen3-0.6B, or paste the address of that page."
+            f"{text.strip()!r} is neither OWNER/NAME nor the address of a page. Enter OWNER/NAME as shown at the "
+            "top of the model's page, such as Qwen/Qwen3-0.6B, or paste the address of that page."
         )
     return HubModel(name, revision.strip() or revision_in_url or MAIN_REVISION)
 
@@ -133,8 +133,11 @@ def untrainable_reason(name: str, config: Mapping[str, Any], base: str) -> str:
         return f"{name} ({classes}) can't generate text. Choose another model."
     quantized = config.get("quantization_config") or {}
     if (method := quantized.get("quant_method", TRAINABLE_QUANTIZATIONS[0])) not in TRAINABLE_QUANTIZATIONS:
-        advice = f"{_base_model_advice(base)} If you are short of memory, you can load that model in 4-bit."
-        return f"{name} is already quantized ({str(method).upper()}), and its weights can't be trained. {advice}"
+        advice = f"{_base_model_advice(base)} If you are short on memory, you can load that model in 4-bit."
+        return (
+            f"{name} is already quantized ({str(method).upper()}), and Training PRO can't train a model in this "
+            f"format. {advice}"
+        )
     return ""
 
 

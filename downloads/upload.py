@@ -52,8 +52,8 @@ def _is_there(api: Any, upload: HubUpload) -> bool:
     if info.private == upload.public:
         actual, asked = ("private", "public") if info.private else ("public", "private")
         raise SavingError(
-            f"{name} exists and is {actual}, but you asked for {asked}. Change the visibility in its settings "
-            "on the Hub, or choose another name."
+            f"{name} exists and is {actual}, but you asked for a {asked} repository. Change the visibility in its "
+            "settings on the Hub, or choose another name."
         )
     return True
 

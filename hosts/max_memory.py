@@ -61,8 +61,8 @@ def device_limits(limits: Limits) -> dict[Device, int]:
     gpus = [device for device in memory if device != CPU]
     if EVERY_GPU in limits and not gpus:
         raise ModelError(
-            "--max-memory limits GPUs, but this machine has none. Limit the CPU memory instead, for example "
-            "cpu=30GB."
+            "--max-memory sets a limit for every GPU, but this machine has no GPU. Limit the CPU memory instead, "
+            "for example cpu=30GB."
         )
     devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
     devices.pop(EVERY_GPU, None)
@@ -95,8 +95,8 @@ def check_placement(model: Any, name: str) -> None:
     if outside:
         raise ModelError(
             f"{name} needs more memory than --max-memory allows: {outside} of its "
-            f"{len(placement)} modules do not fit. Raise a limit, add a limit for another device, load the model "
-            "in 4-bit, or choose a smaller model."
+            f"{len(placement)} modules {plural(outside, 'does', 'do')} not fit. Raise a limit, add a limit for "
+            "another device, load the model in 4-bit, or choose a smaller model."
         )
 
 

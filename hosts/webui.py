@@ -51,7 +51,7 @@ class WebuiHost:
     @property
     def read_only_reason(self) -> str:
         if _shared().args.multi_user:
-            return "The webui runs with --multi-user, so this page is read-only: nobody can start or stop a run."
+            return "The webui is running with --multi-user, so this page is read-only: you can't control runs."
         return ""
 
     def models(self) -> list[str]:
@@ -185,7 +185,7 @@ def _untrainable_reason(shared: Any) -> str:
     if class_name in _CANNOT_TRAIN:
         return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which can't train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
-        return f"The loaded model is a {class_name}, which can't be trained. {_NEXT_CLICK}"
+        return f"The loaded model has the type {class_name}, which can't be trained. {_NEXT_CLICK}"
     if getattr(shared.model.config, "is_encoder_decoder", False):
         return f"{shared.model_name} is an encoder-decoder model; only causal language models can be trained here."
     if shared.tokenizer is None:
@@ -199,13 +199,13 @@ def _gguf_message(shared: Any) -> str:
     origin = gguf_header.find_base_model(file)
     download = (
         f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
-        "name and press Download. Then"
+        "name and press Download. Then choose the downloaded model"
         if origin
         else "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
-        "Model tab. Then"
+        "Model tab. Then choose the downloaded model"
     )
     return (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} choose it "
+        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
         "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
         "use_double_quant. Then press Load."
     )

@@ -48,7 +48,7 @@ class RunSettings:
     if_exists: str = choice(
         "If the name exists",
         "If a LoRA with this name already exists, you can continue its training, replace it, or use a new name. "
-        "With Ask, you choose when you press Start.",
+        "With Ask, Training PRO asks you when you press Start.",
         {
             "ask": "Ask",
             "continue": "Continue its training",
@@ -100,10 +100,13 @@ class TextSettings:
     )
     chunking: str = choice(
         "Chunking",
-        "How raw text is sliced: into blocks of whole sentences, or with DEMENTOR. DEMENTOR starts an example at "
-        "every sentence and continues it with the next sentences. These examples overlap, so the model sees each "
-        "sentence many times in one epoch.",
-        {"blocks": "Blocks of whole sentences", "dementor": "DEMENTOR: a window at every sentence"},
+        "How raw text is sliced: into separate blocks of whole sentences, or into the overlapping windows of "
+        "DEMENTOR. By default, a window starts at every sentence, so the model sees each sentence many times in "
+        "one epoch.",
+        {
+            "blocks": "Blocks of whole sentences",
+            "dementor": "DEMENTOR: overlapping windows that start at sentences",
+        },
     )
     block_ends: str = choice(
         "Blocks end at",
@@ -192,8 +195,8 @@ class RowSettings:
     columns: str = text(
         "",
         "Column names",
-        "The names that your dataset uses for the expected columns, for example instruction=Frage "
-        "output=Antwort. Put names with spaces in double quotes. If a column has no name, use its number. For a "
+        "The names that your dataset uses for the expected columns, for example instruction=question "
+        "output=answer. Put names with spaces in double quotes. If a column has no name, use its number. For a "
         "database, enter table=NAME or a SELECT statement.",
         check=columns_problem,
     )
@@ -235,15 +238,15 @@ class RowSettings:
     source_max_len: int = integer(
         0,
         "Maximum prompt length",
-        "Prompts longer than this many tokens are truncated at the end. The text between the prompt and the "
-        "reply, which the prompt format adds, is never truncated. This applies to rows with one reply, before the "
-        "cutoff is applied. 0 turns this off.",
+        "If a prompt has more tokens than this, the tokens at its end are dropped. The text between the prompt "
+        "and the reply, which the prompt format adds, is never dropped. This applies to rows with one reply, "
+        "before the cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
     target_max_len: int = integer(
         0,
         "Maximum reply length",
-        "Replies longer than this many tokens are truncated at the end, so they also lose their end token. This "
+        "If a reply has more tokens than this, the tokens at its end are dropped, including its end token. This "
         "applies to rows with one reply, before the cutoff is applied. 0 turns this off.",
         bounds=(0, 131072),
     )
@@ -373,8 +376,8 @@ class SwitchSettings:
     switch_loss_low: float = number(
         2.0,
         "Loss at which to switch: lower bound",
-        "If the loss has already fallen to this value or below when the order switches, a note says that the "
-        "first phase was short because the loss fell quickly.",
+        "This value doesn't cause a switch. If the loss is at or below it when the order switches, a note says "
+        "that the first phase was short because the loss fell quickly.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -388,9 +391,9 @@ class SwitchSettings:
     switch_pairs: bool = boolean(
         False,
         "Pair phase",
-        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that each step "
-        "learns from an example and its continuation. A pair is two consecutive rows, or two adjacent blocks "
-        "that do not overlap. This needs an even batch size.",
+        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the model learns "
+        "from an example and its continuation in the same step. A pair is two consecutive rows, or two adjacent "
+        "blocks that do not overlap. This needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
@@ -403,8 +406,8 @@ class SwitchSettings:
     second_switch_loss_low: float = number(
         1.5,
         "Loss at which to switch again: lower bound",
-        "If the loss has already fallen to this value or below when the pair phase ends, a note says that the "
-        "pair phase was short because the loss fell quickly.",
+        "This value doesn't cause a switch. If the loss is at or below it when the pair phase ends, a note says "
+        "that the pair phase was short because the loss fell quickly.",
         bounds=(0, 100),
         fixed=True,
     )
@@ -569,7 +572,8 @@ class LoraSettings:
     )
     modules_to_save: str | tuple[str, ...] = choice(
         "Modules to save",
-        "Modules to train in full and save with the LoRA, such as norm. Enter the names of modules in your model.",
+        "Modules, such as norm, to train in full and save with the LoRA. Enter the names of modules in your "
+        "model.",
         {"none": "None"},
         free=True,
         fixed=True,
@@ -592,8 +596,8 @@ class LoraSettings:
     lora_plus: float = number(
         1.0,
         "LoRA+",
-        "Ratio of the learning rate of the LoRA's B matrices to that of its A matrices. 16 is common, together "
-        "with a quarter of the usual learning rate. 1 turns this off.",
+        "Ratio of the learning rate of the LoRA's B matrices to that of its A matrices. A common value is "
+        "16, with a quarter of the usual learning rate. 1 turns this off.",
         bounds=(0.01, 1000),
         fixed=True,
     )
@@ -650,7 +654,7 @@ class SavingSettings:
     )
     save_each_epoch: bool = boolean(
         True,
-        "Save at each epoch",
+        "Save after each epoch",
         "Save a full checkpoint at the end of each epoch and at the end of the run.",
         live=True,
     )
@@ -851,7 +855,7 @@ class MachineSettings:
     compile: bool = boolean(
         False,
         "Compile",
-        "Compile the model's layers before the run. This can take minutes at the start. It can make each step "
+        "Compile the model's layers before the run. This takes up to several minutes. Later, each step can be "
         "faster. If compiling fails, the run shows a note and continues without it.",
     )
     workers: int = integer(

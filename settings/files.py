@@ -66,6 +66,6 @@ def _parse(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(values, dict):
         raise SettingsError(
-            [f"{path} contains a JSON {type(values).__name__}. A settings file must be a single JSON object."]
+            [f"{path} does not contain a JSON object. A settings file must be a single JSON object."]
         )
     return values

@@ -10,8 +10,8 @@ from .setting import Setting
 
 _INTRODUCTION = """# Settings
 
-This page lists all settings and their keys in a settings file. On the command line, the flag of a setting is `--`
-followed by its key, with `-` in place of `_`. `python3 script.py settings` generates this page.
+This page lists all settings, with the key of each setting in a settings file. On the command line, the flag of a
+setting is `--` followed by its key, with `-` in place of `_`. `python3 script.py settings` generates this page.
 """
 _KIND_NAMES: dict[str, str] = {
     "text": "text",

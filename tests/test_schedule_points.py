@@ -63,7 +63,7 @@ def test_points_that_cross_once_epochs_are_steps_are_named():
     assert list(find_crossed_points("cosine", plan)) == []
     assert list(find_crossed_points("0:1 1e:1 1:0", plan)) == []
     assert list(find_crossed_points("0:1 0.6:1 1e:0", plan)) == [
-        "the point 1e:0 is at step 5 but comes after 0.6:1, which is at step 6 of 10. "
+        "the point 1e:0 is at step 5 but is listed after 0.6:1, which is at step 6 of 10. "
         "Swap them, or move one of them."
     ]
 
@@ -93,7 +93,7 @@ def test_known_names_are_schedules():
         ("0:0 half:1", "'half:1' is neither the name of a schedule nor a point."),
         ("0:0 1.5:1", "'1.5:1' is neither"),
         ("0:0 0.5:-1", "'0.5:-1' is neither"),
-        ("0.5:1 0.2:0", "the point at 0.2 comes after the point at 0.5. Swap them."),
+        ("0.5:1 0.2:0", "the point at 0.2 is listed after the point at 0.5. Swap them."),
         ("0:0 nan:1", "'nan:1' is neither"),
     ],
 )

@@ -86,7 +86,7 @@ def test_figures_in_the_text_of_the_page_follow_from_their_terms():
     ]
     assert f"two machines are {min(two):.0%} to {max(two):.0%} slower" in page
     tensor = 1 - rate("KempnerForge", tensor=2, gpus=2) / rate("KempnerForge", gpus=1)
-    assert f"two GPUs of one machine are {tensor:.0%} slower" in page
+    assert f"two GPUs in one machine are {tensor:.0%} slower" in page
     (unknown,) = (point for point in POINTS if point.miss == published_rates.NETWORK)
     needed = traffic(unknown.setup).total / (unknown.setup.step_tokens / unknown.setup.gpus / unknown.rate)
     assert f"needs {needed / 1e9:.0f} GB/s per machine, {needed / 50e9:.0%}" in page

@@ -37,9 +37,9 @@ How to read it:
   64 is the cutoff in tokens. Numbers such as `3e-3` are learning rates.
 - A **pass** is one epoch: the model trains on each example once.
 - The code in parentheses after a dataset is a hash that identifies its text.
-- For **recall**, the model continues passages of the training data. Recall is the share of the next 32 tokens that
-  it reproduces word for word before its first mistake. **Control recall** is the same figure for text that the
-  model was not trained on.
+- To measure **recall**, we let the model continue passages from the training data. Recall is the share of the next
+  32 tokens that it reproduces word for word before its first mistake. **Control recall** is the same figure for
+  text that the model was not trained on.
 - **Validation loss** is also measured on text that the model was not trained on. All setups are evaluated on the
   same blocks, no matter how they were trained.
 - **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
@@ -167,7 +167,7 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
         best_median = f"**{best}** has the best median ({figure})"
         setups = f"{len(known)} setups have at least {MIN_RUNS} runs each"
         return f"{setups}, and these runs show no difference between them. {best_median}."
-    also = f" The runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
+    also = f" However, the runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
     return f"The best setup is **{best}** ({figure}).{also}"
 
 
@@ -178,8 +178,8 @@ def _in_words(names: Sequence[str]) -> str:
 
 def _figure(metric: Metric, summary: Summary) -> str:
     form = ".1%" if metric in AS_PERCENT else ".1f" if metric == "seconds" else ".3f"
-    spread = f", range {summary.spread:{form}}" if summary.runs >= MIN_RUNS else ""
-    return f"{summary.median:{form}}{spread}"
+    spread = f"{100 * summary.spread:.1f} points" if metric in AS_PERCENT else f"{summary.spread:{form}}"
+    return f"{summary.median:{form}}" + (f", range {spread}" if summary.runs >= MIN_RUNS else "")
 
 
 def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:

@@ -43,11 +43,12 @@ class DownloadSize:
     packages: int
 
     def __str__(self) -> str:
+        packages = f"{self.packages} package{'' if self.packages == 1 else 's'}"
         if self.unknown == self.packages:
-            return f"{self.packages} packages of unknown size"
+            return f"{packages} of unknown size"
         if self.unknown:
-            return f"{self.packages} packages, {format_bytes(self.known)} plus {self.unknown} of unknown size"
-        return f"{self.packages} packages, {format_bytes(self.known)}"
+            return f"{packages}, {format_bytes(self.known)} plus {self.unknown} of unknown size"
+        return f"{packages}, {format_bytes(self.known)}"
 
 
 def say(text: str) -> None:

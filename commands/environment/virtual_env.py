@@ -134,8 +134,8 @@ class Environment:
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:
             raise TrainingProError(
-                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES)} are installed in {self.folder}, "
-                "but this system can't load them. See the error above."
+                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are "
+                f"installed in {self.folder}, but this system can't load them. See the error above."
             )
 
     def _torch_pin(self) -> str:

@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(event, EvidenceMeasured):
             figures = {"lora": args.lora, **event.as_log()}
             rows = evidence_table(event)[1:]
-            lines = (f"{what}: {base} without the LoRA, {lora} with it" for what, base, lora in rows)
+            lines = (f"{what}: without the LoRA: {base}; with the LoRA: {lora}" for what, base, lora in rows)
             print(dump_json(figures) if args.json else "\n".join(lines))
     return 1 if job.end is None or job.end.outcome == "failed" else 0
 

@@ -32,8 +32,8 @@ def read_files(files: Sequence[Path], read_settings: Callable[[Path], TrainingSe
     if dist_env.world_size() > 1:
         raise SettingsError(
             [
-                "With several processes, only one settings file can be trained at a time. Start torchrun (or "
-                "accelerate) once for each file."
+                "With several processes, the train command takes only one settings file at a time. Start torchrun "
+                "(or accelerate) once for each file."
             ]
         )
     runs = list[TrainingSettings]()

@@ -219,7 +219,7 @@ def write_error_reason(error: Exception, folder: Path) -> str:
     if getattr(error, "errno", None) == errno.EROFS:
         return "the folder is read-only"
     if isinstance(error, NotADirectoryError):
-        return "there is a file in place of the folder"
+        return "there is a file where the folder should be"
     return str(getattr(error, "strerror", None) or first_line(error))
 
 

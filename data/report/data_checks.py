@@ -36,17 +36,17 @@ def check_leaks(
 ) -> Iterator[Finding]:
     """Yield text and rows that stand in both the training and the validation data."""
     if validation and (passages := find_shared_passages(texts, learned_texts)):
-        verb = plural(len(passages), "appears", "appear")
+        count = len(passages)
         yield advice(
             "eval_data",
-            f"Validation split: {format_count(len(passages), 'passage')} of {NGRAM_WORDS} words or more also "
-            f"{verb} in the training text, because the text repeats itself. One of them starts with "
-            f"{passages[0][:60]!r}.",
+            f"Validation data: {format_count(count, 'passage')} of {NGRAM_WORDS} words or more also "
+            f"{plural(count, 'appears', 'appear')} in the training text. {plural(count, 'It', 'One of them')} "
+            f"starts with {passages[0][:60]!r}.",
         )
     if shared := count_shared_rows(validation, learned):
         yield advice(
             "eval_data",
-            f"Validation split: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
+            f"Validation data: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
             f"Remove {plural(shared, 'it', 'them')} from either the training data or the validation data.",
         )
 

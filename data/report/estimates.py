@@ -270,7 +270,9 @@ class DiskEstimate:
     def words(self) -> str:
         """Such as 'at most 4 GB (LoRA 336 MB, up to 4 checkpoints and backups of 1 GB each); 9 GB is free'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
-        count = f"up to {self.full_copies} checkpoints and backups of {size(self.checkpoint)} each"
+        copies = format_count(self.full_copies, "checkpoint or backup", "checkpoints and backups")
+        each = " each" if self.full_copies > 1 else ""
+        count = f"up to {copies} of {size(self.checkpoint)}{each}"
         older = f", {format_count(self.shrunk, 'older checkpoint')} of {size(self.made)}" if self.shrunk else ""
         return f"at most {size(self.most)} ({made}, {count}{older}); {size(self.free)} is free"
 

@@ -187,7 +187,7 @@ def describe_verses(text: Text) -> str:
     chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
     named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
     return (
-        f"Its verses are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut matches only one "
-        "fixed string, so it can't match chapter numbers that change. Add the hard cut to your text before the "
-        f"first verse of each chapter: {named} and so on."
+        f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut "
+        "matches only one fixed string, so it can't match chapter numbers that change. Add the hard cut to your "
+        f"text before the first verse of each chapter: {named} and so on."
     )

@@ -40,11 +40,12 @@ def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Exa
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         from_data = isinstance(settings.samples.sample_prompts, str)
-        source = "some passages of your data" if from_data else "your prompts"
-        activities.append(f"the model continues {source} {format_times(rounds)}, as samples")
+        source = "some passages from your data" if from_data else "your prompts"
+        activities.append(f"the model continues {source} {format_times(rounds)} to generate samples")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
-            f"the validation split ({sum(validation.lengths()):,} tokens) is evaluated {format_times(count)}"
+            f"the model is evaluated on the validation split ({sum(validation.lengths()):,} tokens) "
+            f"{format_times(count)}"
         )
     if activities:
         yield note("sample_every" if rounds else "eval_every", f"During the run, {', and '.join(activities)}.")
@@ -158,9 +159,9 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
         better = (plan.steps - 1) // patience
         yield advice(
             "early_stopping",
-            f"Early stopping {patience}: with an evaluation every {every} steps, a run of "
-            f"{format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before its end, "
-            "so it never stops early. "
+            f"Early stopping {patience}: with an evaluation every {'step' if every == 1 else f'{every} steps'}, a "
+            f"run of {format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before "
+            "its end, so it never stops early. "
             + (f"Set 'Evaluate every' to {better} or less." if better else "Set it to 0 (off)."),
         )
 
@@ -219,6 +220,6 @@ def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -
     else:
         yield advice(
             "switch_pairs",
-            f"Pair phase: no two adjacent examples fit together into the model's context of {context} tokens, "
+            f"Pair phase: no two adjacent examples fit together in the model's context of {context} tokens, "
             f"so there are no pairs. Turn off the pair phase, or use a cutoff of {context // 2}.",
         )

@@ -38,7 +38,7 @@ class ExamplePreview:
             f"{LEARNED_MARKS[0]}{p}{LEARNED_MARKS[1]}" if learned else p
             for learned, p in _merge_by_learned(self.pieces)
         )
-        legend = f"{''.join(LEARNED_MARKS)} marks what is trained on"
+        legend = f"text in {''.join(LEARNED_MARKS)} is trained on"
         return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {legend}\n{marked_text}"
 
 

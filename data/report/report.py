@@ -129,8 +129,11 @@ class StopTokenCount:
     unit: str = "rows or sections"
 
     def words(self) -> str:
-        count = f"all {self.of:,}" if self.stopping == self.of else f"{self.stopping:,} of {self.of:,}"
-        return f"{count} {self.unit} end with a stop token, which teaches the model to stop there"
+        count = f"all {self.of:,}" if self.stopping == self.of > 1 else f"{self.stopping:,} of {self.of:,}"
+        return (
+            f"{count} {self.unit} {plural(self.stopping, 'ends', 'end')} with a stop token, which teaches the "
+            "model to stop there"
+        )
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,7 @@ class DatasetReport:
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in describe_source(source)]
         if len(self.sources) > 1:
-            lines.append(f"Share of the trained tokens: {self.mixture}")
+            lines.append(f"Trained tokens by dataset: {self.mixture}")
         if self.kept_aside:
             lines.append(f"Validation split: {self.kept_aside.words()}")
         if self.examples:
@@ -292,7 +295,7 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
     yield (
         f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; the model sees each {text.unit_name} "
         f"{format_times_range(text.seen_least, text.seen_most)} per epoch; an epoch "
-        f"trains on {source.growth:.2f} times as many tokens as the text has"
+        f"has {source.growth:.2f} times as many tokens as the text"
     )
 
 

@@ -153,7 +153,7 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
         return _keep(
             "save_every",
             saving.save_every,
-            f"With this setting, the run saves {format_count(count, 'checkpoint')}.",
+            f"This setting saves {format_count(count, 'checkpoint')} during the run.",
         )
     if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
@@ -164,7 +164,8 @@ def _save_frequency(facts: RunFacts) -> Suggestion:
         )
     if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
-    when = "at the end of each epoch" if saving.save_each_epoch else f"every {saving.backup_minutes:g} minutes"
+    minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
+    when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
     return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
 
 

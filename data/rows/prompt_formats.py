@@ -117,7 +117,7 @@ def load_format_schema(
     name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
     marks = ((*marks[0], *OPENING_MARKS), (*marks[1], *CLOSING_MARKS))
     templates = {t.columns: t for t in (FormatTemplate.of(text, marks) for text in sources.values())}
-    schema = FormatSchema(templates, {}, system, name, f"{name}, as you chose")
+    schema = FormatSchema(templates, {}, system, name, f"{name}, which you chose under Data format")
     return replace(schema, synonyms=_column_synonyms(templates, rows))
 
 

@@ -103,8 +103,8 @@ def describe_ends(by_lines: int, parts: int) -> str:
     if not by_lines or not by_sentences:
         return "lines" if by_lines else "sentences"
     if by_lines > by_sentences:
-        return f"lines (in {by_sentences:,} of {parts:,} sections at sentences)"
-    return f"sentences (in {by_lines:,} of {parts:,} sections at line ends)"
+        return f"lines (in {by_sentences:,} of {parts:,} sections, at the ends of sentences)"
+    return f"sentences (in {by_lines:,} of {parts:,} sections, at the ends of lines)"
 
 
 def describe_units(sentences: int, lines: int) -> str:

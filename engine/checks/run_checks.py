@@ -240,9 +240,9 @@ def rank_findings(lora: LoraSettings, card: ModelCard) -> Iterator[Finding]:
         listed = ", ".join(f"{name}: {side}" for name, side in small.items())
         yield advice(
             "rank",
-            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}). For a "
-            f"layer, a rank above its smaller dimension only uses more memory. Use {min(small.values())} or less, "
-            "unless the other layers need a higher rank.",
+            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}). In a layer, "
+            "a rank above the smaller dimension adds nothing and only uses more memory. Use "
+            f"{min(small.values())} or less, unless the other layers need a higher rank.",
         )
 
 
@@ -300,8 +300,8 @@ def _sharding_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterat
         yield problem(
             "",
             f"The launcher is set up for {name}, which divides the model among the processes. Training PRO only "
-            "supports data parallelism, where each process holds the whole model. Start it with torchrun, or with "
-            f"accelerate launch without {name}.",
+            "supports data parallelism, where each process holds the whole model. Start Training PRO with "
+            f"torchrun, or with accelerate launch without {name}.",
         )
 
 
@@ -346,9 +346,11 @@ def _check_method(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
             f"Name: {card.name!r} is the name of the model that you are training. Choose another name for the new "
             "model.",
         )
-    if any(getattr(lora, key) != SETTINGS[key].default for key in LORA_ONLY_KEYS):
-        *labels, last = (SETTINGS[key].label for key in LORA_ONLY_KEYS)
+    changed = [key for key in LORA_ONLY_KEYS if getattr(lora, key) != SETTINGS[key].default]
+    if changed:
+        labels = ", ".join(SETTINGS[key].label for key in changed)
         yield problem(
             "method",
-            f"The method is 'full', but {', '.join(labels)} and {last} only apply to a LoRA. Reset them.",
+            f"The method is 'full', but these settings apply only to a LoRA: {labels}. Reset them to their "
+            "defaults.",
         )

@@ -14,6 +14,7 @@ import torch
 from ...core.errors import SettingsError, first_line
 from ...core.jobs import Job, Note
 from ...settings.definitions import MachineSettings
+from ...train_utils import format_count, plural
 from ..checks import attention_problems, liger_problems, raise_problems
 from ..lora import autocast_model, compute_dtype, restore_methods
 from .layer_patches import patch_base_layers
@@ -158,7 +159,8 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
         try:
             for layer in layers:
                 layer.compile(dynamic=True)
-            text = f"{len(layers)} layers are compiled. Batches with a new sequence length may be slow at first."
+            compiled = f"{format_count(len(layers), 'layer')} {plural(len(layers), 'is', 'are')} compiled."
+            text = f"{compiled} Batches with a new sequence length may be slow at first."
             try:
                 _run_one_step(model)
             except (RuntimeError, OSError, ImportError) as error:

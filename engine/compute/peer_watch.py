@@ -16,6 +16,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ...core import dist_env
+from ...train_utils import plural
 
 BEAT_SECONDS = 3.0
 LOST_AFTER_SECONDS = 30.0
@@ -86,9 +87,11 @@ def _watch(times: PeerTimes, ended: threading.Event, on_lost: OnLost) -> None:
 def describe_lost(ranks: Sequence[int]) -> str:
     """The message about processes that can't be reached; all of them if it is our own connection that broke."""
     others = [rank for rank in ranks if rank != dist_env.rank()]
-    named = "The other processes" if len(others) == dist_env.world_size() - 1 > 1 else "Another process"
+    everyone = len(others) == dist_env.world_size() - 1
+    named = "Another process" if len(others) == 1 else "The other processes" if everyone else "Other processes"
     return (
-        f"{named} of this run (rank {', '.join(map(str, others))}) could not be reached for "
+        f"{named} of this run ({plural(len(others), 'rank')} {', '.join(map(str, others))}) could not be "
+        f"reached for "
         f"{LOST_AFTER_SECONDS:.0f} seconds, so the run ends. Start it again with --resume to continue from the "
         "last checkpoint."
     )

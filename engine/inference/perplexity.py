@@ -111,7 +111,7 @@ def _problems(length: int, card: ModelCard) -> Iterator[str]:
             f"{MAX_LENGTH} tokens)."
         )
     if card.context and length > card.context:
-        yield (f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or less.")
+        yield (f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or fewer.")
 
 
 def _sums(

@@ -64,5 +64,6 @@ def _missing_layers(folder: Path, base: torch.nn.Module) -> str:
         return ""
     first = ", ".join(missing[:3]) + (" and more" if missing[3:] else "")
     return (
-        f"{len(missing)} of its {len(targets)} target modules are not in this model ({first}). {OTHER_MODEL_HINT}"
+        f"{len(missing)} of its {len(targets)} target modules {plural(len(missing), 'is', 'are')} not in this "
+        f"model ({first}). {OTHER_MODEL_HINT}"
     )

@@ -149,7 +149,7 @@ def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
     elif config.get("bias", "none") != "none" or any(name.endswith(".bias") for name in extra):
         yield "it has biases, which the GGUF format does not support"
     elif extra:
-        yield f"it contains weights other than the LoRA, for example from Train Head ({_examples(extra)})"
+        yield f"it contains weights besides those of the LoRA, for example from Train Head ({_examples(extra)})"
     if options := [option for option in UNSUPPORTED_OPTIONS if config.get(option)]:
         yield f"it uses the option {options[0]}, which llama.cpp does not support"
     if nonlinear := [name for name, weight in weights.items() if LORA_KEY.match(name) and weight.ndim != 2]:

@@ -61,7 +61,9 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
 
 def _refuse_overwriting(out: Path) -> None:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise SavingError(f"{out} is not empty. Choose a folder that does not exist yet.")
+        raise SavingError(
+            f"{out} already exists and is not an empty folder. Choose a folder that does not exist yet."
+        )
 
 
 def _refuse_quantized(base: Any, name: str) -> None:

@@ -27,8 +27,8 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
         release = _inhibit_sleep(platform)
     except _CannotError as error:
         log_note(
-            "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-            f"settings, because Training PRO can't prevent sleep here. The reason is: {error}."
+            "The computer may go to sleep during the run, because Training PRO can't prevent sleep here "
+            f"({error}). To prevent it yourself, turn off sleep in the computer's settings."
         )
     try:
         yield

@@ -19,6 +19,7 @@ from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
+from ...train_utils import plural
 from ..compute import (
     DivergenceError,
     MachineMonitor,
@@ -154,7 +155,7 @@ def _already_finished(run_plan: RunPlan, done: int, folders: Folders) -> JobEnde
     run_plan.folder.clean_up()
     write_missing_report(run_plan.folder.path, folders)
     planned = run_plan.plan.steps
-    steps = f"{done} of {planned} steps are done"
+    steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"
     if done > planned:
         steps = f"{done} steps are done, but the settings ask for {planned}"
     text = (

@@ -49,7 +49,7 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     """Unload the model and wait; returns whether the run is resumed."""
     snapshot = snapshot_adapters(host)
     host.unload()
-    job.log.append(Stage(text=f"Paused after step {trained.step} until you resume it; the model is unloaded"))
+    job.log.append(Stage(text=f"Paused after step {trained.step} until you resume the run; the model is unloaded"))
     job.control.wait_while_paused()
     if job.control.asked(Request.STOP):
         if snapshot.names:

@@ -28,4 +28,4 @@ def _memory(host: Host) -> str:
     memory = host.memory()
     if not memory.total:
         return ""
-    return f"{memory.used / 1e9:.0f} of {size(memory.total)} memory in use ({memory.device})"
+    return f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"

@@ -100,7 +100,8 @@ class PageGuard:
         host = headers.get("host", "")
         if not self._is_this_computer(_host_name(host)):
             raise Refusal(
-                403, f"this page can't be opened as {host[:100]!r}. Open the URL that the console shows."
+                403,
+                f"this page can't be opened at the address {host[:100]!r}. Open the URL that the console shows.",
             )
         origin = headers.get("origin")
         if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):

@@ -11,7 +11,7 @@ import gradio as gr
 from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError, error_message
 from ...settings.parsing import training_settings
-from ...train_utils import format_count, plural
+from ...train_utils import format_count
 from ..base import Form, PageContext, ResultInputs, add_handler, markup, private_options
 from . import report_view
 
@@ -77,7 +77,7 @@ def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
     if not report.examples:
         return markup.problem("\n".join(report.problems))
     if not request.containing:
-        count = f"There {plural(report.examples, 'is', 'are')} {format_count(report.examples, 'example')}"
-        return markup.paragraph(f"{count}, but none with number {request.first:,}.", quiet=True)
+        count = f"The data has {format_count(report.examples, 'example')}."
+        return markup.paragraph(f"There is no example {request.first:,}. {count}", quiet=True)
     searched = f"in examples 1 to {request.first:,}" if request.backward else f"from example {request.first:,} on"
     return markup.paragraph(f"{request.containing!r} was not found {searched}.", quiet=True)

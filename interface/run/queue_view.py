@@ -21,7 +21,7 @@ from ..base import Form, PageContext, add_handler, apply_button, markup, private
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
 RESUME_LABEL = "Resume queue"
-FOLLOW_LABEL = "Continue queue after this run"
+FOLLOW_LABEL = "Continue the queue after this run"
 
 
 class QueueView:
@@ -109,7 +109,7 @@ class QueueView:
         return {
             self._list: (markup.problem(problem) if problem else "") + list_html,
             self._start_button: gr.update(visible=can_start, value=label),
-            self._add_button: gr.update(value="Queue after this run" if training else ADD_LABEL),
+            self._add_button: gr.update(value="Add to queue after this run" if training else ADD_LABEL),
         }
 
     def _training(self) -> bool:

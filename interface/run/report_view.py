@@ -174,14 +174,14 @@ def _examples(shown: Sequence[ExamplePreview]) -> str:
     """Examples as the model will see them. Trained tokens are underlined, special tokens framed."""
     if not shown:
         return ""
-    title = f"{len(shown)} {plural(len(shown), 'example')}"
+    title = f"{format_count(len(shown), 'example')}, as the model will see {plural(len(shown), 'it', 'them')}"
     examples = "".join([markup.paragraph(_EXPLANATION, quiet=True), *map(_example_html, shown)])
-    return f"<details><summary>{title} as the model will see them</summary>{examples}</details>"
+    return f"<details><summary>{title}</summary>{examples}</details>"
 
 
 _EXPLANATION = (
-    "The tokens that the model is trained on are underlined. Special tokens such as the stop token are boxed. The "
-    "first token is never trained on, because no token comes before it."
+    "The tokens that the model is trained on are underlined. Special tokens, such as the stop token, are boxed. "
+    "The first token is never trained on, because no token comes before it."
 )
 
 
@@ -217,7 +217,7 @@ def _sources(report: DatasetReport) -> str:
     sources = report.sources
     texts = [_table(TEXT_COLUMNS, [_text_cells(s, s.text) for s in sources if s.text])]
     rows = [_table(ROW_COLUMNS, [_row_cells(s, s.rows) for s in sources if s.rows])]
-    mixture_line = f"Share of the trained tokens: {report.mixture}." if len(sources) > 1 else ""
+    mixture_line = f"Trained tokens by dataset: {report.mixture}." if len(sources) > 1 else ""
     notes = markup.bullets(dict.fromkeys(note for s in sources for note in s.notes), quiet=True)
     return "".join([*texts, *rows, markup.paragraph(mixture_line) if mixture_line else "", notes])
 
@@ -254,7 +254,7 @@ def _map_html(name: str, sliced: SliceMap) -> str:
     seen = sliced.seen
     caption = (
         f"{name}: blocks end at {sliced.ends}. The model sees each {sliced.unit_name} "
-        f"{format_times_range(seen.least, seen.most)} per epoch. An epoch trains on {sliced.growth:.2f} times as "
+        f"{format_times_range(seen.least, seen.most)} per epoch. An epoch has {sliced.growth:.2f} times as "
         f"many tokens as the text has. {sliced.proof}."
     )
     return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"

@@ -49,7 +49,7 @@ MAX_STREAMS = 8
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
-FIRST_HINT = '<p class="tp-quiet tp-first">The report of Check and the progress of the run appear here.</p>'
+FIRST_HINT = '<p class="tp-quiet tp-first">The report from Check and the progress of the run appear here.</p>'
 
 
 @dataclass(frozen=True)

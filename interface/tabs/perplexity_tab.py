@@ -182,8 +182,8 @@ def _existing_names(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
 EXPLANATION = (
     "Perplexity measures how well the model predicts a text. Lower is better. On a text that was not in the "
     "training data, it shows whether a LoRA or a checkpoint improved the model. On the training text, it shows "
-    "how much was memorized, and where. In chats and tables, only the replies count, and the rows with the "
-    "highest and lowest perplexity are listed."
+    "how much was memorized, and where. In chats and tables, only the tokens that you would train on count, and "
+    "the rows with the highest and lowest perplexity are listed."
 )
 
 

@@ -307,8 +307,9 @@ class RunsTab:
         freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
         if not checkpoints:
             return NOTHING_TO_SLIM
-        count, them = format_count(len(checkpoints), "checkpoint"), plural(len(checkpoints), "it", "them")
-        return f"Only the LoRA was kept in {count}, and {size(freed)} was freed. You can't resume from {them}."
+        number = len(checkpoints)
+        now = f"{format_count(number, 'checkpoint')} now {plural(number, 'contains', 'contain')} only the LoRA"
+        return f"{now}, which freed {size(freed)}. You can't resume from {plural(number, 'it', 'them')}."
 
     async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Delete for good: the first click asks, a second click soon after it confirms."""

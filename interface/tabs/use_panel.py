@@ -83,8 +83,8 @@ class UsePanel:
         name, *part = folder.relative_to(folders.loras).parts
         if inventory.read_entry(folders.loras / name, folders).status not in RESUMABLE:
             raise SavingError(
-                f"{name} can't be resumed. You can resume a run only if it was stopped, failed or was cut off by "
-                "a crash."
+                f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
+                "interrupted by a crash."
             )
         loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
         # The name comes from the folder, because the user may have renamed it.

@@ -39,7 +39,7 @@ def plan_upload(
     if not config:
         raise SavingError(f"{folder / CONFIG} is missing or damaged, so {name} can't be uploaded.")
     if base and not REPOSITORY.fullmatch(base):
-        raise SavingError(f"{base!r} is not a model name on the Hub. Enter the OWNER/NAME of the base model.")
+        raise SavingError(f"{base!r} is not of the form OWNER/NAME. Enter the OWNER/NAME of the base model.")
     config["base_model_name_or_path"] = base or _public_name(str(config.get("base_model_name_or_path") or ""))
     files = [UploadFile(CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())]
     files += [UploadFile(file, folder / file) for file in ADAPTER_WEIGHTS if (folder / file).is_file()]
@@ -59,7 +59,8 @@ def _extra_file(folder: Path, name: str) -> UploadFile:
     path = safe_paths.child(folder, name, "File")
     if not path.is_file() or name in (CONFIG, *ADAPTER_WEIGHTS, CARD):
         raise SavingError(
-            f"File: {name!r} does not exist in {folder}, or is uploaded anyway. Remove it from the list."
+            f"File: {name!r} does not exist in {folder}, or it is one of the files that are always uploaded. "
+            "Remove it from the list."
         )
     return UploadFile(name, path)
 

@@ -112,7 +112,7 @@ def describe_folder(folder: Path) -> str:
         "finished": f"a finished {noun}",
         "stopped": f"the {noun} of a run that was stopped",
         "failed": f"the {noun} of a run that failed",
-        "cut off": "a run that was cut off by a crash",
+        "cut off": "a run that was interrupted by a crash",
         "made elsewhere": f"a {noun} made elsewhere",
         "nothing": "a folder",
     }

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from ...core.files import Count, read_record
 from ...core.jobs import EvidenceMeasured, RecallMeasured
 from ...core.readable import readable
+from ...train_utils import plural
 from .filenames import EVIDENCE, GRAPH, LOG, PARAMETERS, RECALL, STATE, TRAINING_PROMPT
 
 MAX_DAMAGE_SHOWN = 3
@@ -132,6 +133,7 @@ def describe_damage(damage: Sequence[str]) -> Iterator[str]:
     """Say which values of the records are damaged, the first few of them."""
     sentences = list(dict.fromkeys(damage))  # some records are read several times
     for sentence in sentences[:MAX_DAMAGE_SHOWN]:
-        yield readable(f"Ignored an invalid value: {sentence}")
+        yield readable(f"Ignored invalid data: {sentence}")
     if len(sentences) > MAX_DAMAGE_SHOWN:
-        yield f"{len(sentences) - MAX_DAMAGE_SHOWN} more invalid values were ignored."
+        rest = len(sentences) - MAX_DAMAGE_SHOWN
+        yield f"{rest} more invalid {plural(rest, 'value was', 'values were')} ignored."

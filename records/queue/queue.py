@@ -169,8 +169,8 @@ def describe_damage(path: Path, damage: Sequence[str]) -> str:
     if not damage:
         return ""
     return readable(
-        f"The queue in {path} is damaged. Training PRO ignored this entry: {damage[0]} Before Training PRO next "
-        f"changes the file, it copies it to {DAMAGED_COPY}."
+        f"The queue in {path} is damaged. Training PRO ignored this entry: {damage[0]} Before the next "
+        f"change to the file, Training PRO copies the file to {DAMAGED_COPY}."
     )
 
 

@@ -37,7 +37,7 @@ ADD_VALIDATION = (
     "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
     "the next run, for example to 0.05 (5%)."
 )
-SAME_PASSAGES = "It is measured on the same passages each time, so trust it more than the loss curve."
+SAME_PASSAGES = "This loss is measured on the same passages each time, so trust it more than the loss curve."
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
@@ -141,7 +141,7 @@ class _Judge:
         if math.isfinite(loss_at_best) and math.isfinite(loss_at_end) and loss_at_end < loss_at_best:
             text = f"{start}, while the training loss kept falling from {loss_at_best:.4f} to {loss_at_end:.4f}."
             return self._make("began to memorize", text + self._checkpoint_advice(), self._best)
-        text = f"{start}, and the training loss did not fall either. Try a lower learning rate."
+        text = f"{start}, and the training loss did not fall. Try a lower learning rate."
         return self._make("became worse", text + self._checkpoint_advice(), self._best)
 
     def _checkpoint_advice(self) -> str:
@@ -192,7 +192,7 @@ class _Judge:
 
 
 def _title(kind: VerdictKind, step: int) -> str:
-    since = f"at step {step}" if step else "from the first step"
+    since = f"at step {step}" if step else "right from the start"
     words: dict[VerdictKind, str] = {
         "began to memorize": f"The model began to memorize {since} (overfit)",
         "became worse": "The model became worse",

@@ -95,8 +95,8 @@ def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
     made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
     text = report.page(made)
     assert (
-        "The best setup is **a** (recall 81.0%, range 2.0%). The runs show no difference between **a** and **b**."
-        in text
+        "The best setup is **a** (recall 81.0%, range 2.0 points). However, the runs show no difference between "
+        "**a** and **b**." in text
     )
 
 
@@ -199,7 +199,8 @@ def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
         *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
         *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
     ]
-    assert "The best setup is **both** (questions answered correctly 40.0%, range 0.0%)." in report.page(made)
+    answer = "The best setup is **both** (questions answered correctly 40.0%, range 0.0 points)."
+    assert answer in report.page(made)
     assert len(report.grouped(made)) == 1
 
 

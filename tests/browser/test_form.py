@@ -92,7 +92,7 @@ def test_browsing_the_examples(page):
     page.write("holding", "")
     page.write("example", "14")
     page.press("next example")
-    page.wait_for_words("example", "There are 14 examples, but none with number 15.")
+    page.wait_for_words("example", "There is no example 15. The data has 14 examples.")
     page.press("example before")
     page.wait_for_words("example", "Example 13 of 14")
     page.wait_for(lambda: page.written("example") == "13", "its number")

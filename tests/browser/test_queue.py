@@ -15,7 +15,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server, width=1300)
         page.start("a", epochs=ENDLESS)
-        page.wait_for(lambda: "Queue after this run" in page.everything(), "the button's words during a run")
+        page.wait_for(lambda: "queue after this run" in page.everything(), "the button's words during a run")
         page.fill(name="b", epochs=2)
         page.press("put")
         page.wait_for_words("queue", "1 waiting run", "b story.txt;", "in 2 epochs")

@@ -27,7 +27,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     first_curve = page.start("steered", epochs=ENDLESS)
 
     page.press("pause")
-    page.wait_for_words("run", "until you resume it")
+    page.wait_for_words("run", "until you resume the run")
     paused = page.curve()
     page.pause(1.5)
     assert page.curve().last - paused.last <= 1

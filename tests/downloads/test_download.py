@@ -220,8 +220,8 @@ def test_of_several_files_of_weights_those_come_that_the_index_names(hub, models
         ({"architectures": ["BertModel"]}, "toys/odd (BertModel) can't generate text. Choose another model."),
         (
             {"quantization_config": {"quant_method": "gptq"}},
-            "toys/odd is already quantized (GPTQ), and its weights can't be trained. Download its "
-            "base model instead: toys/tiny.",
+            "toys/odd is already quantized (GPTQ), and Training PRO can't train a model in this format. Download "
+            "its base model instead: toys/tiny.",
         ),
         ({"model_type": "newfangled"}, "toys/odd has an architecture (newfangled) that transformers "),
     ],

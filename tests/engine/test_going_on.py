@@ -487,7 +487,7 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     place.train(name="paused", job=job, **LONG)
     events = [e for e in job.log.since(0) if isinstance(e, (Note, Stage)) and "fter step 3" in e.text]
     assert [e.text for e in events] == [
-        "Paused after step 3 until you resume it; the model stays in memory",
+        "Paused after step 3 until you resume the run; the model stays in memory",
         "Resuming after step 3.",
     ]
     assert 0.5 < events[1].at - events[0].at < 10

@@ -97,7 +97,7 @@ def test_a_lora_for_other_layers_is_refused_and_the_base_stays_unchanged(with_lo
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "target_modules": ["attn.c_attn"]}), encoding="utf-8")
     host = with_lora.host()
-    message = r"model: 1 of its 1 target modules are not in this model \(attn.c_attn\). The LoRA was probably"
+    message = r"model: 1 of its 1 target modules is not in this model \(attn.c_attn\). The LoRA was probably"
     with pytest.raises(SavingError, match=message):
         with_lora.attach_lora(host, "a")
     assert not hasattr(host.loaded_model().model, "peft_config")

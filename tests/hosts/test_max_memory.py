@@ -86,7 +86,7 @@ def test_only_devices_that_are_named_are_used(devices, words, limits):
         (
             NO_GPU,
             ["20GB"],
-            "--max-memory limits GPUs, but this machine has none. "
+            "--max-memory sets a limit for every GPU, but this machine has no GPU. "
             "Limit the CPU memory instead, for example cpu=30GB.",
         ),
         (NO_GPU, ["0=20GB"], "--max-memory: there is no GPU 0. This machine has 0 GPUs."),
@@ -153,7 +153,7 @@ def test_a_run_within_the_limits_gives_the_same_lora_and_its_log_names_them(plac
 def test_a_model_that_does_not_fit_is_refused_with_the_way_out(place):
     said = refusal(limited_host(place, "cpu=0.1MB").loaded_model)
     assert said.startswith("tiny needs more memory than --max-memory allows: ")
-    assert " modules do not fit. Raise a limit, " in said
+    assert " not fit. Raise a limit, " in said
     assert said.endswith("add a limit for another device, load the model in 4-bit, or choose a smaller model.")
 
 

@@ -89,7 +89,7 @@ def test_a_loader_that_cannot_train(shared, kind, name):
 
 def test_a_loader_nobody_knows(shared):
     loaded(shared, "NewLoader")
-    assert problem() == f"The loaded model is a NewLoader, which can't be trained. {NEXT_CLICK}"
+    assert problem() == f"The loaded model has the type NewLoader, which can't be trained. {NEXT_CLICK}"
 
 
 def test_an_encoder_decoder_model(shared):
@@ -106,10 +106,10 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
     file.parent.mkdir(parents=True)
     written(file, {REPOSITORY: "https://huggingface.co/Owner/Model"})
     assert problem() == (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from "
-        "Owner/Model. In the Model tab, under 'Download model or LoRA', enter that name and press "
-        "Download. Then choose it and set Model loader to Transformers. If you are short on VRAM, "
-        "select load-in-4bit and use_double_quant. Then press Load."
+        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from Owner/Model. In "
+        "the Model tab, under 'Download model or LoRA', enter that name and press Download. Then choose the "
+        "downloaded model and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
+        "use_double_quant. Then press Load."
     )
 
 
@@ -167,7 +167,7 @@ def test_its_folders_are_the_webuis(shared, tmp_path):
 def test_several_users_may_look_only(shared):
     assert WebuiHost().read_only_reason == ""
     shared.args.multi_user = True
-    assert WebuiHost().read_only_reason.startswith("The webui runs with --multi-user, so this page is read-only")
+    assert WebuiHost().read_only_reason.startswith("The webui is running with --multi-user, so this page")
 
 
 def test_exclusive_use_is_its_generation_lock(shared):

@@ -79,8 +79,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     [
         ("", "is not a settings file"),
         ("{", "is not a settings file"),
-        ("[1]", "contains a JSON list"),
-        ("5", "contains a JSON int"),
+        ("[1]", "does not contain a JSON object"),
+        ("5", "does not contain a JSON object"),
         ('{"settings_version": 2}', "a newer version of Training PRO saved these settings (settings version 2)"),
     ],
 )

@@ -188,7 +188,7 @@ def _start(name: str, errors: Any) -> subprocess.Popen[bytes]:
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
-            f"{name} can't be read: the process that reads it does not start ({reason}). Allow the program "
+            f"{name} can't be read: the process that reads it could not be started ({reason}). Allow the program "
             f"{sys.executable} to run, or save the text or the rows of the file in another format (.txt, .jsonl)."
         ) from error
 

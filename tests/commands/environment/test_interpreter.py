@@ -151,6 +151,7 @@ def executable(path, text):
         (DownloadSize(2_340_000_000, 0, 80), "80 packages, 2.3 GB"),
         (DownloadSize(389_000_000, 2, 63), "63 packages, 389 MB plus 2 of unknown size"),
         (DownloadSize(0, 63, 63), "63 packages of unknown size"),
+        (DownloadSize(0, 1, 1), "1 package of unknown size"),
     ],
 )
 def test_a_size_is_never_invented(size, said):
@@ -308,7 +309,7 @@ def test_it_is_made_told_of_known_again_and_added_to(home, capfd, monkeypatch):
 
     home.make(PAGE)
     assert installed(home) == {*WHOLE, "gradio 1.0"}
-    assert "1 packages" in capfd.readouterr().err
+    assert "1 package" in capfd.readouterr().err
     with monkeypatch.context() as offline:
         offline.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
         assert home.has_lists(PAGE)

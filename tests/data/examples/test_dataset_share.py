@@ -80,7 +80,7 @@ def test_a_mixture(tmp_path):
     assert story.examples == 2 * (story.text.blocks + story.text.overlaps)
     assert data.report.examples == len(data.examples) == rows.examples + story.examples
     assert data.report.trained_tokens == rows.trained_tokens + story.trained_tokens
-    assert data.report.text().count("Share of the trained tokens: rows.jsonl ") == 1
+    assert data.report.text().count("Trained tokens by dataset: rows.jsonl ") == 1
     assert data.examples.source_numbers() == [0] * rows.examples + [1] * story.examples
 
 

@@ -93,7 +93,7 @@ def test_a_book_that_repeats_itself_says_so(tmp_path):
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
     data = prepare_files(tmp_path, {"a.txt": text}, eval_share=0.1)
     assert any(
-        "of 20 words or more also appear in the training text, because the text repeats itself" in sentence
+        "of 20 words or more also appear in the training text. One of them starts with" in sentence
         for sentence in data.report.advice
     )
 
@@ -112,7 +112,7 @@ def test_validation_data_of_their_own(tmp_path):
     data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
     assert (len(data.examples), len(data.validation)) == (2, 2)
     assert data.report.advice == (
-        "Validation split: 1 of its rows is also in the training data. Remove it from either the training "
+        "Validation data: 1 of its rows is also in the training data. Remove it from either the training "
         "data or the validation data.",
     )
 

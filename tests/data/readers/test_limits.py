@@ -126,7 +126,7 @@ list(row_files.read_table(Path({str(path)!r}), "a.db", Columns()).rows())
 def test_a_python_that_does_not_start_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     path = database(tmp_path / "a.db", "create table a (text text); insert into a values ('b c')")
-    with pytest.raises(DataError, match=r"a\.db can't be read: the process that reads it does not start"):
+    with pytest.raises(DataError, match=r"a\.db can't be read: the process that reads it could not be started"):
         rows_of(path)
 
 

@@ -51,10 +51,10 @@ def sentences(level, plan, examples=None, validation=None, context=64, **values)
 @pytest.mark.parametrize(
     ("points", "epochs", "crossed"),
     [
-        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 but comes after 0.5:1, which is at step 10 of 20"]),
+        ("0.5:1 1e:0", 4, ["1e:0 is at step 5 but is listed after 0.5:1, which is at step 10 of 20"]),
         ("0.5:1 1e:0", 2, []),  # both at step 5: a fall at once
         ("0.5:1 1e:0", 1, []),
-        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 but comes after 2e:1, which is at step 10 of 30"]),
+        ("0:0 2e:1 0.1:0.5 1:0", 6, ["0.1:0.5 is at step 3 but is listed after 2e:1, which is at step 10 of 30"]),
         ("0:0 2e:1 0.9:0.5 1:0", 6, []),
         ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 but", "0.1:0 is at step 2 but"]),
         ("cosine", 4, []),
@@ -154,7 +154,7 @@ def test_pairs_without_adjacent_examples():
     (sentence,) = advice(3, separate_files(20), **PAIRS)
     assert sentence.startswith("Pair phase: none of the 20 examples starts where another one ends")
     (sentence,) = advice(3, rows(20, tokens=5), 9, **PAIRS)
-    assert "no two adjacent examples fit together into the model's context of 9 tokens" in sentence
+    assert "no two adjacent examples fit together in the model's context of 9 tokens" in sentence
     assert sentence.endswith("use a cutoff of 4.")
     assert advice(3, rows(20, tokens=5), 10, **PAIRS) == []
     assert advice(3, rows(20, tokens=5), 0, **PAIRS) == []
@@ -227,20 +227,24 @@ def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the model continues some passages of your data 3 times, as samples."]),
+        ({}, 0, ["the model continues some passages from your data 3 times to generate samples."]),
         ({"sample_every": "never"}, 0, []),
-        ({"sample_every": 3}, 0, ["the model continues some passages of your data 5 times, as samples."]),
+        (
+            {"sample_every": 3},
+            0,
+            ["the model continues some passages from your data 5 times to generate samples."],
+        ),
         (
             {"sample_every": "never", "eval_every": 100},
             2,
-            ["the validation split (8 tokens) is evaluated 2 times."],
+            ["the model is evaluated on the validation split (8 tokens) 2 times."],
         ),
         (
             {},
             2,
             [
-                "the model continues some passages of your data 3 times, as samples, and the validation "
-                "split (8 tokens) is evaluated 3 times."
+                "the model continues some passages from your data 3 times to generate samples, and the model is "
+                "evaluated on the validation split (8 tokens) 3 times."
             ],
         ),
     ],

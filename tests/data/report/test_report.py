@@ -50,7 +50,7 @@ def test_the_report_in_lines():
         "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 dropped as too "
         "small; characters lost: 0",
         "  blocks end at sentences; the model sees each sentence 1 to 2 times per epoch; "
-        "an epoch trains on 1.50 times as many tokens as the text has",
+        "an epoch has 1.50 times as many tokens as the text",
         "  read as cp1252",
         "7 examples, 150 tokens (143 trained on); the longest has 30 tokens (cutoff 32); 2 steps per epoch, "
         "4 in total",
@@ -62,7 +62,7 @@ def test_rows_in_lines_and_the_mixture():
     assert report.text().splitlines()[4:6] == [
         "chats.jsonl: chats; 12 rows -> 9 examples; 1 can't be read; 2 too long (dropped); 90 "
         "tokens, 77 trained on; the two longest examples have 16 and 15 tokens",
-        "Share of the trained tokens: story.txt 65%, chats.jsonl 35%",
+        "Trained tokens by dataset: story.txt 65%, chats.jsonl 35%",
     ]
 
 

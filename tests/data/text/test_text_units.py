@@ -237,7 +237,7 @@ def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
     slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.ends == "sentences (in 1 of 2 sections at line ends)"
+    assert slice_map.ends == "sentences (in 1 of 2 sections, at the ends of lines)"
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_time_grows_linearly_with_the_text(part: str):
 @pytest.mark.parametrize(
     ("by_lines", "sections", "words"),
     [
-        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (in 1 of 5 sections at line ends)"),
-        (1200, 1500, "lines (in 300 of 1,500 sections at sentences)"),
+        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (in 1 of 5 sections, at the ends of lines)"),
+        (1200, 1500, "lines (in 300 of 1,500 sections, at the ends of sentences)"),
     ],
 )  # fmt: skip
 def test_the_more_common_unit_comes_first(by_lines, sections, words):

@@ -105,7 +105,7 @@ def test_quantized_weights_cannot_be_trained(place, loading):
 
 
 def test_lora_settings_and_the_name_of_the_model_itself_are_refused(place):
-    with pytest.raises(SettingsError, match=r"only apply to a LoRA\. Reset them"):
+    with pytest.raises(SettingsError, match=r"apply only to a LoRA: DoRA\. Reset them"):
         place.train(**FULL, dora=True)
     with pytest.raises(SettingsError, match="is the name of the model that you are training"):
         place.train(name="tiny", **FULL)

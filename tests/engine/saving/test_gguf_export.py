@@ -300,7 +300,7 @@ def test_a_lora_on_a_tied_head_is_refused(place):
         ({"use_dora": True}, "it was trained with DoRA, which llama.cpp does not support"),
         (
             {"modules_to_save": ["lm_head"]},
-            "it contains weights other than the LoRA, for example from Train Head (lm",
+            "it contains weights besides those of the LoRA, for example from Train Head (lm",
         ),
         ({"lora_bias": True}, "it has biases, which the GGUF format does not support"),
     ],

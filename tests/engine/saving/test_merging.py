@@ -184,7 +184,8 @@ def test_nothing_is_overwritten(with_lora, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("mine")
     message = refusal(SavingError, with_lora, "a", tmp_path / "there")
-    assert message == f"{tmp_path / 'there'} is not empty. Choose a folder that does not exist yet."
+    said = "already exists and is not an empty folder. Choose a folder that does not exist yet."
+    assert message == f"{tmp_path / 'there'} {said}"
     (tmp_path / "empty").mkdir()
     assert run_merge(with_lora.host(), "a", tmp_path / "empty").outcome == "finished"
 

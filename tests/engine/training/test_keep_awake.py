@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-        "settings, because Training PRO can't prevent sleep here. The reason is: Windows refused the request."
+        "The computer may go to sleep during the run, because Training PRO can't prevent sleep here (Windows "
+        "refused the request). To prevent it yourself, turn off sleep in the computer's settings."
     ]
 
 
@@ -114,8 +114,8 @@ def test_a_refusal_on_linux_is_reported(program):
     with prevent_sleep(messages.append, platform="linux"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run. To prevent this, turn off sleep in the computer's "
-        "settings, because Training PRO can't prevent sleep here. The reason is: No bus."
+        "The computer may go to sleep during the run, because Training PRO can't prevent sleep here (No bus). To "
+        "prevent it yourself, turn off sleep in the computer's settings."
     ]
 
 
@@ -137,7 +137,7 @@ def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
     with prevent_sleep(messages.append, platform=platform):
         pass
     assert len(messages) == 1
-    assert messages[0].startswith("The computer may go to sleep during the run. To prevent this, turn off sleep")
+    assert messages[0].startswith("The computer may go to sleep during the run, because Training PRO can't")
 
 
 @posix

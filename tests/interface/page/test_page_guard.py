@@ -72,7 +72,7 @@ HOSTS = [
 def test_a_foreign_host_with_an_equal_origin_is_refused(blocks, host):
     """DNS rebinding: the name of another web page leads to this computer."""
     reply = serve(blocks).get("/config", headers={"host": host, "origin": f"http://{host}"})
-    assert reply.status_code == 403 and "this page can't be opened as" in reply.text and len(reply.text) < 250
+    assert reply.status_code == 403 and "can't be opened at the address" in reply.text and len(reply.text) < 250
 
 
 def test_with_listen_addresses_and_own_names_are_served_and_foreign_names_are_not(blocks):

@@ -67,7 +67,7 @@ def test_only_examples_that_contain_a_text(browser):
 
 def test_a_missing_example_is_reported_and_the_number_is_kept(browser):
     at, html = show_example(browser, 4, by=1)
-    assert at == gr.update() and "There are 4 examples, but none with number 5." in html
+    assert at == gr.update() and "There is no example 5. The data has 4 examples." in html
 
 
 def test_problems_of_form_and_data_are_reported(browser):

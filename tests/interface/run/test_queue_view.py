@@ -62,8 +62,8 @@ def test_finished_runs_stand_below_and_go_back_into_the_form():
         (
             {"off_reason": "Stopped by hand."},
             True,
-            "Stopped by hand. To continue the queue when the current run ends, press Continue queue",
-            "Continue queue after this run (1 waiting)",
+            "Stopped by hand. To continue the queue when the current run ends, press Continue the queue",
+            "Continue the queue after this run (1 waiting)",
         ),
         (
             {"off_reason": "Stopped by hand."},

@@ -64,7 +64,7 @@ def existing_name(tab, name, method):
             "the LoRA of a run that failed",
             "resume it",
         ),
-        (CUT_OFF, "a run that was cut off by a crash", "resume it"),
+        (CUT_OFF, "a run that was interrupted by a crash", "resume it"),
         (lora(), "a LoRA made elsewhere", "continue training it"),
     ],
     ids=["finished", "stopped", "failed", "cut off", "made elsewhere"],

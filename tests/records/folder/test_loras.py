@@ -75,7 +75,7 @@ def test_every_status_is_described(tmp_path):
     assert describe_folder(tmp_path / "not there") == "a folder"
     assert (
         describe_folder(write_checkpoint(tmp_path / "crashed", "checkpoint-4"))
-        == "a run that was cut off by a crash"
+        == "a run that was interrupted by a crash"
     )
     assert describe_folder(write_lora(tmp_path / "elsewhere")) == "a LoRA made elsewhere"
     assert describe_folder(model("m")) == "a model made elsewhere"

@@ -51,7 +51,7 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 
 def test_a_validation_loss_that_only_rose_means_memorizing_from_the_first_step():
     text = judge_run(graph(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}), NAMES).text
-    assert text.startswith("The model began to memorize from the first step (overfit). The validation loss rose")
+    assert text.startswith("The model began to memorize right from the start (overfit). The validation loss rose")
 
 
 def test_the_better_checkpoint_is_one_that_still_exists():
