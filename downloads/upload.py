@@ -95,7 +95,7 @@ def _error_message(error: Exception, upload: HubUpload) -> str:
         )
     if status == 403 or isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"Your token does not have write access to {owner}. As OWNER, enter your own user name or "
+            f"Your token does not have write access to {owner}. For OWNER, enter your own user name or "
             f"organization, or create a token with write access at {endpoint}/settings/tokens."
         )
     if status == 409:

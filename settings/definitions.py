@@ -105,7 +105,7 @@ class TextSettings:
         "one epoch.",
         {
             "blocks": "Blocks of whole sentences",
-            "dementor": "DEMENTOR: overlapping windows that start at sentences",
+            "dementor": "DEMENTOR: overlapping windows of whole sentences",
         },
     )
     block_ends: str = choice(

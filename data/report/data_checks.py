@@ -134,7 +134,8 @@ def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
     )
     if fit.repeats < MIN_REPEATS:
         return (
-            f"{reason} No cutoff changes that, because the sections have too few sentences. Use fewer hard cuts."
+            f"{reason} A different cutoff would not change that, because the sections have too few sentences. Use "
+            "fewer hard cuts."
         )
     effect = f"With a cutoff of {fit.cutoff}, each sentence is seen {fit.repeats:.1f} times on average"
     if round(fit.repeats) < repeats:

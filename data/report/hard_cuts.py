@@ -188,6 +188,6 @@ def describe_verses(text: Text) -> str:
     named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
     return (
         f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut "
-        "matches only one fixed string, so it can't match chapter numbers that change. Add the hard cut to your "
-        f"text before the first verse of each chapter: {named} and so on."
+        "matches only one fixed string, so it can't match chapter numbers that change. Insert the hard cut before "
+        f"the first verse of each chapter in your text (before {named} and so on)."
     )

@@ -283,8 +283,8 @@ def _workers_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterato
     if settings.machine.workers and not device.owns_process:
         yield problem(
             "workers",
-            "Workers: Training PRO can't start worker processes inside the webui (on Windows, each of "
-            "them would start the webui again). Set Workers to 0.",
+            "Workers: inside the webui, Training PRO starts no worker processes, because on Windows, each of them "
+            "would start the webui again. Set Workers to 0.",
         )
 
 

@@ -100,7 +100,7 @@ def use_attention(asked: str, base: Any) -> Iterator[None]:
                 [f"Attention: {model_class} does not support {asked} ({first_line(error)}). Choose auto."]
             ) from error
         if base.config._attn_implementation != asked:
-            raise SettingsError([f"Attention: {model_class} can't use {asked}. Choose auto."])
+            raise SettingsError([f"Attention: {model_class} does not support {asked}. Choose auto."])
         yield
 
 

@@ -346,7 +346,7 @@ def _beginning(plan: RunPlanned, *, began: bool) -> str:
 
 
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
-    return Mark(saved.step, f"checkpoint {saved.folder.name}")
+    return Mark(saved.step, saved.folder.name)
 
 
 def _live_changes(event: LiveSettingsChanged) -> list[str]:

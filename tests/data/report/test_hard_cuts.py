@@ -69,8 +69,8 @@ def test_check_says_where_to_cut_numbered_verses(tmp_path):
     (sentence,) = (sentence for sentence in report.advice if "hard cut" in sentence)
     assert sentence.endswith(
         "The model may not learn to stop. The verses of this text are numbered 1:1 to 5:29. A hard cut matches "
-        "only one fixed string, so it can't match chapter numbers that change. Add the hard cut to your text "
-        "before the first verse of each chapter: 2:1, 3:1, 4:1 and so on."
+        "only one fixed string, so it can't match chapter numbers that change. Insert the hard cut before the "
+        "first verse of each chapter in your text (before 2:1, 3:1, 4:1 and so on)."
     )
 
 

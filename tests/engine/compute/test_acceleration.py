@@ -212,7 +212,7 @@ def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
     assert acceleration.count_workers(2, lambda: "spawn") == 0
     host = place.host()
     host.owns_process = False
-    with pytest.raises(SettingsError, match="can't start worker processes inside the webui"):
+    with pytest.raises(SettingsError, match="inside the webui, Training PRO starts no worker processes"):
         place.train(host, workers=1)
 
 

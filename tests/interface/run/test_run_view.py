@@ -111,7 +111,7 @@ def test_the_curve_of_a_resumed_run_marks_its_earlier_checkpoints():
     saved = CheckpointSaved(step=2, folder=Path("checkpoint-2"), reason="")
     earlier = (*(step(n, 9) for n in (1, 2)), saved)
     html = view_of(replace(planned(9), first_step=2, earlier=earlier), step(3, 9)).html()
-    assert "checkpoint checkpoint-2" in html
+    assert "step 2: checkpoint-2" in html
 
 
 def test_a_paused_run_is_called_paused_once_its_step_is_done():
