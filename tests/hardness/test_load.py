@@ -21,7 +21,7 @@ httpx = pytest.importorskip("httpx", reason="httpx sends the requests of many pa
 
 pytestmark = pytest.mark.timeout(0)
 GROWTH_LIMIT, SMALL_GROWTH_MEGABYTES = 1.05, 40
-FOLLOWERS, RATE_LIMIT, RATE_TURNS = 50, 0.95, 8
+FOLLOWERS, RATE_LIMIT, RATE_TURNS = 50, 0.95, 5
 RATE_SECONDS = 24  # two looks of each page
 SETTLE_SECONDS = 20  # after all pages stopped or began to look
 LOADING_SECONDS = 60  # until all pages are loaded: a page costs much more then than later
@@ -175,6 +175,7 @@ async def start_all(client: Any, count: int) -> list[str]:
         "name": "load",
         "data": ["story.txt"],
         "cutoff": "64",
+        "chunking": "dementor",  # many examples, so that the most epochs last long enough
         "epochs": str(ENDLESS),
         "batch_size": "1",
         "if_exists": "replace",
