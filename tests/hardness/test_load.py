@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.tests.browser import servers
 from training_pro.tests.hardness.conftest import MEGABYTE
 
@@ -29,6 +30,7 @@ PATIENCE_SECONDS = 120
 JSON = {"Content-Type": "application/json"}
 VERSION = re.compile("[0-9a-f]{32}")
 LOOK = re.compile('data-tp-look="([^"]+)"')
+LONG = "long.txt"
 ENDLESS = 1_000  # epochs, the most that there can be
 JOBS = "next(module for name, module in sys.modules.items() if name.endswith('Training_PRO.core.jobs'))"
 TIME_AND_EVENTS = f"sys.modules['time'].monotonic(), len({JOBS}.SESSION.current.log)"
@@ -37,6 +39,10 @@ TIME_AND_EVENTS = f"sys.modules['time'].monotonic(), len({JOBS}.SESSION.current.
 
 @pytest.fixture
 def webui(tmp_path) -> Iterator[servers.Webui]:
+    """The stand-in for the webui, with a text of so many steps that no test sees the end of a run."""
+    datasets = tmp_path / "training" / "datasets"
+    datasets.mkdir(parents=True)
+    (datasets / LONG).write_text(TRAINING_TEXT * 50, encoding="utf-8")
     with servers.webui(tmp_path) as running:
         yield running
 
@@ -168,14 +174,13 @@ def used(server: servers.Server) -> tuple[float, int]:
     return process.memory_info().rss / MEGABYTE, process.num_fds() if hasattr(process, "num_fds") else 0
 
 
-async def start_all(client: Any, count: int) -> list[str]:
+async def start_all(client: Any, count: int, data: str = "story.txt") -> list[str]:
     """Press Start on so many pages at once, and return what each was told."""
     pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(count)))
     values = {
         "name": "load",
-        "data": ["story.txt"],
+        "data": [data],
         "cutoff": "64",
-        "chunking": "dementor",  # many examples, so that the most epochs last long enough
         "epochs": str(ENDLESS),
         "batch_size": "1",
         "if_exists": "replace",
@@ -273,7 +278,7 @@ def test_pages_hardly_slow_a_run_down(webui, proof, record_property):
 
     async def measure() -> list[float]:
         async with client_of(webui) as client:
-            await start_all(client, 1)
+            await start_all(client, 1, LONG)
             return await relative_step_rates(webui, client, FOLLOWERS)
 
     with proof.case("the step rate"):
