@@ -18,7 +18,7 @@
       asked = seen;
       document.querySelector(Number(look) ? "#tp-look" : "#tp-again").click();
     }
-    if (Date.now() - since < 20000) return;
+    if (Date.now() - since < (20 + Number(look || 0)) * 1000) return;
     since = Date.now();
     if (tries++ < 1) { document.querySelectorAll("#tp-again, .tp-again").forEach((again) => again.click()); return; }
     if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());

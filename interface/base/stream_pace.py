@@ -43,9 +43,16 @@ class StreamPace:
         return self.streams + len(self._expected)
 
     def seconds(self) -> float:
-        """The pause until the next look; all pages look at the same moments, so one result serves them all."""
-        interval = min(max(self.shortest, self.pages() / self.per_second), self.longest)
+        """The pause until the next moment; all pages look at the same moments, so one result serves them all."""
+        interval = self._interval()
         return interval - time.monotonic() % interval
+
+    def moment(self) -> int:
+        """The number of the last moment."""
+        return int(time.monotonic() // self._interval())
+
+    def _interval(self) -> float:
+        return min(max(self.shortest, self.pages() / self.per_second), self.longest)
 
     async def wait(self) -> None:
         await asyncio.sleep(self.seconds())

@@ -41,9 +41,9 @@ from .run_buttons import RunButtons
 from .run_view import RunView
 
 REFRESH_SECONDS = 0.5
-UPDATES_PER_SECOND = 4
+UPDATES_PER_SECOND = 2
 """Updates of all open pages together; more of them would slow a run down, which shares the interpreter."""
-MAX_REFRESH_SECONDS = 15.0  # a page that sees no beat for 20 seconds reconnects
+MAX_REFRESH_SECONDS = 30.0
 MAX_STREAMS = 8
 """With more pages, each page asks by itself: Gradio 4.37 looks for news in each open stream 20 times a second."""
 SHOWN_EXAMPLES = 3  # examples in Check's report
@@ -74,6 +74,8 @@ class RunPanel:
         self.example_browser = ExampleBrowser(context, form)
         self._view: RunView | None = None
         """The view of the last run, shared by all pages."""
+        self._looked_at = -1
+        """The last moment at which pages without a stream looked."""
         self._pace = StreamPace(REFRESH_SECONDS, UPDATES_PER_SECOND, MAX_REFRESH_SECONDS)
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
         """What the controls show, and its version."""
@@ -237,7 +239,7 @@ class RunPanel:
 
     async def _look(self, shown: ShownRun) -> dict[Any, Any]:
         """What changed since a page last looked. It looks again later, or gets a stream again if pages are few."""
-        view = self._current_view()
+        view = self._current_view(self._pace.moment())
         parts = self._parts(view)
         updates = self._updates(shown.changed(parts), parts, view)
         self._pace.expect(shown.page, 0)  # counts for the pause, too
@@ -303,13 +305,17 @@ class RunPanel:
         """The type of job that uses the model; empty while the model is free."""
         return job.kind if (job := self._context.session.current) else ""
 
-    def _current_view(self) -> RunView | None:
-        """The view of the last run, up to date with its events."""
+    def _current_view(self, moment: int | None = None) -> RunView | None:
+        """The view of the last run, up to date with its events.
+
+        Pages that look at the same moment share what was drawn for the first of them, though the run goes on.
+        """
         job = self._context.session.latest("training")
         if job is not None and (self._view is None or self._view.job is not job):
-            self._view = RunView(job)
-        if self._view is not None:
+            self._view, self._looked_at = RunView(job), -1
+        if self._view is not None and (moment is None or moment != self._looked_at):
             self._view.catch_up()
+        self._looked_at = self._looked_at if moment is None else moment
         return self._view
 
 
