@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import JobEnded
+from training_pro.core.jobs.events import JobEnded, Note
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base import stream_pace
 from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.run.run_panel import ShownRun
 from training_pro.interface.train.train_tab import TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
@@ -238,6 +239,26 @@ def test_many_pages_are_refreshed_less_often_and_only_while_they_are_open(place,
     for pace.streams in (1, 30, 10_000):
         seconds.append(pace.seconds())
     assert seconds == [0.5, 15, 30]
+
+
+def test_pages_that_look_at_the_same_moment_share_a_drawing(place, monkeypatch):
+    """The run makes steps meanwhile, and to draw its curve for each page took more time than all else."""
+    session = Session()
+    panel, _ = draw_tab(place.host(), session)
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(stream_pace, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def train(job):
+        for number in range(3):
+            job.log.append(Note(text=f"Step {number}"))
+            asyncio.run(panel._look(ShownRun()))
+            drawn.append(panel._view.position)
+            clock.now += number
+        return JobEnded(outcome="finished", text="Done.")
+
+    drawn = []
+    session.train("night", place.host(), train).log.wait_closed()
+    assert drawn[0] == drawn[1] < drawn[2]
 
 
 def test_with_many_pages_each_asks_by_itself_until_they_are_few_again(place, monkeypatch):
