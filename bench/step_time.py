@@ -214,9 +214,9 @@ def summary() -> str:
         f"12,473). Training on 1 TB of text takes {days(one):,.0f} days on one GPU and {days(many):.1f} days on "
         "64 GPUs.",
         f"Full fine-tuning of the 8B model on 1 TB of text takes {days(full):.1f} days on 64 GPUs. On the "
-        f"same GPUs, a LoRA on a 70B model takes {days(large):.0f} days for this text.",
-        f"With data parallelism, each GPU sends {gigabytes(many.traffic.total)} per step of the 8B LoRA. With "
-        f"FSDP, each GPU sends {gigabytes(traffic(replace(many.setup, method='fsdp')).total)}.",
+        f"same GPUs, training a LoRA on a 70B model with this text takes {days(large):.0f} days.",
+        f"For the LoRA on the 8B model, each GPU sends {gigabytes(many.traffic.total)} per step with data "
+        f"parallelism, and {gigabytes(traffic(replace(many.setup, method='fsdp')).total)} with FSDP.",
         f"We compared the simulation with {len(tests)} published speeds to which it was not fitted. For {good} of "
         "them, the difference is at most 15%. For the others, see [the reasons](#how-far-to-trust-it).",
     )

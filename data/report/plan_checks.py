@@ -176,7 +176,7 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
     if switching.switch_at >= count:
         yield advice(
             "switch_at",
-            (f"Switch at {switching.switch_at} is never reached: {run_length}. Batches stay grouped by length. ")
+            (f"'Switch at' {switching.switch_at} is never reached: {run_length}. Batches stay grouped by length. ")
             + _earlier_switch(settings, plan, count - 1),
         )
     elif switching.switch_pairs and switching.second_switch_at >= count:
@@ -197,7 +197,7 @@ def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> st
     if last:
         return f"Use {last} or less."
     if plan.steps < phase_count:
-        return "Set 'Batch order' to By length, or train for more epochs."
+        return "Set 'Batch order' to 'By length', or train for more epochs."
     steps = " and ".join(str(plan.steps * n // phase_count) for n in range(1, phase_count))
     return f"Set 'Switch after' to Steps and switch earlier, for example at {steps}, or train for more epochs."
 

@@ -43,7 +43,7 @@ class ModelCapabilities:
         elif self.packing_refusal:
             yield f"Packing is off: {self.packing_refusal}. Each batch is padded to its longest example."
         if self.chunked_loss_refusal:
-            yield f"The loss is computed from all logits, because {self.chunked_loss_refusal}."
+            yield f"The loss is computed from all logits at once, because {self.chunked_loss_refusal}."
 
     def as_log(self) -> dict[str, str]:
         """Return the entries of training_log.json."""

@@ -130,7 +130,7 @@ class _Judge:
         return self._make(
             "about right",
             f"The validation loss fell from {self._first.loss:.4f} to {self._best.loss:.4f} (step "
-            f"{self._best.step}) and is {self._last.loss:.4f} at the end.",
+            f"{self._best.step}) and was {self._last.loss:.4f} at the end.",
             self._best,
         )
 

@@ -88,7 +88,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("Switch at 1 is never reached: the run has 1 epoch. Batches stay grouped by length.")
+    assert advice.startswith("'Switch at' 1 is never reached: the run has 1 epoch. Batches stay grouped by")
 
 
 SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
@@ -101,7 +101,7 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
             1,
             ORDER,
             (
-                "Switch at 1 is never reached: the run has 1 epoch. Batches",
+                "'Switch at' 1 is never reached: the run has 1 epoch. Batches",
                 f"{SOONER}2, or train for more epochs.",
             ),
         ),
@@ -109,7 +109,7 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
         (
             3,
             {**ORDER, "switch_at": 9},
-            ("Switch at 9 is never reached: the run has 3 epochs. Batches", "Use 2 or less."),
+            ("'Switch at' 9 is never reached: the run has 3 epochs. Batches", "Use 2 or less."),
         ),
         (1.2, ORDER, None),
         (
@@ -121,7 +121,7 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
         (
             0.2,
             {**ORDER, **STEPS},
-            ("the run has 1 step. Batches", "Set 'Batch order' to By length, or train for more epochs."),
+            ("the run has 1 step. Batches", "Set 'Batch order' to 'By length', or train for more epochs."),
         ),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),
