@@ -78,10 +78,10 @@ def test_the_quick_demo_ends_with_both_answers(demo, open_page):
     page.unfold("first-part")  # folded away after the runs of other tests
     page.press("first look")
     page.wait_for_words("run", "Training 'first-look'")
-    page.reload()  # the run of a tiny model may already have ended
-    page.wait_for_words("first look", "Training 'first-look'")
+    page.reload()  # the run of a tiny model, and its answers, may already have ended
     for side in ("first without", "first with"):
         page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
+    page.wait_for_words("first look", "Details of the run")
     assert training_log(demo, "first-look")["ended"] == "finished"
     page.wait_for(lambda: page.can_press("first look"), "the button again")
     late = open_page(demo)
