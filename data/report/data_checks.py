@@ -159,7 +159,7 @@ def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     more = f"; {format_count(rest, 'more text')} also {contain} boilerplate" if rest > 0 else ""
     if found:
         named = "; ".join(found[:MAX_TEXTS_NAMED])
-        yield Suggestion("drop_boilerplate", True, f"{named}{more}. The model would learn this, too.")
+        yield Suggestion("drop_boilerplate", True, f"{named}{more}. The model would learn this text, too.")
     widths = {text.name: text.wrap_width for text in texts if text.wrap_width}
     if widths:
         name, width = next(iter(widths.items()))

@@ -40,8 +40,8 @@ def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Exa
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         from_data = isinstance(settings.samples.sample_prompts, str)
-        source = "some passages from your data" if from_data else "your prompts"
-        activities.append(f"the model continues {source} {format_times(rounds)} to generate samples")
+        source = "passages from your data" if from_data else "your prompts"
+        activities.append(f"the model generates samples {format_times(rounds)}, which continue {source}")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the model is evaluated on the validation split ({sum(validation.lengths()):,} tokens) "

@@ -27,8 +27,8 @@ def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.plat
         release = _inhibit_sleep(platform)
     except _CannotError as error:
         log_note(
-            "The computer may go to sleep during the run, because Training PRO can't prevent sleep here "
-            f"({error}). To prevent it yourself, turn off sleep in the computer's settings."
+            "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. "
+            f"Turn off sleep in the computer's settings. ({error})"
         )
     try:
         yield

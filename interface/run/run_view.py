@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import pstdev
 from typing import Any
 
 from markupsafe import Markup
@@ -408,11 +409,15 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
 
 
 def _early_change(done: Sequence[Step]) -> float:
-    """The relative change of the loss from the first third of the steps to the last: no single step decides."""
+    """The relative change of the loss from the first third of the steps to the last.
+
+    A change that is smaller than the differences between steps explain counts as none.
+    """
     losses = [step.loss for step in done if math.isfinite(step.loss)]
     third = max(1, len(losses) // 3)
     first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
-    return (last - first) / max(first, 1e-9)
+    by_chance = pstdev(losses) / math.sqrt(third) if losses else 0.0
+    return (last - first) / max(first, 1e-9) if abs(last - first) > by_chance else 0.0
 
 
 def _describe(change: float, last: Step, compared: int) -> str:

@@ -250,7 +250,10 @@ def test_boilerplate_is_named_and_dropped_when_asked_for(tmp_path):
     found = prepare_rows(tmp_path, CHATML, {"ferry.txt": FRAMED}).report
     suggestion = next(s for s in found.suggestions if s.key == "drop_boilerplate")
     assert (suggestion.value, suggestion.words, suggestion.keep) == (True, "on", False)
-    assert suggestion.why == "ferry.txt has 2 publisher notices (159 characters). The model would learn this, too."
+    assert (
+        suggestion.why
+        == "ferry.txt has 2 publisher notices (159 characters). The model would learn this text, too."
+    )
     dropped = prepare_rows(tmp_path / "b", CHATML, {"ferry.txt": FRAMED}, drop_boilerplate=True)
     assert not [s for s in dropped.report.suggestions if s.key == "drop_boilerplate"]
     assert "Dropped from ferry.txt: 2 publisher notices (159 characters)." in dropped.report.text()

@@ -115,7 +115,7 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
         (
             3,
             {**ORDER, **STEPS, "switch_at": 15},
-            ("at 15 is never reached: the run has 15 steps.", "Use 14 or less."),
+            ("15 is never reached: the run has 15 steps.", "Use 14 or less."),
         ),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
         (
@@ -227,12 +227,12 @@ def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the model continues some passages from your data 3 times to generate samples."]),
+        ({}, 0, ["the model generates samples 3 times, which continue passages from your data."]),
         ({"sample_every": "never"}, 0, []),
         (
             {"sample_every": 3},
             0,
-            ["the model continues some passages from your data 5 times to generate samples."],
+            ["the model generates samples 5 times, which continue passages from your data."],
         ),
         (
             {"sample_every": "never", "eval_every": 100},
@@ -243,7 +243,7 @@ def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
             {},
             2,
             [
-                "the model continues some passages from your data 3 times to generate samples, and the model is "
+                "the model generates samples 3 times, which continue passages from your data, and the model is "
                 "evaluated on the validation split (8 tokens) 3 times."
             ],
         ),

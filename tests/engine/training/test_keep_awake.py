@@ -80,8 +80,8 @@ def test_windows_may_refuse(monkeypatch):
     with prevent_sleep(messages.append, platform="win32"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent sleep here (Windows "
-        "refused the request). To prevent it yourself, turn off sleep in the computer's settings."
+        "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. Turn "
+        "off sleep in the computer's settings. (Windows refused the request)"
     ]
 
 
@@ -114,8 +114,8 @@ def test_a_refusal_on_linux_is_reported(program):
     with prevent_sleep(messages.append, platform="linux"):
         pass
     assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent sleep here (No bus). To "
-        "prevent it yourself, turn off sleep in the computer's settings."
+        "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. Turn "
+        "off sleep in the computer's settings. (No bus)"
     ]
 
 

@@ -39,6 +39,11 @@ def test_a_lucky_first_step_does_not_make_a_falling_loss_rise():
     assert "falling, as expected at the start" in describe_trend(steps, 100)
 
 
+def test_a_change_that_may_be_chance_is_called_flat():
+    history = points(3.70, 4.09, 3.96, 3.92, 3.83, 3.62, 4.00, 3.66)
+    assert "is flat, which is normal" in describe_trend(history, 100)
+
+
 def test_a_loss_that_is_not_finite_is_reported_first():
     assert "NaN or infinite" in describe_trend(points(1.0, 1.0, loss=float("nan")), 10)
     assert describe_trend([], 10) == ""
