@@ -151,6 +151,9 @@ class HttpPage:
             seen += 1
             if seen >= updates:
                 return seen
+        # Unlike a browser, this page closed its stream meanwhile. Gradio 4.37 keeps what it had sent by the id of
+        # a generator that is gone, and a new generator of the session can get the same id.
+        self.session = uuid.uuid4().hex
         return seen + await self.follow_by(self.event("tp-again"), updates - seen)
 
     def has_new_controls(self, event: dict[str, Any], data: list[Any]) -> bool:
