@@ -23,17 +23,18 @@ def draw(
 ) -> PageContext:
     """Draw the tab into the current page; `models` is the menu of models of the standalone page."""
     context = PageContext(host, engine, session, models)
-    with gr.Tabs(elem_id="tp-tabs"):
-        with gr.Tab("Train") as train:
+    # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab.
+    with gr.Tabs(selected="train", elem_id="tp-tabs"):
+        with gr.Tab("Train", id="train") as train:
             train_tab = TrainTab(context)
             train_tab.draw(train)
-        with gr.Tab("Try it") as try_it:
+        with gr.Tab("Try it", id="try") as try_it:
             try_tab = TryTab(context)
             try_tab.draw(try_it)
-        with gr.Tab("Perplexity") as perplexity:
+        with gr.Tab("Perplexity", id="perplexity") as perplexity:
             perplexity_tab = PerplexityTab(context, train_tab.form)
             perplexity_tab.draw(perplexity)
-        with gr.Tab("Runs") as runs:
+        with gr.Tab("Runs", id="runs") as runs:
             runs_tab = RunsTab(context, train_tab.form)
             runs_tab.draw(runs)
         for stop_button in (try_tab.stop_button, perplexity_tab.stop_button):
