@@ -23,10 +23,13 @@ RESET_BUTTON = (
 
 
 def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
-    """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
+    """An HTML button that puts these values into the form; `chosen` means that the form has them already.
+
+    The label begins with a capital letter, also if it is part of a sentence elsewhere.
+    """
     pressed = Markup(' aria-pressed="true"') if chosen else ""
     template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
-    return template.format(json.dumps(dict(values)), pressed, label)
+    return template.format(json.dumps(dict(values)), pressed, label[:1].upper() + label[1:])
 
 
 def fill_button(box: str, text: str, label: str) -> Markup:

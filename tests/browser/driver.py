@@ -302,7 +302,7 @@ class TrainingPage:
 
     def all_suggestions(self) -> Locator:
         """The button that applies all suggestions of Check."""
-        return self._page.locator(f"#{PARTS['answer']} .tp-use", has_text=re.compile("use (all|both)"))
+        return self._page.locator(f"#{PARTS['answer']} .tp-use", has_text=re.compile("Use (all|both)"))
 
     def in_queue(self, words: str) -> Locator:
         """A button of a waiting run, such as 'Up: b'."""

@@ -104,7 +104,7 @@ def test_an_existing_name_offers_its_choices(demo, page):
     (folder / "adapter_model.safetensors").write_bytes(b"x")
     page.fill(name="there-already")
     page.wait_for_words("name said", "there-already already exists")
-    page.link("name said", "replace it (a backup is kept)").click()
+    page.link("name said", "Replace it (a backup is kept)").click()
     page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 
 

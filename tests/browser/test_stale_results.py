@@ -40,7 +40,7 @@ def page(webui, open_page):
 
 def test_a_text_suggestion_is_applied_with_a_click(page):
     assert page.check().startswith("Check: ready")
-    assert r"use \nChapter" in page.words("answer")
+    assert r"Use \nChapter" in page.words("answer")
     page.suggestion("hard_cut").click()
     page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
 

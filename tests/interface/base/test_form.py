@@ -107,5 +107,9 @@ def test_links_are_escaped_and_name_their_part():
     assert "Reset to the default: 32" in reset_button("rank", "32")
 
 
+def test_the_label_of_a_button_begins_with_a_capital_letter():
+    assert ">Turn on<" in apply_button("turn on", {}) and ">LoRA rank: 8<" in apply_button("LoRA rank: 8", {})
+
+
 def test_every_folded_part_has_an_id_of_its_own():
     assert len({folded_part_id(rows[0][0]) for rows in FOLDED_ROWS.values()}) == len(FOLDED_ROWS)

@@ -44,7 +44,7 @@ def test_the_parts_of_a_report(tmp_path):
     ):
         assert words in page
     assert page.count("<rect") == len(data.report.lengths.counts)
-    assert re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">use \d+</button>', page)
+    assert re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">Use \d+</button>', page)
 
 
 def test_suggestions_that_fit_are_folded_with_and_without_others(tmp_path):
@@ -90,5 +90,5 @@ def test_a_report_without_data():
 
 def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
     html = report_view.html(prepare_rows(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
-    assert r">use \nChapter</button>" in html
+    assert r">Use \nChapter</button>" in html
     assert r"{&#34;hard_cut&#34;: &#34;\\nChapter&#34;}" in html

@@ -227,7 +227,7 @@ def test_a_failure_shows_its_reason():
 def test_each_remedy_after_a_failure_is_a_button():
     remedies = (Remedy("rank 16 (saves about 1 GB)", {"rank": 16}),)
     html = view_of(planned(9), JobEnded(outcome="failed", text="Out of memory.", remedies=remedies)).html()
-    assert 'data-tp-set="{&#34;rank&#34;: 16}">rank 16 (saves about 1 GB)</button>' in html
+    assert 'data-tp-set="{&#34;rank&#34;: 16}">Rank 16 (saves about 1 GB)</button>' in html
 
 
 def test_earlier_notes_are_folded_and_advice_stays_visible():

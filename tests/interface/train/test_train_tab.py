@@ -54,26 +54,26 @@ def existing_name(tab, name, method):
 @pytest.mark.parametrize(
     ("files", "words", "going_on"),
     [
-        (files_of_run("finished"), "a finished LoRA", "continue training it"),
+        (files_of_run("finished"), "a finished LoRA", "Continue training it"),
         (
             {**lora(), "training_log.json": {"ended": "stopped"}},
             "the LoRA of a run that was stopped",
-            "resume it",
+            "Resume it",
         ),
         (
             {**lora(), "training_log.json": {"ended": "failed"}},
             "the LoRA of a run that failed",
-            "resume it",
+            "Resume it",
         ),
-        (CUT_OFF, "a run that was interrupted by a crash", "resume it"),
-        (lora(), "a LoRA made elsewhere", "continue training it"),
+        (CUT_OFF, "a run that was interrupted by a crash", "Resume it"),
+        (lora(), "a LoRA made elsewhere", "Continue training it"),
     ],
     ids=["finished", "stopped", "failed", "cut off", "made elsewhere"],
 )
 def test_a_lora_in_every_state(tab, request, files, words, going_on):
     name = request.node.callspec.id.replace(" ", "-")
     write_files(tab._context.host.folders.loras, name, files)
-    buttons = [going_on, "replace it (a backup is kept)", f"use a new name: {name}-2"]
+    buttons = [going_on, "Replace it (a backup is kept)", f"Use a new name: {name}-2"]
     assert existing_name(tab, name, "lora") == (words, buttons)
     assert existing_name(tab, name, "full") == ("", [])
 
@@ -83,9 +83,9 @@ def test_a_full_model_is_looked_up_in_the_models_folder(tab):
     write_files(
         tab._context.host.folders.models, "whole-failed", {**MODEL, "training_log.json": {"ended": "failed"}}
     )
-    kept = "replace it (a backup is kept)"
-    assert existing_name(tab, "whole", "full") == ("a model made elsewhere", [kept, "use a new name: whole-2"])
-    buttons = ["resume it", kept, "use a new name: whole-failed-2"]
+    kept = "Replace it (a backup is kept)"
+    assert existing_name(tab, "whole", "full") == ("a model made elsewhere", [kept, "Use a new name: whole-2"])
+    buttons = ["Resume it", kept, "Use a new name: whole-failed-2"]
     assert existing_name(tab, "whole-failed", "full") == ("the model of a run that failed", buttons)
     assert existing_name(tab, "whole", "lora") == ("", [])
 
@@ -113,7 +113,7 @@ def test_start_asks_about_an_existing_lora_before_the_run(tab):
 
     _, refusal = updates_of_start(panel, inputs)
     assert "&#39;asked&#39; already exists: a finished LoRA. Under " in refusal[panel._response]
-    assert "continue training it" in refusal[panel._response] and "press Start again" in refusal[panel._response]
+    assert "Continue training it" in refusal[panel._response] and "press Start again" in refusal[panel._response]
     assert tab._context.session.latest("training") is None
 
 
