@@ -26,12 +26,12 @@ class MergePanel:
         self._context, self._form = context, form
 
     def draw(self, **options: Any) -> None:
-        self._button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
+        self.button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
 
     def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
         on_merge = partial(self._on_merge, chosen, name)
         inputs = {chosen, name, *filter(None, [self._shard_size])}
-        finished = add_handler(self._button.click, on_merge, inputs, status, what="Merging the LoRA")
+        finished = add_handler(self.button.click, on_merge, inputs, status, what="Merging the LoRA")
         if self._context.models:
             refresh_choices(finished.then, self._context.models, self._context.host.models)
 

@@ -37,7 +37,7 @@ from .run_list import (
     list_runs,
     run_name,
 )
-from .use_panel import UsePanel, require_choice
+from .use_panel import UsePanel, describe_missing_lora, require_choice
 
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 EMPTY_TRASH = "Empty trash"
@@ -120,6 +120,7 @@ class RunsTab:
         enabled = not self._context.read_only_reason()
         with gr.Column(elem_classes="tp-run-actions"):
             self._remote_panel.draw()
+            self._missing_lora = gr.HTML(elem_classes="tp-said", elem_id="tp-runs-no-lora")
             self._draw_actions(enabled)
         # Below the buttons: a message above them would move another button under the mouse.
         self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
@@ -170,7 +171,7 @@ class RunsTab:
 
     def _read_state_after(self, event: Any) -> None:
         """After this event, show the chosen run as it is now, but keep its note, which may be edited meanwhile."""
-        shown = [self._run_card, self._use_panel.resume_button, *self._remote_panel.outputs]
+        shown = [self._run_card, *self._run_controls]
         add_handler(event, self._show_state, self._chosen, shown, what="Reading the run", **IN_ORDER)
 
     @property
@@ -179,14 +180,25 @@ class RunsTab:
         return {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
 
     @property
+    def _run_controls(self) -> list[Any]:
+        """What depends on the chosen run, besides its card and its note."""
+        own = [self._use_panel.resume_button, *self._remote_panel.outputs]
+        return [*own, self._missing_lora, *self._lora_buttons]
+
+    @property
+    def _lora_buttons(self) -> list[Any]:
+        """The buttons that need a saved LoRA."""
+        use, merge = self._use_panel, self._merge_panel
+        return [use.attach_button, use.test_button, self._copy_button, merge.button, self._gguf_button]
+
+    @property
     def _lists(self) -> list[Any]:
         """What a new list of the runs changes."""
         return [self._table, self._runs, self._chosen, self._other]
 
     def _connect_choice(self, view: set[Any]) -> None:
         """A click on a row shows the run, or the comparison if the user picks a second run."""
-        buttons = [self._use_panel.resume_button, *self._remote_panel.outputs]
-        outputs, action = [self._run_card, self._note, *buttons], "Reading the run"
+        outputs, action = [self._run_card, self._note, *self._run_controls], "Reading the run"
         chosen, other = self._chosen, self._other
         options: dict[str, Any] = {"clears": {self._note: ""}, **IN_ORDER}
         for event in (chosen.change, self._refresh_button.click):
@@ -257,7 +269,14 @@ class RunsTab:
             write_missing_report(run.folder, self._context.host.folders)
         progress = progress_line(run, self._context.host.folders) if run else ""
         shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
-        return *shown, self._use_panel.resume_update(run), *self._remote_panel.updates(run)
+        controls = self._use_panel.resume_update(run), *self._remote_panel.updates(run)
+        return *shown, *controls, *self._lora_updates(describe_missing_lora(run, name or ""))
+
+    def _lora_updates(self, reason: str) -> tuple[Any, ...]:
+        """The reason why the actions on a LoRA are not possible, and whether their buttons are enabled."""
+        enabled = not reason and not self._context.read_only_reason()
+        note = markup.paragraph(reason, quiet=True) if reason else ""
+        return note, *(gr.update(interactive=enabled) for _ in self._lora_buttons)
 
     def _show_state(self, name: str | None) -> tuple[Any, ...]:
         """What of a run changes when it ends or after an action."""

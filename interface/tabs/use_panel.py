@@ -27,23 +27,23 @@ class UsePanel:
 
     def draw(self, *, enabled: bool) -> None:
         self.resume_button = gr.Button("Resume", visible=False, elem_id="tp-runs-resume")
-        self._attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
+        self.attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
         self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
-        self._test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
+        self.test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         add_handler(
             self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resuming the run"
         )
         add_handler(
-            self._attach_button.click,
+            self.attach_button.click,
             partial(self._on_attach, chosen),
             {chosen},
             status,
             what="Attaching the LoRA",
         )
         add_handler(
-            self._test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing the LoRA"
+            self.test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing the LoRA"
         )
         outputs = [status, *self._form.components.values()]
         add_handler(
@@ -118,6 +118,19 @@ class UsePanel:
             **self._form.updates(loaded.values),
             status: markup.card("", markup.paragraph(message), mood="good"),
         }
+
+
+def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:
+    """Why a run or checkpoint can't be attached, tested, copied, merged or exported; empty if it can."""
+    if run is None:
+        return ""
+    folders = dict(zip(run.names, (run.folder, *(part.folder for part in run.parts)), strict=True))
+    if loras.has_lora(folders.get(chosen, run.folder)):
+        return ""
+    reason = f"{chosen} has no saved LoRA, so you can't attach, test, copy, merge or export it."
+    if any(map(loras.has_lora, folders.values())):
+        return f"{reason} Choose one of its checkpoints instead."
+    return f"{reason} Save a checkpoint first." if run.status == "in progress" else reason
 
 
 def require_choice(chosen: str | None) -> str:

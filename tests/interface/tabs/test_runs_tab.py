@@ -70,9 +70,8 @@ def test_the_verdict_is_a_sentence(folders):
 
 
 @pytest.mark.parametrize("name", [None, "", "nowhere", "story/checkpoint-99", ".."])
-def test_nothing_is_shown_of_a_missing_run(folders, name):
+def test_nothing_is_shown_of_a_missing_run(folders, tab, name):
     write_files(folders.loras, "story", FINISHED)
-    tab = runs_tab.RunsTab(PageContext(FakeHost(folders=folders), None, Session()), Form())
     assert tab._show_run(name)[:2] == (runs_tab.CHOOSE_HINT, "")
     shown, note, *_ = tab._show_run("story/checkpoint-4-epoch-1")
     assert "<h4>story/checkpoint-4-epoch-1</h4>" in shown and note == "the good one"
@@ -258,7 +257,7 @@ def test_a_run_of_another_program_is_followed_and_controlled(folders, tab):
     job = Job("training", "of another program")
     assert not tab._show_run("night")[3]["visible"]
     with hold_run_lock("night", folders), remote_control("night", job, folders):
-        card, _, resume, row, pause, unpause = tab._show_run("night")
+        card, _, resume, row, pause, unpause, *_ = tab._show_run("night")
         assert "In progress: " in card and row["visible"] and not resume["visible"]
         assert pause["visible"] and not unpause["visible"]
         press = partial(tab._remote_panel._on_request, "pause", tab._chosen)
@@ -280,6 +279,32 @@ def test_the_lora_is_attached_at_full_strength(folders):
     assert "is attached" in asyncio.run(all_of(attach({tab._chosen: "story/checkpoint-6-user"})))[-1]
     assert "There is no LoRA" in asyncio.run(first_of(attach({tab._chosen: "nowhere"})))
     assert engine.started == [("story/checkpoint-6-user", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ("night", "has no saved LoRA, so you can't attach, test, copy, merge or export it. Choose one of its"),
+        ("night/checkpoint-4", ""),
+        ("empty", "empty has no saved LoRA, so you can't attach, test, copy, merge or export it.</p>"),
+        ("story", ""),
+        ("nowhere", ""),
+    ],
+)
+def test_actions_on_a_lora_are_disabled_without_a_saved_lora(folders, tab, chosen, reason):
+    write_files(folders.loras, "night", CUT_OFF)
+    write_files(folders.loras, "story", FINISHED)
+    write_files(folders.loras, "empty", {"training_parameters.json": PARAMETERS, "training_log.json": LOG})
+    *_, note, attach, test, copy, merge, gguf = tab._show_run(chosen)
+    assert reason in unescape(note) and bool(reason) == bool(note)
+    assert {update["interactive"] for update in (attach, test, copy, merge, gguf)} == {not reason}
+    assert tab._show_state(chosen)[-6] == note
+
+
+def test_a_run_in_progress_without_a_checkpoint_says_what_to_do(folders, tab):
+    write_files(folders.loras, "empty", {"training_parameters.json": PARAMETERS})
+    with hold_run_lock("empty", folders):
+        assert "export it. Save a checkpoint first." in tab._show_run("empty")[6]
 
 
 def test_the_settings_of_a_run_are_copied_to_the_form(folders):
