@@ -144,11 +144,10 @@ def fold(title: str, content: str) -> Markup:
 
 
 def fold_long_list(text: str, max_chars: int = 160) -> Markup:
-    """A text as HTML; a long list after a colon is folded under the words before the colon."""
-    head, colon, rest = text.partition(": ")
-    if len(text) <= max_chars or not colon:
-        return Markup("{}").format(text)
-    return fold(f"{head}:", rest)
+    """A text as HTML; a long list of names after a colon is folded under the words before the colon."""
+    head, colon, names = text.partition(": ")
+    is_list = colon and not any(" " in name for name in names.split(", "))
+    return fold(f"{head}.", names) if is_list and len(text) > max_chars else Markup("{}").format(text)
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -196,11 +196,11 @@ def test_a_single_value_is_a_sentence_and_no_chart():
 
 def test_a_long_list_in_a_message_is_folded():
     many = ", ".join(f"model.layers.{n}.<proj" for n in range(20))
-    html = view_of(
-        planned(9), step(1, 9), Note(text=f"The LoRA is added to all: {many}"), Note(text="Short: so.")
-    ).html()
-    assert "<summary>The LoRA is added to all:</summary>model.layers.0.&lt;proj, model" in html
-    assert "<li>Short: so.</li>" in html
+    sentences = f"Step 5: {'a batch does not fit. ' * 9}"
+    notes = (f"The LoRA is added to all: {many}", "Short: so.", sentences)
+    html = view_of(planned(9), step(1, 9), *(Note(text=text) for text in notes)).html()
+    assert "<summary>The LoRA is added to all.</summary>model.layers.0.&lt;proj, model" in html
+    assert "<li>Short: so.</li>" in html and f"<li>{sentences}</li>" in html, "only lists are folded"
 
 
 def test_sample_answers_are_a_table_of_steps_by_prompts():
