@@ -213,11 +213,11 @@ def run_name(chosen: str) -> str:
 
 
 def _change(rise: float | None) -> str:
-    """By how much the loss on general text rose; a loss that fell means that nothing was forgotten."""
+    """By how much the loss on general text rose; a loss that did not rise means that nothing was forgotten."""
     if rise is None:
         return ""
     shown = round(rise, 2)
-    return f"{shown:+.2f}" if shown > 0 else f"none ({shown:+.2f})" if shown else "none"
+    return f"{shown:+.2f}" if shown > 0 else "none"
 
 
 def _format(figure: float | None, spec: str = ".3f") -> str:

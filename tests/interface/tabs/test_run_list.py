@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,11 @@ def test_at_most_so_many_rows_are_drawn_at_once():
         assert f"{PAGE} of {len(runs)} runs" in html
     assert len(names(list_html(runs, ListView(limit=str(2 * PAGE))))) == 2 * PAGE
     assert "Show more" not in list_html(runs, ListView(limit=str(3 * PAGE)))
+
+
+@pytest.mark.parametrize(("rise", "cell"), [(None, ""), (0.214, "+0.21"), (0.001, "none"), (-0.08, "none")])
+def test_a_loss_on_general_text_that_did_not_rise_means_that_nothing_was_forgotten(rise, cell):
+    assert COLUMNS["forgot"].text(replace(RUNS[0], forgot=rise)) == cell
 
 
 def test_rows_are_reachable_by_keyboard_and_the_chosen_one_is_marked():
