@@ -21,6 +21,7 @@ from ..core.errors import ModelError, SettingsError
 from ..core.findings import Finding, note, texts
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Note, Stage
+from ..records.folder import loras, run_files
 from ..records.report import estimate_time
 from ..settings.definitions import TrainingSettings
 from ..train_utils import plural
@@ -156,10 +157,7 @@ class PeftEngine:
         adapter.put_on(name, strength, host)
         text = f"{name} is attached to the model at {strength:.0%} strength."
         if not host.owns_process:
-            text += (
-                " If it was trained on raw text, open the webui's Notebook tab and enter the beginning of a "
-                "passage. If it was trained on chats, open the Chat tab."
-            )
+            text = f"{text} {_where_to_use(loras.find_lora(name, host.folders.loras))}"
         return JobEnded(outcome="finished", text=text)
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:
@@ -172,6 +170,15 @@ class PeftEngine:
         return JobEnded(
             outcome="finished", text=f"{', '.join(names)} {are} detached." if names else "No LoRA was attached."
         )
+
+
+def _where_to_use(folder: Path) -> str:
+    """Say in which tab of the webui the LoRA in this folder is used."""
+    kind = run_files.find_prompt(folder).get("kind")
+    if kind == "text":
+        return "To use it, open the webui's Notebook tab and enter the beginning of a passage."
+    chat = "To use it, open the webui's Chat tab"
+    return f"{chat}." if kind else f"{chat}, or its Notebook tab if the LoRA was trained on raw text."
 
 
 def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:

@@ -86,15 +86,16 @@ class TrainingPrompt:
         return example.removeprefix(self.before).partition(self.after)[0].strip()
 
 
+def find_prompt(folder: Path) -> PromptRecord:
+    """Find the record of the prompt of a LoRA or a checkpoint of it; empty if there is none."""
+    places = (folder, folder.parent, folder.parent.parent)
+    nothing: PromptRecord = {}
+    return next((read_prompt(place) for place in places if (place / TRAINING_PROMPT).is_file()), nothing)
+
+
 def read_training_prompt(folder: Path) -> TrainingPrompt | None:
     """Read the prompt of a LoRA or a checkpoint of it; None if it is unknown or the LoRA learned raw text."""
-    for place in (folder, folder.parent, folder.parent.parent):
-        if (place / TRAINING_PROMPT).is_file():
-            return _parse(read_prompt(place))
-    return None
-
-
-def _parse(values: PromptRecord) -> TrainingPrompt | None:
+    values = find_prompt(folder)
     before, after = values.get("before"), values.get("after")
     if values.get("kind") not in ("chat", "format") or before is None or after is None:
         return None

@@ -44,6 +44,25 @@ def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     assert with_lora.detach_lora(host).text == "No LoRA was attached."
 
 
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("text", "To use it, open the webui's Notebook tab and enter the beginning of a passage."),
+        ("chat", "To use it, open the webui's Chat tab."),
+        ("", "To use it, open the webui's Chat tab, or its Notebook tab if the LoRA was trained on raw text."),
+    ],
+    ids=["text", "chat", "made elsewhere"],
+)
+def test_the_tab_of_the_webui_that_fits_the_lora_is_named(with_lora, kind, where):
+    prompt = with_lora.lora() / "training_prompt.json"
+    assert json.loads(prompt.read_text())["kind"] == "text"
+    prompt.write_text(json.dumps({"kind": kind})) if kind else prompt.unlink()
+    host = with_lora.host()
+    host.owns_process = False
+    text = with_lora.attach_lora(host, "a").text
+    assert text == f"a is attached to the model at 100% strength. {where}"
+
+
 def test_another_lora_replaces_it(with_lora):
     with_lora.train(name="b", seed=7)
     host = with_lora.host()
