@@ -89,7 +89,12 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         _move_records(run_folder, folder, entry, job)
     kept_step = best.step if best else 0
     verdict = judge_run(
-        trained.step_log.graph, checkpoints, run_plan.validation_key, kept_step, recalls=trained.recalls
+        trained.step_log.graph,
+        checkpoints,
+        run_plan.validation_key,
+        kept_step,
+        recalls=trained.recalls,
+        planned=0 if is_done else run_plan.plan.steps,
     )
     _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left

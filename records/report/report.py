@@ -132,7 +132,13 @@ def _verdict(data: ReportData) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
     text = read_verdict(data.log)
     if not text and read_steps(data.graph):
-        text = judge_run(data.graph, {}, evaluates=bool(data.plan.evaluate_every), recalls=_recalls(data)).text
+        text = judge_run(
+            data.graph,
+            {},
+            evaluates=bool(data.plan.evaluate_every),
+            recalls=_recalls(data),
+            planned=_planned_steps(data),
+        ).text
     return text
 
 

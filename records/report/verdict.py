@@ -9,7 +9,7 @@ from statistics import quantiles
 from typing import Any, Literal
 
 from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
-from ...train_utils import plural
+from ...train_utils import format_count
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
 VerdictKind = Literal[
@@ -29,6 +29,8 @@ LAST_SHARE = 0.25
 """The share of the run that is judged if there are only training losses."""
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
+EARLY_SHARE = 0.1
+"""A run that ended before this share of its steps is too short to judge."""
 BY_HEART = 0.5
 """How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
@@ -65,13 +67,17 @@ def judge_run(
     *,
     evaluates: bool = False,
     recalls: Sequence[RecallMeasured] = (),
+    planned: int = 0,
 ) -> Verdict:
     """Judge a run by the entries of its graph, with the names of its checkpoints by step.
 
     `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
     the training losses alone; `evaluates` or the fingerprint `validation_key` say that evaluations were planned.
+    `planned` is the number of steps of a run that did not finish.
     """
     steps = read_steps(graph)
+    if steps and steps[-1].step < EARLY_SHARE * planned:
+        return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
     if steps and len(evaluations) >= 2:
         verdict = _with_recall(_Judge(steps, evaluations, checkpoints, kept).verdict(), recalls)
@@ -281,7 +287,8 @@ def _describe_swings(steps: Sequence[Step]) -> str:
     )
 
 
-def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
+def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = "") -> Verdict:
+    """Judge by the training losses; `too_few` says how many steps there are of a run that ended too early."""
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
         return Verdict("too early to tell", "No step has a valid loss.", 0, "", {})
@@ -289,8 +296,8 @@ def _judge_training_losses(steps: Sequence[Step], reason: str) -> Verdict:
     earlier = losses[-1 - int(LAST_SHARE * len(losses))]
     evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
     change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
-    if len(losses) < MIN_STEPS:
-        count = f"{len(losses)} {plural(len(losses), 'step')}"
+    if too_few or len(losses) < MIN_STEPS:
+        count = too_few or format_count(len(losses), "step")
         text = f"After {count} it is too early to tell what the model learned: {change}."
         return Verdict("too early to tell", text, 0, "", evidence)
     if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
