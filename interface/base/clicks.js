@@ -3,7 +3,7 @@
 // data-tp-axis switches the curves between steps and epochs.
 // Rows of a list with data-tp-box are chosen by click, Enter or Space; arrow keys go to the next row.
 // Changed settings get a reset button. Also fixes for Gradio's components: the Tab key leaves the chips of a menu,
-// help stays inside the window, and unfolded details stay open.
+// help stays inside the window, unfolded details stay open, and a tooltip shows a text that is cut off in its box.
 () => {
   if (window.trainingProClicks) return;
   window.trainingProClicks = true;
@@ -144,6 +144,13 @@
       sign.setAttribute("aria-label", words);
     });
 
+  // A text that does not fit into its box is shown in full under the mouse.
+  const showCutOff = () =>
+    document.querySelectorAll("[id^=tp-] input:is([type=text], :not([type]))").forEach((box) => {
+      const full = box.scrollWidth > box.clientWidth ? box.value : "";
+      if (box.title !== full) box.title = full;
+    });
+
   // Help is shown above its setting, and is moved to the left if it would reach beyond the window.
   const keepInside = (event) => {
     const setting = event.target.closest?.(".tp-setting");
@@ -180,6 +187,7 @@
 
   setInterval(() => {
     nameChips();
+    showCutOff();
     const changed = new Map();
     document.querySelectorAll("#tp-marks [data-tp-key]").forEach((mark) => changed.set(mark.dataset.tpKey, mark));
     document.querySelectorAll(".tp-back").forEach((back) => {

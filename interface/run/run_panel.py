@@ -119,6 +119,11 @@ class RunPanel:
         """Draw the button for the live settings at this place in the form."""
         self._buttons.draw_live()
 
+    @property
+    def starting_clicks(self) -> list[Any]:
+        """The events of Check and Start."""
+        return [self._check_button.click, self._start_button.click]
+
     def connect(self, line: Any) -> None:
         """Register the event handlers, after the form is drawn; `line` is the status line of the page."""
         self._status_line = line

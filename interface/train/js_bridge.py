@@ -20,17 +20,17 @@ class JsBridge:
         self._form = form
 
     def draw(self) -> None:
-        self._request_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
+        self.request_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
 
     def connect(self) -> None:
         """Register the event handlers, after the whole form is drawn."""
         outputs = list(self._form.components.values())
-        inputs = {*self._form.inputs(), self._request_box}
-        add_handler(self._request_box.change, self._fill_form, inputs, outputs, what="Filling in the form")
+        inputs = {*self._form.inputs(), self.request_box}
+        add_handler(self.request_box.change, self._fill_form, inputs, outputs, what="Filling in the form")
         on_load(None, [], js=load_script("clicks"))
 
     def _fill_form(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        request = json.loads(inputs[self._request_box] or "{}")
+        request = json.loads(inputs[self.request_box] or "{}")
         values = request.get("set", {})
         if "share" in request:
             chosen = inputs[self._form.components["data"]] or []

@@ -63,7 +63,7 @@ class PresetsPanel:
             self._reset_button = gr.Button("Reset to defaults", size="sm", elem_id="tp-defaults")
             self._command_button = gr.Button("Command line", size="sm", elem_id="tp-command")
             self._export_button = gr.Button("Export for another machine", size="sm", elem_id="tp-export")
-        self._message = gr.HTML(elem_id="tp-preset-said")
+        self.message = gr.HTML(elem_id="tp-preset-said")
 
     def connect(self, *refreshing: Callable[..., Any]) -> None:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
@@ -82,11 +82,11 @@ class PresetsPanel:
 
     def _connect_saving(self, form: set[Any]) -> None:
         """Connect the buttons of the part Presets, which share one place for messages."""
-        outputs_with_menu = [self._message, self.menu]
+        outputs_with_menu = [self.message, self.menu]
         for button, handler, inputs, outputs in (
-            (self._differences_button, self._on_differences, form, self._message),
-            (self._command_button, self._on_command, form, self._message),
-            (self._export_button, self._on_export, form, self._message),
+            (self._differences_button, self._on_differences, form, self.message),
+            (self._command_button, self._on_command, form, self.message),
+            (self._export_button, self._on_export, form, self.message),
             (self._save_button, self._on_save, {*form, self._name, self._order}, outputs_with_menu),
             (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
         ):

@@ -36,7 +36,7 @@ class ResumePanel:
                 self._resume_button = gr.Button("Resume", variant="primary", elem_id="tp-unfinished-go-on")
                 self._keep_button = gr.Button("Keep as is", elem_id="tp-unfinished-keep")
                 self._delete_button = gr.Button("Discard", elem_id="tp-unfinished-throw")
-        self._message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
+        self.message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
 
     def connect(self) -> None:
         panel = [self._card, self._description, self._menu]
@@ -46,7 +46,7 @@ class ResumePanel:
             (self._delete_button, self._delete),
         ):
             on_click = partial(self._on_click, action)
-            add_handler(button.click, on_click, {self._menu}, [self._message, *panel], what=button.value)
+            add_handler(button.click, on_click, {self._menu}, [self.message, *panel], what=button.value)
         options: dict[str, Any] = {
             "what": "Looking for interrupted runs",
             "clears": {self._card: gr.update(visible=True)},

@@ -35,6 +35,7 @@ from .probe_panel import ProbePanel
 from .resume_panel import ResumePanel
 from .setting_search import SettingSearch
 
+REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
 """Settings that change the examples."""
 
@@ -123,6 +124,7 @@ class TrainTab:
         self._setting_search.connect()
         self._run_panel.connect(self._status_line)
         self._connect_name()
+        self._connect_messages()
         outputs = [*self._form.components.values(), self._presets.menu]
         restored = on_load(self._restore_form, outputs, what="Restoring the form")
         self._connect_consequences(self._connect_data(refresh), restored)
@@ -136,6 +138,13 @@ class TrainTab:
         inputs = {name, parts["if_exists"], parts["method"]}
         changes = [part.change for part in inputs]
         add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
+
+    def _connect_messages(self) -> None:
+        """In the browser, remove a message of success once the user changes the form or takes another action."""
+        messages = [self._add_message, self._presets.message, self._resume_panel.message]
+        events = [part.input for part in self._form.components.values()]
+        events += [self._js_bridge.request_box.change, *self._run_panel.starting_clicks]
+        add_handler(events, None, messages, messages, what="Removing a message", js=REMOVE_SUCCESS)
 
     def _connect_data(self, refresh: Any) -> Any:
         """Upload data and refresh their menus. Returns the last event of a refresh."""

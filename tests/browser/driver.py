@@ -272,6 +272,10 @@ class TrainingPage:
         """The text of a setting."""
         return self._box(f"tp-{key}").input_value()
 
+    def tooltip(self, key: str) -> str:
+        """What the browser shows when the mouse is over the box of a setting."""
+        return self._box(f"tp-{key}").get_attribute("title") or ""
+
     def choose(self, key: str, words: str) -> None:
         """Choose an option of a menu."""
         self._choose(f"tp-{key}", words)

@@ -108,6 +108,23 @@ def test_an_existing_name_offers_its_choices(demo, page):
     page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
 
 
+def test_a_message_of_success_goes_when_the_form_changes(page):
+    page.unfold("presets")
+    page.write("preset", "gone soon")
+    page.press("save preset")
+    page.wait_for_words("preset said", "Saved as gone soon")
+    page.fill(rank=16)
+    page.wait_for(lambda: not page.words("preset said").strip(), "no message")
+    page.fill(rank=32)
+
+
+def test_a_text_that_is_cut_off_in_its_box_has_a_tooltip(page):
+    page.fill(name=40 * "long ")
+    page.wait_for(lambda: page.tooltip("name") == 40 * "long ", "the whole name")
+    page.fill(name="short")
+    page.wait_for(lambda: page.tooltip("name") == "", "no tooltip")
+
+
 def test_presets_fill_the_form_and_keep_name_and_data(demo, page):
     page.fill(name="mine", data="story.txt")
     page.choose("start-from", "DEMENTOR, two epochs")

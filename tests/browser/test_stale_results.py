@@ -43,6 +43,7 @@ def test_a_text_suggestion_is_applied_with_a_click(page):
     assert r"Use \nChapter" in page.words("answer")
     page.suggestion("hard_cut").click()
     page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
+    page.wait_for_words("answer", "Settings have changed since this check.")
 
 
 def test_a_failed_check_removes_the_previous_report(webui, page):
