@@ -8,7 +8,7 @@ Any other mask (padding, a sliding window) is left as it is. A step takes 0.76 (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,29 +22,54 @@ from .capabilities import eval_mode, packed_logits, probe_texts
 
 ATTENTION_NAME = "training_pro_documents"
 PROBE_LENGTH = 12
+ROWS_AT_ONCE = 1024
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 HALF_TOLERANCE = 5e-2
 
 
-def packed_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+def packed_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
+) -> torch.Tensor | None:
     """Return where each text begins, and the end of the row; the usual mask if it is of another kind."""
-    full_mask = sdpa_mask(*args, **kwargs)
-    if full_mask is None or full_mask.dtype != torch.bool or full_mask.shape[0] != 1:
-        return full_mask
-    return _text_bounds(full_mask)
+
+    def mask_rows(start: int, count: int, *, skip: bool = False) -> torch.Tensor | None:
+        mask: torch.Tensor | None = sdpa_mask(
+            batch_size, count, kv_length, q_offset=start, allow_is_causal_skip=skip, **kwargs
+        )
+        return mask
+
+    # For a packed row, transformers does not allow the skip.
+    if not allow_is_causal_skip and (batch_size, q_length, q_offset) == (1, kv_length, 0):
+        bounds = _text_bounds(mask_rows, q_length)
+        if bounds is not None:
+            return bounds
+    return mask_rows(q_offset, q_length, skip=allow_is_causal_skip)
 
 
-def _text_bounds(full_mask: torch.Tensor) -> torch.Tensor:
-    visible = full_mask[0, 0]
-    rows, columns = visible.shape
-    if rows != columns:
-        return full_mask
-    positions = torch.arange(rows, device=full_mask.device)
-    first = visible.to(torch.uint8).argmax(-1)
-    if not bool((visible.sum(-1) == positions - first + 1).all()) or not bool((first[first] == first).all()):
-        return full_mask
+def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: int) -> torch.Tensor | None:
+    """Read the bounds from a few rows of the mask at a time: all rows of 16,000 tokens take 2.4 GB."""
+    firsts = []
+    for start in range(0, length, ROWS_AT_ONCE):
+        rows = mask_rows(start, min(ROWS_AT_ONCE, length - start))
+        if rows is None or rows.dtype != torch.bool:
+            return None
+        visible = rows[0, 0]
+        positions = torch.arange(start, start + len(visible), device=visible.device)
+        first = visible.to(torch.uint8).argmax(-1)
+        if not bool((visible.sum(-1) == positions - first + 1).all()):
+            return None
+        firsts.append(first)
+    first = torch.cat(firsts)
+    if not bool((first[first] == first).all()):
+        return None
+    positions = torch.arange(length, device=first.device)
     begins = (first == positions).nonzero()[:, 0].cpu()  # on a GPU, each layer would synchronize to read them
-    return torch.cat([begins, torch.tensor([rows])])
+    return torch.cat([begins, torch.tensor([length])])
 
 
 def packed_attention_forward(

@@ -36,25 +36,59 @@ def test_gradients_are_those_of_the_mask(name, batch):
 
 
 def block(*lengths):
-    mask = torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
-    return mask[None, None]
+    return torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
 
 
-def test_a_mask_is_read_as_the_bounds_of_its_texts():
-    assert packed_attention._text_bounds(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
-    assert packed_attention._text_bounds(block(5)).tolist() == [0, 5]
+def packed_mask(visible, **more):
+    """What `packed_mask` makes of a row in which these tokens see each other."""
+    length = len(visible)
+    return packed_attention.packed_mask(
+        batch_size=1,
+        q_length=length,
+        kv_length=length,
+        mask_function=lambda batch, head, query, key: visible[query, key],
+        **{"allow_is_causal_skip": False, **more},
+    )
 
 
+@pytest.mark.parametrize("rows_at_once", [2, 1024])
+def test_a_mask_is_read_as_the_bounds_of_its_texts(monkeypatch, rows_at_once):
+    monkeypatch.setattr(packed_attention, "ROWS_AT_ONCE", rows_at_once)
+    assert packed_mask(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
+    assert packed_mask(block(5)).tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("rows_at_once", [2, 1024])
 @pytest.mark.parametrize("kind", ["window", "padding", "joined"])
-def test_any_other_mask_is_left_as_it_is(kind):
-    mask = block(4, 3)
+def test_any_other_mask_is_left_as_it_is(monkeypatch, kind, rows_at_once):
+    monkeypatch.setattr(packed_attention, "ROWS_AT_ONCE", rows_at_once)
+    visible = block(4, 3)
     if kind == "window":
-        mask[0, 0, 3, 0] = False
+        visible[3, 0] = False
     elif kind == "padding":
-        mask[0, 0, :, 0] = False
+        visible[:, 0] = False
     else:
-        mask[0, 0, 5, 1] = True
-    assert packed_attention._text_bounds(mask) is mask
+        visible[5, 1] = True
+    assert torch.equal(packed_mask(visible)[0, 0], visible)
+
+
+def test_a_row_of_one_text_needs_no_mask():
+    assert packed_mask(block(5), allow_is_causal_skip=True) is None
+
+
+def test_the_mask_of_a_long_row_is_never_in_memory_as_a_whole(monkeypatch):
+    """A packed row of 16,000 tokens took 2.4 GB."""
+    sizes = []
+    usual = packed_attention.sdpa_mask
+
+    def watched(*args, **kwargs):
+        mask = usual(*args, **kwargs)
+        sizes.append(mask.numel())
+        return mask
+
+    monkeypatch.setattr(packed_attention, "sdpa_mask", watched)
+    assert packed_mask(block(2000, 1000)).tolist() == [0, 2000, 3000]
+    assert max(sizes) == packed_attention.ROWS_AT_ONCE * 3000
 
 
 def test_a_model_with_other_results_keeps_its_attention(monkeypatch):
