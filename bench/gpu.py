@@ -1,6 +1,6 @@
 """Speed and memory of training on one GPU: Training PRO, TRL with Liger, and Unsloth.
 
-    python3 bench/gpu.py speed [--models 1.7b llama-3.1-8b] [--texts long short] [--rounds 1] [--ways ours trl]
+    python3 bench/gpu.py speed [--models llama-3.1-8b] [--texts long short] [--rounds 1] [--ways ours trl]
     python3 bench/gpu.py memory [--models llama-3.1-8b]    # what Check expects, and what a step takes
 
 Models have random weights, but the true shapes. Every way trains the same LoRA (all linear layers, rank 16,
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:
-    import bench_utils
+    import bench_utils as loader
 
-    bench_utils.load()
+    loader.load()
+from training_pro.bench import bench_utils
 from training_pro.bench.simulator import GPUS, MODELS, Setup, llama, model_flops
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Job, ProbeDone, Step
 from training_pro.core.model_shape import ModelShape
-from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
 from training_pro.settings.definitions import TrainingSettings
@@ -39,7 +39,6 @@ from training_pro.settings.parsing import training_settings
 
 SHAPES: Mapping[str, ModelShape] = {
     "tiny": llama(64, 2, 128, 4, 2, 512),
-    "1.7b": llama(2048, 24, 8192, 32, 32, 49_152),
     **MODELS,
 }
 WAYS: Mapping[str, str] = {
@@ -71,6 +70,7 @@ MEMORY_CASES: Sequence[Mapping[str, Any]] = (
     {"cutoff": 1024, "batch_size": 1, "train_head": True},
     {"cutoff": 1024, "batch_size": 4, "packing": "off"},
 )
+TEXT_CHARS = 300_000  # of the text whose longest batch is measured
 LOADINGS = ("bfloat16", "8bit", "4bit")
 
 
@@ -108,7 +108,7 @@ def main() -> None:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("speed", "memory"))
-    parser.add_argument("--models", nargs="+", default=["1.7b", "llama-3.1-8b"], choices=tuple(SHAPES))
+    parser.add_argument("--models", nargs="+", default=["smollm2-1.7b", "llama-3.1-8b"], choices=tuple(SHAPES))
     parser.add_argument("--texts", nargs="+", default=["long", "short"], choices=tuple(ROWS_PER_BATCH))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=tuple(WAYS))
     parser.add_argument("--loadings", nargs="+", default=list(LOADINGS))
@@ -288,6 +288,7 @@ def synchronize() -> None:
 
 def train_with_ours(args: argparse.Namespace, texts: str, meter: StepMeter) -> None:
     """Train a whole run of Training PRO."""
+    from training_pro.engine.peft_engine import PeftEngine
     from training_pro.engine.training import trainer
 
     train = trainer.RunTrainer.train
@@ -440,9 +441,9 @@ def print_ways(results: Sequence[Measurement], model: str, texts: str) -> None:
 
 
 def mfu(model: str, texts: str, speed: float) -> str:
-    """Share of the GPU's peak that training uses; empty for a GPU that the simulator doesn't know."""
+    """Share of the GPU's peak that training uses; empty for a GPU or a model that the simulator doesn't know."""
     gpu = next((gpu for gpu in GPUS.values() if gpu.name.split()[0] in device_name()), None)
-    if gpu is None:
+    if gpu is None or model not in MODELS:
         return ""
     length = CUTOFF if texts == "long" else CUTOFF // ROWS_PER_BATCH[texts]
     return f"{speed * model_flops(Setup(model, gpu, rank=RANK, length=length)) / gpu.flops:.1%}"
@@ -477,9 +478,11 @@ def compare_memory(args: argparse.Namespace) -> None:
 
 
 def memory_rows(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    from training_pro.engine.peft_engine import PeftEngine
+
     with tempfile.TemporaryDirectory() as scratch:
         host = loaded_host(Path(scratch), args.folder, args.case)
-        (host.folders.datasets / "text.txt").write_text(8 * read_docs(), encoding="utf-8")
+        (host.folders.datasets / "text.txt").write_text(read_docs()[:TEXT_CHARS], encoding="utf-8")
         for changes in MEMORY_CASES:
             words = ", ".join(f"{name} {value}" for name, value in changes.items())
             job = Job("probe", "bench")

@@ -38,6 +38,7 @@ def llama(hidden: int, layers: int, feed: int, heads: int, kv_heads: int, vocabu
 
 
 MODELS: Mapping[str, ModelShape] = {
+    "smollm2-1.7b": llama(2048, 24, 8192, 32, 32, 49_152),
     "llama-2-7b": llama(4096, 32, 11008, 32, 32, 32_000),
     "llama-2-13b": llama(5120, 40, 13824, 40, 40, 32_000),
     "llama-2-70b": llama(8192, 80, 28672, 64, 8, 32_000),

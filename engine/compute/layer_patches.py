@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 
-from .fused_ops import AddLora, RMSNorm, RotaryEmbedding, SiluMul
+from .fused_ops import AddLora, RMSNorm, RotaryEmbedding, SiluMul, half_rms_norm
 
 PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
+EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of them differently
 ROTARY_FUNCTION = "apply_rotary_pos_emb"
 LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 """PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more."""
@@ -34,7 +35,8 @@ def patch_base_layers(base: Any) -> Iterator[None]:
     # accelerate has already replaced the forward of a layer that is spread over several GPUs.
     modules = [m for m in base.modules() if "forward" not in vars(m)]
     patches = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)]
-    patches += [(m, _rms_norm_forward) for m in modules if is_rms_norm(m)]
+    norms = [m for m in modules if is_rms_norm(m)]
+    patches += [(m, _half_rms_norm_forward if rounds_before_weight(m) else _rms_norm_forward) for m in norms]
     try:
         if rotary is not None and is_rotary_embedding(rotary):
             source[ROTARY_FUNCTION] = partial(_rotary_forward, rotary)
@@ -77,6 +79,18 @@ def is_rms_norm(module: Any) -> bool:
     )
 
 
+def rounds_before_weight(norm: Any) -> bool:
+    """Whether an RMSNorm in half precision rounds its rows before it multiplies them by the weight."""
+    dtype = norm.weight.dtype
+    if dtype not in (torch.bfloat16, torch.float16):
+        return False
+    rows, weight = _numbers(64, 64).to(dtype), _numbers(64).to(dtype)
+    stand_in = SimpleNamespace(weight=weight, variance_epsilon=PROBE_EPSILON, eps=PROBE_EPSILON)
+    output = type(norm).forward(stand_in, rows)
+    expected = half_rms_norm(rows, weight, PROBE_EPSILON)
+    return output.dtype == dtype and bool((output == expected).float().mean() >= EQUAL_IN_HALF)
+
+
 def is_rotary_embedding(function: Callable[..., Any]) -> bool:
     """Whether this function of the model's source rotates queries and keys as our own does."""
     rows, cosine, sine = _numbers(1, 2, 3, 8), _numbers(1, 3, 8), _numbers(1, 3, 8)
@@ -116,11 +130,19 @@ def _swiglu_forward(module: Any, original: Callable[..., Any], x: torch.Tensor, 
 def _rms_norm_forward(
     module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """In half precision the original runs, since it rounds between its operations."""
+    """In other dtypes the original runs, since it rounds between its operations."""
     dtypes = {x.dtype, module.weight.dtype}
     if args or kwargs or dtypes != {torch.float32} or module.weight.requires_grad:
         return original(x, *args, **kwargs)
     return RMSNorm.apply(x, module.weight, _epsilon(module))
+
+
+def _half_rms_norm_forward(
+    module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    if args or kwargs or x.dtype != module.weight.dtype or module.weight.requires_grad:
+        return original(x, *args, **kwargs)
+    return half_rms_norm(x, module.weight, _epsilon(module))
 
 
 def _rotary_forward(

@@ -70,9 +70,12 @@ def undo_on_error(parameters: Iterable[torch.nn.Parameter], sums: StepSums) -> I
             parameter.grad = gradient
         sums.restore(sums_before)
         raise
-    for parameter, gradient in accumulated:
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+    both = [(parameter, gradient) for parameter, gradient in accumulated if gradient is not None]
+    added = [(gradient, parameter.grad) for parameter, gradient in both if parameter.grad is not None]
+    if added:
+        torch._foreach_add_(*map(list, zip(*added, strict=True)))  # one kernel on a GPU, not one for each weight
+    for parameter, gradient in both:
+        parameter.grad = gradient
 
 
 def is_out_of_memory(error: BaseException) -> bool:
