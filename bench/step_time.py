@@ -71,14 +71,14 @@ def setup_text(setup: Setup) -> str:
     """A setup in a few words: method, rows, and what is trained and computed twice."""
     sharded = f"FSDP {setup.groups}" if setup.sharded else "DDP" if setup.groups > 1 else ""
     tensor = f"TP {setup.tensor}" if setup.tensor > 1 else ""
-    twice = {0.0: "", 0.5: "every second layer recomputed", 1.0: "checkpointing"}
+    twice = {0.0: "", 0.5: "every second layer recomputed", 1.0: "gradient checkpointing"}
     return ", ".join(
         filter(
             None,
             (
                 *(sharded, tensor, f"{setup.batch} x {setup.length:,}"),
                 f"{setup.accumulation} micro-batches" if setup.accumulation > 1 else "",
-                f"LoRA r{setup.rank}" if setup.rank else "full",
+                f"LoRA r{setup.rank}" if setup.rank else "full fine-tuning",
                 twice.get(setup.recomputed, "every other matrix product recomputed"),
                 "compiled" if setup.compiled else "",
             ),

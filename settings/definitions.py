@@ -438,7 +438,7 @@ class LearningSettings:
         "2e is the end of epoch 2, as in 2e:1.",
         {s.name: f"{s.name}: {s.words}" for s in SCHEDULES.values()},
         free=True,
-        one="points such as 0:0 0.1:1 1:0",
+        one="points (position:factor) such as 0:0 0.1:1 1:0",
         check=schedule_problem,
     )
     warmup_steps: float = number(

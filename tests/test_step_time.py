@@ -215,4 +215,4 @@ def test_it_runs_as_a_program():
     command = [sys.executable, str(step_time.__file__), "--rank", "16", "--checkpointing"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "LoRA r16, checkpointing" in done.stdout
+    assert "LoRA r16, gradient checkpointing" in done.stdout

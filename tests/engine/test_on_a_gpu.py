@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import math
 from contextlib import contextmanager
@@ -71,6 +72,7 @@ def weights_of(model):
 
 
 def allocated_bytes():
+    gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # a matrix product keeps one for the next
     return torch.cuda.memory_allocated()
 

@@ -22,6 +22,7 @@ from training_pro.tests.engine.architectures import (
 )
 from training_pro.tests.engine.batches import packed_batch, padded_batch
 from training_pro.tests.tiny import watched_job
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 GATED = {"llama", "mistral", "qwen2", "qwen3"}
 ROTARY = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
@@ -153,6 +154,39 @@ def test_dropout_is_the_same(checkpointing):
         actual = drawn(1)
     assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
     assert max_relative_error(other["gradients"], expected["gradients"]) > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_norm_in_half_precision_rounds_as_the_original(dtype):
+    base = make_model("llama").to(dtype).requires_grad_(False)
+    norm = next(m for m in base.modules() if layer_patches.is_rms_norm(m))
+    assert layer_patches.rounds_before_weight(norm)
+    norm.weight.data = torch.rand(32, generator=torch.Generator().manual_seed(3)).to(dtype)
+    rows = torch.randn(50, 32, generator=torch.Generator().manual_seed(4)).to(dtype)
+    upstream = torch.randn(50, 32, generator=torch.Generator().manual_seed(5)).to(dtype)
+
+    def output_and_gradient():
+        inputs = rows.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            output = norm(inputs)
+        output.backward(upstream)
+        return output, inputs.grad.float()
+
+    expected, expected_gradient = output_and_gradient()
+    with layer_patches.patch_base_layers(base):
+        output, gradient = output_and_gradient()
+    assert output.dtype == dtype
+    assert torch.equal(output, expected)
+    assert (gradient - expected_gradient).norm() < 5e-3 * expected_gradient.norm()
+
+
+def test_a_norm_that_rounds_after_the_weight_keeps_its_own_forward_in_half_precision():
+    norm = Olmo2RMSNorm(64).to(torch.bfloat16).requires_grad_(False)
+    assert layer_patches.is_rms_norm(norm)
+    assert not layer_patches.rounds_before_weight(norm)
+    original = object()
+    rows = torch.randn(2, 64).to(torch.bfloat16)
+    assert layer_patches._rms_norm_forward(norm, lambda x: original, rows) is original
 
 
 def test_a_norm_with_more_arguments_runs_the_original():
