@@ -315,8 +315,8 @@ def _different_schedule(old: _OldFile) -> Iterator[str]:
     name = old.name("lr_scheduler_type")
     if name == "polynomial":
         yield (
-            "LR Scheduler: in the program that saved these settings, 'polynomial' was a linear decay to 0. For the "
-            "same effect, use 'linear'."
+            "LR Scheduler: in the program that saved these settings, 'polynomial' was a linear decay to 0. For "
+            "the same effect, use 'linear'."
         )
     elif name == "cosine_with_restarts":
         yield (

@@ -47,7 +47,7 @@ class RMSNorm(torch.autograd.Function):  # type: ignore[misc]
         return weighted.addcmul_(rows, projection).mul_(scale), None, None
 
 
-def half_rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def half_rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float | None) -> torch.Tensor:
     """RMSNorm of rows in half precision, rounded once before the weight; on a GPU, torch has one kernel for it."""
     with torch.autocast(rows.device.type, enabled=False):  # it would make the result float32
         return F.rms_norm(rows, rows.shape[-1:], None, eps) * weight
