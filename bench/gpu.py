@@ -17,9 +17,8 @@ import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,37 +27,27 @@ if not __package__:
 
     loader.load()
 from training_pro.bench import bench_utils
+from training_pro.bench.gpu_ways import (
+    CUTOFF,
+    RANK,
+    ROWS_PER_BATCH,
+    WAYS,
+    Measurement,
+    loaded_host,
+    measure,
+    our_settings,
+    read_docs,
+)
 from training_pro.bench.simulator import GPUS, MODELS, Setup, llama, model_flops
 from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs import Job, ProbeDone, Step
+from training_pro.core.jobs import Job, ProbeDone
 from training_pro.core.model_shape import ModelShape
-from training_pro.hosts.standalone import StandaloneHost, standalone_folders
-from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
-from training_pro.settings.definitions import TrainingSettings
-from training_pro.settings.parsing import training_settings
+from training_pro.hosts.tiny import make_tiny
 
 SHAPES: Mapping[str, ModelShape] = {
     "tiny": llama(64, 2, 128, 4, 2, 512),
     **MODELS,
 }
-WAYS: Mapping[str, str] = {
-    "ours": "Training PRO",
-    "ours-liger": "Training PRO with Liger",
-    "ours-compile": "Training PRO with compile",
-    "trl": "TRL's SFTTrainer, packed",
-    "trl-liger": "TRL's SFTTrainer with Liger, packed",
-    "unsloth": "Unsloth, packed",
-}
-OUR_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "ours": {},
-    "ours-liger": {"liger": True},
-    "ours-compile": {"compile": True},
-}
-CUTOFF, RANK, RATE, SEED, ACCUMULATION = 4096, 16, 2e-4, 42, 4
-WARM_UP = 3  # steps that are not counted
-ROWS_PER_BATCH = {"long": 1, "short": 10}
-"""Examples of a batch of ours, which hold about as many tokens as a packed row of TRL."""
-LOG_LENGTH_MEAN, LOG_LENGTH_STD = 5.8, 0.6  # of the logarithm of the length of a short text: about 400 tokens
 MEMORY_CASES: Sequence[Mapping[str, Any]] = (
     {"cutoff": 1024, "batch_size": 1},
     {"cutoff": 1024, "batch_size": 4},
@@ -74,27 +63,10 @@ TEXT_CHARS = 300_000  # of the text whose longest batch is measured
 LOADINGS = ("bfloat16", "8bit", "4bit")
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The steps of one way after its first ones, and its peak of the GPU's memory, weights included."""
-
-    way: str
-    tokens: int
-    seconds: float
-    peak_gb: float
-    weights_gb: float
-    losses: tuple[float, ...]
-    norms: tuple[float, ...]
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
-
-
 def main() -> None:
     args = parse_args()
     if args.way:
-        print(json.dumps(asdict(measure(args))))
+        print(json.dumps(asdict(measure(args.way, args.folder, args.texts[0], args.steps))))
         return
     if args.case:
         print(json.dumps(list(memory_rows(args))))
@@ -179,248 +151,6 @@ def run_once(way: str, args: argparse.Namespace) -> Iterator[Measurement]:
     result = Measurement(**values)
     print(json.dumps({**values, "texts": args.texts_now, "model": args.folder.name}), file=sys.stderr, flush=True)
     yield result
-
-
-def measure(args: argparse.Namespace) -> Measurement:
-    """Measure one way in this process."""
-    meter = StepMeter(args.way)
-    (texts,) = args.texts
-    {"unsloth": train_with_unsloth, "trl": train_with_trl, "trl-liger": train_with_trl}.get(
-        args.way, train_with_ours
-    )(args, texts, meter)
-    return meter.measurement()
-
-
-def cut_texts(tokenizer: Any, texts: str, steps: int) -> list[str]:
-    """Cut the project's docs, repeated, into texts that last for these steps, the same for every way."""
-    import numpy as np
-
-    tokens = (steps + 1) * ACCUMULATION * CUTOFF
-    ids = tokenizer(read_docs(), add_special_tokens=False).input_ids
-    ids = ids * (tokens // len(ids) + 2)
-    rng, pieces, start = np.random.default_rng(3), list[str](), 0
-    while start < tokens:
-        length = CUTOFF - 6  # tokenized again, a piece may be a few tokens longer
-        if texts == "short":
-            length = int(np.clip(np.exp(rng.normal(LOG_LENGTH_MEAN, LOG_LENGTH_STD)), 32, 2048))
-        pieces.append(tokenizer.decode(ids[start : start + length]))
-        start += length
-    return pieces
-
-
-def read_docs() -> str:
-    files = sorted((bench_utils.ROOT / "docs").glob("*.md"))
-    return "\n".join([TRAINING_TEXT, *(file.read_text(encoding="utf-8") for file in files)])
-
-
-class StepMeter:
-    """Times the steps of a Trainer and counts the tokens of its batches."""
-
-    def __init__(self, way: str) -> None:
-        self._way, self._ends = way, list[float]()
-        self._batches = list[int]()
-        self._step_tokens = list[int]()
-        self._weights_gb = 0.0
-        self._losses, self._norms = list[float](), list[float]()
-
-    def watch(self, trainer: Any, *, is_counting: bool) -> None:
-        """Follow a Trainer from its first step; ours counts its tokens itself."""
-        import torch
-        from transformers import TrainerCallback
-
-        meter = self
-
-        class Clock(TrainerCallback):
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                synchronize()
-                meter._ends.append(time.perf_counter())
-
-        trainer.add_callback(Clock())
-        if is_counting:
-            trainer.data_collator = self._counted(trainer.data_collator)
-        if torch.cuda.is_available():
-            self._weights_gb = torch.cuda.memory_allocated() / 1e9
-            torch.cuda.reset_peak_memory_stats()
-
-    def _counted(self, collate: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(rows: Any) -> Any:
-            batch = collate(rows)
-            self._batches.append(int((batch["labels"] != -100).sum()))
-            return batch
-
-        return counted
-
-    def take_log(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Take losses and gradient norms, and sum the batches to steps, from a Trainer's log."""
-        steps = [entry for entry in history if "loss" in entry]
-        self._losses = [entry["loss"] for entry in steps]
-        self._norms = [float(entry["grad_norm"]) for entry in steps]
-        batches = self._batches
-        self._step_tokens = [sum(batches[n : n + ACCUMULATION]) for n in range(0, len(batches), ACCUMULATION)]
-
-    def take_steps(self, steps: Sequence[Step]) -> None:
-        self._losses = [step.loss for step in steps]
-        self._norms = [step.gradient_norm or 0.0 for step in steps]
-        self._step_tokens = [step.tokens for step in steps]
-
-    def measurement(self) -> Measurement:
-        import torch
-
-        peak = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
-        counted = slice(WARM_UP, len(self._ends))
-        return Measurement(
-            self._way,
-            sum(self._step_tokens[counted]),
-            self._ends[-1] - self._ends[WARM_UP - 1],
-            peak,
-            self._weights_gb,
-            tuple(self._losses),
-            tuple(self._norms),
-        )
-
-
-def synchronize() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def train_with_ours(args: argparse.Namespace, texts: str, meter: StepMeter) -> None:
-    """Train a whole run of Training PRO."""
-    from training_pro.engine.peft_engine import PeftEngine
-    from training_pro.engine.training import trainer
-
-    train = trainer.RunTrainer.train
-
-    def watched(self: Any, **options: Any) -> Any:
-        meter.watch(self, is_counting=False)
-        return train(self, **options)
-
-    trainer.RunTrainer.train = watched
-    with tempfile.TemporaryDirectory() as scratch:
-        host = loaded_host(Path(scratch), args.folder, "auto")
-        write_rows(host, cut_texts(host.card().tokenizer, texts, args.steps))
-        job = Job("training", "bench")
-        changes = {"batch_size": ROWS_PER_BATCH[texts], "max_steps": args.steps, **OUR_SETTINGS[args.way]}
-        PeftEngine().train(our_settings(changes), host, job)
-    meter.take_steps([event for event in job.log.since(0) if isinstance(event, Step)])
-
-
-def our_settings(changes: Mapping[str, Any]) -> TrainingSettings:
-    values = {
-        "name": "bench", "data": ["rows.jsonl"], "format": "text", "add_eos": "never", "cutoff": CUTOFF,
-        "batch_size": 1, "accumulation": ACCUMULATION, "epochs": 1, "batching": "sequential",
-        "save_each_epoch": False, "backup_minutes": 0, "sample_every": "never", "recall_passages": 0,
-        "rank": RANK, "alpha": RANK, "targets": "all-linear", "learning_rate": RATE, "schedule": "constant",
-        "warmup_steps": 0, "gradient_checkpointing": "off", "seed": SEED,
-    }  # fmt: skip
-    return training_settings({**values, **changes})
-
-
-def loaded_host(scratch: Path, model: Path, loading: str) -> StandaloneHost:
-    host = StandaloneHost(standalone_folders(scratch), model=str(model), loading=loading)
-    host.loaded_model()
-    host.folders.datasets.mkdir(parents=True)
-    return host
-
-
-def write_rows(host: StandaloneHost, texts: Sequence[str]) -> None:
-    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (host.folders.datasets / "rows.jsonl").write_text(rows, encoding="utf-8")
-
-
-def train_with_trl(args: argparse.Namespace, texts: str, meter: StepMeter) -> None:
-    """Train with TRL's SFTTrainer and its packing, with or without Liger's kernels and loss."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTTrainer
-
-    tokenizer = AutoTokenizer.from_pretrained(args.folder)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(args.folder, dtype="auto").to(device)
-    trainer = SFTTrainer(
-        model,
-        args=sft_arguments(args.steps, use_liger_kernel=args.way == "trl-liger"),
-        train_dataset=text_dataset(tokenizer, texts, args.steps),
-        processing_class=tokenizer,
-        peft_config=lora_config(),
-    )
-    train_and_log(trainer, meter)
-
-
-def train_with_unsloth(args: argparse.Namespace, texts: str, meter: StepMeter) -> None:
-    """Train with Unsloth's model and its packing in TRL's SFTTrainer."""
-    import torch
-    from unsloth import FastLanguageModel  # isort: skip - it patches the libraries that come after it
-    from trl import SFTTrainer
-
-    model, tokenizer = FastLanguageModel.from_pretrained(
-        str(args.folder), max_seq_length=CUTOFF, dtype=torch.bfloat16, load_in_4bit=False
-    )
-    targets = list(lora_config().target_modules)
-    model = FastLanguageModel.get_peft_model(
-        model,
-        r=RANK,
-        lora_alpha=RANK,
-        lora_dropout=0,
-        bias="none",
-        target_modules=targets,
-        use_gradient_checkpointing=False,
-        random_state=SEED,
-    )
-    trainer = SFTTrainer(
-        model,
-        args=sft_arguments(args.steps),
-        train_dataset=text_dataset(tokenizer, texts, args.steps),
-        processing_class=tokenizer,
-    )
-    train_and_log(trainer, meter)
-
-
-def train_and_log(trainer: Any, meter: StepMeter) -> None:
-    meter.watch(trainer, is_counting=True)
-    trainer.train()
-    meter.take_log(trainer.state.log_history)
-
-
-def lora_config() -> Any:
-    from peft import LoraConfig
-
-    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    return LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=targets)
-
-
-def text_dataset(tokenizer: Any, texts: str, steps: int) -> Any:
-    from datasets import Dataset
-
-    return Dataset.from_dict({"text": cut_texts(tokenizer, texts, steps)})
-
-
-def sft_arguments(steps: int, **more: Any) -> Any:
-    import torch
-    from trl import SFTConfig
-
-    on_gpu = torch.cuda.is_available()
-    return SFTConfig(
-        output_dir=tempfile.mkdtemp(),
-        max_steps=steps,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=ACCUMULATION,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        seed=SEED,
-        use_cpu=not on_gpu,
-        bf16=on_gpu,
-        packing=True,
-        max_length=CUTOFF,
-        gradient_checkpointing=False,
-        **more,
-    )
 
 
 def print_ways(results: Sequence[Measurement], model: str, texts: str) -> None:

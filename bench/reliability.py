@@ -17,6 +17,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -35,6 +36,7 @@ MARKS = {
 }
 CASES = dict.fromkeys(("test_readers", "test_records", "test_texts"), "10000")
 """Cases of the long form, by file; the others have theirs in the tests marked `hours`."""
+PAGE_WIDTH = 125  # columns
 HEADING = ("test", "cases", "failures", "longest time, s", "largest increase in memory, MB", "other figures")
 LIBRARIES = ("torch", "transformers", "peft", "gradio")
 FILE_SECONDS = {False: 900, True: 12 * 3600}
@@ -175,6 +177,7 @@ def describe(rows: Iterable[Row], *, long: bool) -> str:
     machine = f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores"
     versions = f"Python {platform.python_version()}, {libraries}"
     head = f"We ran the {form} tests on {time.strftime('%Y-%m-%d')}. Machine: {machine}. Versions: {versions}."
+    head = textwrap.fill(head, PAGE_WIDTH, break_on_hyphens=False)
     table = [HEADING, ["---"] * len(HEADING), *(row.cells() for row in rows)]
     return "\n".join([head, "", *(f"| {' | '.join(map(str, cells))} |" for cells in table)])
 

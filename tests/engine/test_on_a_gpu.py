@@ -113,7 +113,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("loading", "changes"), CASES)
-def test_a_run_learns_and_leaves_the_model_and_the_memory_as_they_were(host, place, loading, changes):
+def test_a_run_learns_and_leaves_the_model_and_the_memory_as_they_were(host, place, caplog, loading, changes):
     lender, job = host(loading), Job("training", "a test")
     base = lender.loaded_model().model
     assert next(base.parameters()).is_cuda
@@ -127,6 +127,7 @@ def test_a_run_learns_and_leaves_the_model_and_the_memory_as_they_were(host, pla
     saved = load_file(place.lora() / "adapter_model.safetensors")
     assert all(torch.isfinite(value).all() for value in saved.values())
     assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
+    caplog.clear()  # a record of Liger's import errors holds their frames, and with them the run's optimizer
     assert allocated_bytes() < allocated + 2 * 2**20
 
 
