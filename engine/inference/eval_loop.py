@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from ...core.jobs import EventLog, Stage
+from ...core.errors import first_line
+from ...core.jobs import Advice, EventLog, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
 from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
@@ -27,6 +28,7 @@ ProgressFn = Callable[[float], None]
 PROGRESS_SECONDS = 3.0
 TIMED_BATCHES = 3
 """Number of batches that are timed to estimate a whole pass."""
+Result = TypeVar("Result")
 
 
 class StageProgress:
@@ -40,6 +42,16 @@ class StageProgress:
         if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
             self._log.append(Stage(text=self._text, share=share))
             self._logged_at = time.monotonic()
+
+
+def measure_in_run(words: str, measure: Callable[[], Result], log: EventLog) -> tuple[Result | None, float]:
+    """Measure between two steps, and return the result and the seconds; after a failure, the run continues."""
+    started, result = time.monotonic(), None
+    try:
+        result = measure()
+    except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
+        log.append(Advice(text=f"{words} failed: {first_line(error)}. The run continues."))
+    return result, time.monotonic() - started
 
 
 class BatchLimit(NamedTuple):

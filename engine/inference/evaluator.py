@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, Job, Request, Stage, Trigger
+from ...core.jobs import EvaluationDone, Job, Request, Stage, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import RunGraph, read_evaluations
 from ...train_utils import interval_steps, perplexity
@@ -16,7 +15,15 @@ from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
 from ..tokenizer import make_working_tokenizer
 from .context_gain import continuation_pairs, measure_context_gain
-from .eval_loop import EvalLoop, GroupSums, ProgressFn, StageProgress, batch_limit, evaluation_context
+from .eval_loop import (
+    EvalLoop,
+    GroupSums,
+    ProgressFn,
+    StageProgress,
+    batch_limit,
+    evaluation_context,
+    measure_in_run,
+)
 
 EVALUATING = "Evaluating on the validation split"
 
@@ -68,16 +75,10 @@ class EvalScheduler:
         """Evaluate and record the result; a failure is logged, and the run continues."""
         if self._evaluator is None:
             return None
-        started = time.monotonic()
-        result = None
-        try:
-            result = self._evaluator.evaluate(StageProgress(EVALUATING, self._log))
-        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
-            self._log.append(
-                Advice(text=f"The evaluation after step {step} failed: {first_line(error)}. The run continues.")
-            )
+        evaluate = partial(self._evaluator.evaluate, StageProgress(EVALUATING, self._log))
+        result, seconds = measure_in_run(f"The evaluation after step {step}", evaluate, self._log)
         if result is not None:
-            event = self._as_event(result, step, occasion, time.monotonic() - started)
+            event = self._as_event(result, step, occasion, seconds)
             self._graph.append(event)
             self._log.append(event)
         if occasion != "end":

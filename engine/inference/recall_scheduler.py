@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
+from functools import partial
 
-from ...core.errors import first_line
-from ...core.jobs import Advice, Job, RecallMeasured, Request, Stage, Trigger
+from ...core.jobs import Job, RecallMeasured, Request, Stage, Trigger
 from ...data.examples import PROMPT_TOKENS, TARGET_TOKENS
 from ..plan import RunPlan
-from .eval_loop import StageProgress
+from .eval_loop import StageProgress, measure_in_run
 from .general_loss import GENERAL_TOKENS
 from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_by_part
 
@@ -60,16 +59,11 @@ class RecallScheduler:
         """
         if self._meter is None:
             return
-        started, ended_by = time.monotonic(), Request.DISCARD if occasion == "end" else Request.STOP
-        scores = None
-        try:
-            scores = self._meter.measure(ended_by, StageProgress(MEASURING, self._log))
-        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
-            self._log.append(
-                Advice(text=f"Measuring recall after step {step} failed: {first_line(error)}. The run continues.")
-            )
+        ended_by = Request.DISCARD if occasion == "end" else Request.STOP
+        measure = partial(self._meter.measure, ended_by, StageProgress(MEASURING, self._log))
+        scores, seconds = measure_in_run(f"Measuring recall after step {step}", measure, self._log)
         if scores is not None:
-            event = self._as_event(scores, step, occasion, time.monotonic() - started)
+            event = self._as_event(scores, step, occasion, seconds)
             self.measured.append(event)
             self._log.append(event)
         if occasion != "end":
