@@ -79,7 +79,7 @@ def setup_text(setup: Setup) -> str:
                 *(sharded, tensor, f"{setup.batch} x {setup.length:,}"),
                 f"{setup.accumulation} micro-batches" if setup.accumulation > 1 else "",
                 f"LoRA r{setup.rank}" if setup.rank else "full fine-tuning",
-                twice.get(setup.recomputed, "every other matrix product recomputed"),
+                twice.get(setup.recomputed, "every second matrix product recomputed"),
                 "compiled" if setup.compiled else "",
             ),
         )

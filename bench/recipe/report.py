@@ -158,7 +158,7 @@ def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
     """One sentence: the best arm, and the arms from which it can't be told apart."""
     known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
     if len(known) < 2:
-        return f"There is no answer yet, because fewer than two setups have at least {MIN_RUNS} runs."
+        return f"There is no answer yet, because a comparison needs two setups with at least {MIN_RUNS} runs each."
     sign = 1 if metric in LOWER_IS_BETTER else -1
     best, *others = sorted(known, key=lambda name: sign * known[name].median)
     equals = [name for name in others if not differ(known[best], known[name])]

@@ -24,8 +24,8 @@ def run(arguments: Sequence[str]) -> int:
         time.sleep(LOOK_SECONDS)
     if is_waiting(args.name, args.request, folders):
         say(
-            f"{args.name} has not received the request yet. The request is saved in a file. The run reads it as "
-            "soon as the file is visible on the computer that runs it."
+            f"{args.name} has not received the request yet. The request is saved in a file. The run reads "
+            "this file as soon as it appears on the computer that trains."
         )
     else:
         say(f"{args.name} {REQUESTS[args.request].words}.")

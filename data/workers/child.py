@@ -55,4 +55,4 @@ def _read_job(
 ) -> PartJob:
     if text := StoredText.load(Store(Path(folder), largest), text_key):
         return PartJob(text, SlicingRules(**rules), by_lines, key)
-    raise FileNotFoundError(f"the text {text_key} is not in {folder}")
+    raise FileNotFoundError(f"the stored text {text_key} is missing from {folder}")

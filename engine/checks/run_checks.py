@@ -194,23 +194,23 @@ def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]
     if settings.lora.whole_model:
         yield advice(
             "learning_rate",
-            f"Method full: {cause} many updates are too small and are lost. Load the model in float32, or use "
-            f"a learning rate of {SAFE_LR:g} or more.",
+            f"Method full: {cause} many updates are so small that rounding discards them. Load the model in "
+            f"float32, or use a learning rate of {SAFE_LR:g} or more.",
         )
     elif settings.lora.train_head:
         yield advice(
             "head_rate",
-            f"Train Head: {cause} many updates of the embeddings and the head are too small and are lost. The "
-            "LoRA is not affected. Raise Train Head rate until the learning rate of the embeddings and the head "
-            f"is at least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
+            f"Train Head: {cause} many updates of the embeddings and the head are so small that rounding "
+            "discards them. The LoRA is not affected. Raise Train Head rate until the learning rate of the "
+            f"embeddings and the head is at least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
         )
     elif trained := _trained_base_weights(lora):
         label = " and ".join(SETTINGS[key].label for key in trained)
         turn_off = " and ".join(_TURN_OFF[key] for key in trained)
         yield advice(
             next(iter(trained)),
-            f"{label}: {cause} many updates are too small and are lost. The LoRA is not affected. Load the "
-            f"model in float32, use a learning rate of {SAFE_LR:g} or more, or {turn_off}.",
+            f"{label}: {cause} many updates are so small that rounding discards them. The LoRA is not affected. "
+            f"Load the model in float32, use a learning rate of {SAFE_LR:g} or more, or {turn_off}.",
         )
 
 
@@ -218,7 +218,8 @@ def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
     if dora and quantization == "8bit":
         yield problem(
             "dora",
-            "DoRA can't be trained on 8-bit weights. Load the model in 4 or 16 bits, or turn DoRA off.",
+            "DoRA can't be trained on 8-bit weights. Load the model in 4-bit or 16-bit precision, or turn DoRA "
+            "off.",
         )
 
 

@@ -375,8 +375,8 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["prompt", *prompts]), *rows])
     missing = (
-        "There are no samples with the LoRA, because the run ended before the next sample. To get replies with "
-        "the LoRA, open the Try it tab."
+        "There are no samples with the LoRA, because the run ended before the first one was due. To get replies "
+        "with the LoRA, open the Try it tab."
         if ended
         else "The samples with the LoRA are not ready yet."
     )

@@ -60,7 +60,7 @@ def _parts(entry: LoraEntry, chosen: str) -> str:
         for name, part in zip(names, entry.parts, strict=True)
     ]
     title = "Use the actions below on"
-    parts = [(whole, "the final LoRA of the run", ""), *parts]
+    parts = [(whole, "The final LoRA of the run", ""), *parts]
     return html(PARTS, title=title, parts=parts, box=CHOSEN_BOX, chosen=chosen)
 
 

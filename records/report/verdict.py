@@ -205,7 +205,7 @@ def _title(kind: VerdictKind, step: int) -> str:
         "could learn more": "The model could learn more (underfit)",
         "did not learn": "The model did not learn (underfit)",
     }
-    return words.get(kind, "About right (well fit)")
+    return words.get(kind, "About right (a good fit)")
 
 
 def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:

@@ -212,7 +212,7 @@ def test_runs_and_perplexity(demo, page):
     page.write("filter", "finished short")  # other tests leave runs too
     assert not page.shown("compare"), "actions appear with a chosen run"
     page.run_row("short").click()
-    page.wait_for_words("one run", "short", "the final LoRA of the run")
+    page.wait_for_words("one run", "short", "The final LoRA of the run")
     page.wait_for(lambda: page.run_row("short").get_attribute("aria-selected") == "true", "a marked row")
     assert not page.shown("resume"), "a finished run can't be resumed"
     page.write("note", "the first one")
