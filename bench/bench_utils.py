@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -44,6 +43,8 @@ def reset_peak_memory() -> int:
     clear = Path("/proc/self/clear_refs")
     if not clear.exists():
         return peak_memory()
+    import resource  # not on Windows
+
     clear.write_text("5")
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
@@ -53,6 +54,8 @@ def peak_memory() -> int:
     status = Path("/proc/self/status")
     if status.exists():
         return int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    import resource  # not on Windows
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -31,6 +31,7 @@ from training_pro.bench.gpu_ways import (
     CUTOFF,
     RANK,
     ROWS_PER_BATCH,
+    WARM_UP,
     WAYS,
     Measurement,
     loaded_host,
@@ -38,7 +39,7 @@ from training_pro.bench.gpu_ways import (
     our_settings,
     read_docs,
 )
-from training_pro.bench.simulator import GPUS, MODELS, Setup, llama, model_flops
+from training_pro.bench.simulation import GPUS, MODELS, Setup, llama, model_flops
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Job, ProbeDone
 from training_pro.core.model_shape import ModelShape
@@ -91,7 +92,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--way", choices=tuple(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.steps <= WARM_UP:
+        parser.error(f"--steps must be more than {WARM_UP}, because the first {WARM_UP} are not counted")
+    return args
 
 
 def make_model(folder: Path, name: str) -> Path:
@@ -136,7 +140,7 @@ def compare_speed(args: argparse.Namespace, model: str) -> None:
 def run_once(way: str, args: argparse.Namespace) -> Iterator[Measurement]:
     """Run one way in its own process; none if it fails, and the error is printed."""
     folder = args.unsloth if way == "unsloth" else args.libraries
-    if way != "ours" and folder is None:
+    if way not in ("ours", "ours-compile") and folder is None:
         print(f"{way}: skipped. Name the folder of its libraries.", file=sys.stderr)
         return
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "UNSLOTH_DISABLE_STATISTICS": "1"}
@@ -162,10 +166,10 @@ def print_ways(results: Sequence[Measurement], model: str, texts: str) -> None:
             speed = statistics.median(result.speed for result in other)
             peak = statistics.median(result.peak_gb for result in other)
             norms = [norm for result in other for norm in result.norms]
-            rows.append(
-                (words, f"{speed:,.0f}", mfu(model, texts, speed), f"{own / speed:.2f} x", f"{peak:.1f}",
-                 f"{other[0].losses[0]:.3f}, {other[0].losses[-1]:.3f}", f"{min(norms):.2g} to {max(norms):.2g}")
-            )  # fmt: skip
+            first, last = other[0].losses[0], other[0].losses[-1]
+            share = f"{own / speed:.2f} x" if own else ""
+            figures = (f"{speed:,.0f}", mfu(model, texts, speed), share, f"{peak:.1f}")
+            rows.append((words, *figures, f"{first:.3f}, {last:.3f}", f"{min(norms):.2g} to {max(norms):.2g}"))
     columns = ("way", "tokens/s", "MFU", "speed of ours", "peak, GB", "first and last loss", "gradient norms")
     bench_utils.print_table(columns, *rows)
 

@@ -18,8 +18,22 @@ if not __package__:
     import bench_utils
 
     bench_utils.load()
-from training_pro.bench.published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point, hits
-from training_pro.bench.simulator import GPUS, HALF, MODELS, SINGLE, Setup, Step, simulate, traffic
+from training_pro.bench.simulation import (
+    GPUS,
+    HALF,
+    LORA,
+    MODELS,
+    POINTS,
+    SINGLE,
+    SOURCES,
+    TOLERANCE,
+    Point,
+    Setup,
+    Step,
+    hits,
+    simulate,
+    traffic,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "scale.md"
 Rows = list[tuple[str, ...]]

@@ -8,9 +8,10 @@ from dataclasses import replace
 from math import sqrt
 
 import pytest
-from training_pro.bench import published_rates, simulator, step_time
-from training_pro.bench.published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point
-from training_pro.bench.simulator import GPUS, Setup, simulate, traffic
+from training_pro.bench import step_time
+from training_pro.bench.simulation import published_rates, simulator
+from training_pro.bench.simulation.published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point
+from training_pro.bench.simulation.simulator import GPUS, Setup, simulate, traffic
 
 FULL_FSDP = Setup("llama-3.1-8b", GPUS["h100"], 8, "fsdp", recomputed=1)
 

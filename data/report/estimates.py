@@ -103,9 +103,12 @@ class MemoryModel:
         overhead = 6e8 + 0.05 * weights if self.on_card else CPU_FRAGMENTATION * all_layers * compute_bytes
         rows = learned if _trains_head(lora) else min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
         state_bytes = 0.0 if "paged" in settings.learning.optimizer else optimizer_state_bytes(settings)
+        cast = (
+            0 if checkpointing or compute_bytes == 4 else compute_bytes * trained
+        )  # of each layer, for its gradient
         return MemoryEstimate(
             weights=round(weights),
-            lora=0 if lora.whole_model else 4 * trained + compute_bytes * head,
+            lora=0 if lora.whole_model else 4 * trained + cast + compute_bytes * head,
             gradients=weight_bytes * trained + compute_bytes * head,
             optimizer=round(optimizer_bytes(state_bytes, weight_bytes) * trained)
             + round(optimizer_bytes(state_bytes, compute_bytes) * head),
@@ -119,9 +122,10 @@ class MemoryModel:
 def _layer_activations(shape: ModelShape, lora: LoraSettings, compute_bytes: int) -> int:
     """Numbers that a layer keeps for each token.
 
-    The inputs of both norms (in half precision as float32, so twice) and of the layers with a LoRA; queries, the
-    keys and values expanded to as many heads, the output of attention; the factors of the MLP's product. With
-    dropout, another copy for each LoRA.
+    The inputs of both norms (in half precision as float32, so twice; on a GPU, torch's fused norm keeps them once,
+    but the rest of the estimate is a little too low there) and of the layers with a LoRA; queries, the keys and
+    values expanded to as many heads, the output of attention; the factors of the MLP's product. With dropout,
+    another copy for each LoRA.
     """
     targets = target_layers(lora.targets)
     parts = {name: widths for name, widths in shape.linears.items() if targets is None or name in targets}

@@ -49,7 +49,7 @@ class RMSNorm(torch.autograd.Function):  # type: ignore[misc]
 
 def half_rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float | None) -> torch.Tensor:
     """RMSNorm of rows in half precision, rounded once before the weight; on a GPU, torch has one kernel for it."""
-    with torch.autocast(rows.device.type, enabled=False):  # it would make the result float32
+    with torch.autocast(rows.device.type, enabled=False):  # on a GPU, it would make the result float32
         return F.rms_norm(rows, rows.shape[-1:], None, eps) * weight
 
 

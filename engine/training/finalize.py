@@ -94,7 +94,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         run_plan.validation_key,
         kept_step,
         recalls=trained.recalls,
-        planned=0 if is_done else run_plan.plan.steps,
+        planned=0 if is_done or trained.divergence else run_plan.plan.steps,
     )
     _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left

@@ -30,7 +30,8 @@ LAST_SHARE = 0.25
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
 EARLY_SHARE = 0.1
-"""A run that ended before this share of its steps is too short to judge."""
+"""A run that ended before this share of its steps is too short to judge, unless it was evaluated often enough."""
+MIN_EARLY_EVALUATIONS = 3  # one before the first step and one after the last show no trend
 BY_HEART = 0.5
 """How far recall must exceed that of unseen text before a text counts as known by heart."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
@@ -76,9 +77,9 @@ def judge_run(
     `planned` is the number of steps of a run that did not finish.
     """
     steps = read_steps(graph)
-    if steps and steps[-1].step < EARLY_SHARE * planned:
-        return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
+    if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
+        return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
     if steps and len(evaluations) >= 2:
         verdict = _with_recall(_Judge(steps, evaluations, checkpoints, kept).verdict(), recalls)
     elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
@@ -205,7 +206,7 @@ def _title(kind: VerdictKind, step: int) -> str:
         "could learn more": "The model could learn more (underfit)",
         "did not learn": "The model did not learn (underfit)",
     }
-    return words.get(kind, "About right (a good fit)")
+    return words.get(kind, "About right (well fit)")
 
 
 def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:

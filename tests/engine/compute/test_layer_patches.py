@@ -157,7 +157,7 @@ def test_dropout_is_the_same(checkpointing):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_norm_in_half_precision_rounds_as_the_original(dtype):
+def test_a_norm_in_half_precision_rounds_as_the_original(monkeypatch, dtype):
     base = make_model("llama").to(dtype).requires_grad_(False)
     norm = next(m for m in base.modules() if layer_patches.is_rms_norm(m))
     assert layer_patches.rounds_before_weight(norm)
@@ -173,20 +173,28 @@ def test_a_norm_in_half_precision_rounds_as_the_original(dtype):
         return output, inputs.grad.float()
 
     expected, expected_gradient = output_and_gradient()
+    calls = []
+    monkeypatch.setattr(
+        layer_patches, "half_rms_norm", lambda *parts: calls.append(parts) or fused_ops.half_rms_norm(*parts)
+    )
     with layer_patches.patch_base_layers(base):
+        calls.clear()  # those of the test before a patch
         output, gradient = output_and_gradient()
+    assert len(calls) == 1
     assert output.dtype == dtype
     assert torch.equal(output, expected)
     assert (gradient - expected_gradient).norm() < 5e-3 * expected_gradient.norm()
 
 
 def test_a_norm_that_rounds_after_the_weight_keeps_its_own_forward_in_half_precision():
-    norm = Olmo2RMSNorm(64).to(torch.bfloat16).requires_grad_(False)
-    assert layer_patches.is_rms_norm(norm)
-    assert not layer_patches.rounds_before_weight(norm)
-    original = object()
-    rows = torch.randn(2, 64).to(torch.bfloat16)
-    assert layer_patches._rms_norm_forward(norm, lambda x: original, rows) is original
+    base = make_model("llama").to(torch.bfloat16).requires_grad_(False)
+    base.model.norm = Olmo2RMSNorm(32).to(torch.bfloat16).requires_grad_(False)
+    assert layer_patches.is_rms_norm(base.model.norm)
+    with layer_patches.patch_base_layers(base):
+        assert base.model.norm.forward.func is layer_patches._rms_norm_forward
+        assert base.model.layers[0].input_layernorm.forward.func is layer_patches._half_rms_norm_forward
+        rows = torch.randn(2, 32, dtype=torch.bfloat16)
+        assert torch.equal(base.model.norm(rows), Olmo2RMSNorm.forward(base.model.norm, rows))
 
 
 def test_a_norm_with_more_arguments_runs_the_original():

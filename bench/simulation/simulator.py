@@ -2,7 +2,7 @@
 
 A step is a sum: matrix products at a share of the GPU's peak, everything else at the bandwidth of its memory, and
 the part of the network's work that nothing hides. The share is the only fitted number, one for each kind of GPU.
-docs/scale.md explains the arithmetic, bench/published_rates.py has the points.
+docs/scale.md explains the arithmetic, published_rates.py has the points.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..core.model_shape import ModelShape, model_bytes
+from ...core.model_shape import ModelShape, model_bytes
 
 USABLE_SHARE = 0.95  # of a GPU's memory
 LINK_SHARE = 0.8  # of a link's nominal bandwidth that NCCL's large all-gathers reach
