@@ -137,7 +137,7 @@ def test_on_more_quantized_weights(place, last_logits, name, loading):
 def test_dora_on_8_bit_weights_is_refused_with_the_reason(place):
     pytest.importorskip("bitsandbytes")
     host = StandaloneHost(place.folders, model=str(place.tiny), loading="8bit")
-    with pytest.raises(Exception, match=r"DoRA can't be trained on 8-bit weights. Load the model in 4 or 16"):
+    with pytest.raises(Exception, match=r"DoRA can't be trained on 8-bit weights. Load the model in 4-bit or 16"):
         place.train(host, dora=True)
     assert not place.lora().exists()
 
