@@ -85,7 +85,7 @@ def setup_text(setup: Setup) -> str:
     """A setup in a few words: method, rows, and what is trained and computed twice."""
     sharded = f"FSDP {setup.groups}" if setup.sharded else "DDP" if setup.groups > 1 else ""
     tensor = f"TP {setup.tensor}" if setup.tensor > 1 else ""
-    twice = {0.0: "", 0.5: "every second layer recomputed", 1.0: "gradient checkpointing"}
+    twice = {0.0: "", 0.5: "selective recomputation (every second layer)", 1.0: "gradient checkpointing"}
     return ", ".join(
         filter(
             None,
@@ -93,7 +93,7 @@ def setup_text(setup: Setup) -> str:
                 *(sharded, tensor, f"{setup.batch} x {setup.length:,}"),
                 f"{setup.accumulation} micro-batches" if setup.accumulation > 1 else "",
                 f"LoRA r{setup.rank}" if setup.rank else "full fine-tuning",
-                twice.get(setup.recomputed, "every second matrix product recomputed"),
+                twice.get(setup.recomputed, "selective recomputation (every second matmul)"),
                 "compiled" if setup.compiled else "",
             ),
         )

@@ -83,8 +83,8 @@ def parse_hub_model(text: str, revision: str = "") -> HubModel:
     name, revision_in_url = _split_name(text.strip())
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         raise ModelError(
-            f"{text.strip()!r} is neither OWNER/NAME nor the address of a page. Enter OWNER/NAME as shown at the "
-            "top of the model's page, such as Qwen/Qwen3-0.6B, or paste the address of that page."
+            f"{text.strip()!r} is neither OWNER/NAME nor the address of a model page. Enter OWNER/NAME as shown "
+            "at the top of the model's page, such as Qwen/Qwen3-0.6B, or paste the address of that page."
         )
     return HubModel(name, revision.strip() or revision_in_url or MAIN_REVISION)
 

@@ -37,7 +37,7 @@ def _parse_limit(word: str) -> tuple[Device, int]:
     parts = LIMIT.fullmatch(word)
     if parts is None:
         example = "20GB or 20000MB for every GPU, 0=10GB for the first GPU, or cpu=30GB"
-        raise ModelError(f"--max-memory {word}: this is not a memory limit. Write {example}.")
+        raise ModelError(f"--max-memory: {word!r} is not a valid memory limit. Write {example}.")
     limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
     if not limit:
         raise ModelError(

@@ -261,5 +261,5 @@ _VOID_PRESETS = """## Presets of Void Trainer
 The optimizer and LoRA configs of Void Trainer are presets here (`--preset`). In Training PRO, the size in the name
 of a preset is the size of the model. In Void Trainer, it is the size of the LoRA. Void Trainer recommends the
 largest LoRAs for the smallest models, so its S corresponds to our XL. If the name of a Void Trainer preset
-does not include a size, choose the preset here that fits the size of your model.
+does not include a size, choose the Training PRO preset that fits the size of your model.
 """

@@ -46,8 +46,8 @@ How to read it:
   model forgets what it knew.
 - Each figure is the median of a setup's runs, which differ in their seeds. The range is the
   largest result of these runs minus the smallest.
-- This page gives an answer only for setups with at least {MIN_RUNS} runs. If two medians differ by no more than
-  the larger of their ranges, it says that the runs show no difference.
+- This page gives an answer only for setups with at least {MIN_RUNS} runs. If the medians of two setups differ by
+  no more than the larger range of the two, it says that the runs show no difference.
 - If two questions compare setups with the same settings, both use the same runs.
 - The runs are short, and the model is small. We have not measured whether the answers hold for larger models.
 """
@@ -247,8 +247,8 @@ def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
     enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
     if len(enough) < MIN_RUNS:
         return [
-            f"There is no answer yet, because this needs {MIN_RUNS} runs for each of {MIN_RUNS} different numbers "
-            "of passes."
+            f"There is no answer yet. It takes {MIN_RUNS**2} runs: {MIN_RUNS} with each of {MIN_RUNS} different "
+            "numbers of passes."
         ]
     by_passes = fit_law(pass_points(runs))
     by_context = fit_law(context_points(runs))

@@ -66,7 +66,8 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="TOKENS",
-        help="tokens from the start of one window to the start of the next (0: half a window); no effect on rows",
+        help="tokens from the start of one window to the start of the next (0: half a window); ignored for "
+        "datasets of rows",
     )
     parser.add_argument("--comment", default="", metavar="TEXT", help="comment to save with the results")
     parser.add_argument("--json", action="store_true", help="output one JSON object per line, with all figures")

@@ -51,7 +51,7 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.FREE_MEMORY: "Saving a checkpoint after this step, then unloading the model ...",
     Request.PAUSE: "Pausing after this step ...",
     Request.WIND_DOWN: "Winding down ...",
-    Request.MORE_EPOCHS: "Adding epochs after this step ...",
+    Request.MORE_EPOCHS: "Adding epochs when this step ends ...",
     Request.CHECKPOINT: "Saving a checkpoint after this step ...",
     Request.EVALUATE: "Evaluating after this step ...",
     Request.SAMPLE: "Generating samples after this step ...",

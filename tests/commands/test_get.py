@@ -68,6 +68,6 @@ def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub,
 
 
 def test_a_refusal_is_one_sentence(get):
-    assert told(get("gpt2"))[2].startswith("'gpt2' is neither OWNER/NAME nor the address of a page. Enter")
+    assert told(get("gpt2"))[2].startswith("'gpt2' is neither OWNER/NAME nor the address of a model page. Enter")
     code, out, err = told(get("toys/tiny", "--revision", "old"))
     assert (code, out) == (1, "") and err.splitlines()[-1].startswith("toys/tiny has no revision 'old'.")

@@ -39,7 +39,7 @@ def test_a_name_and_an_address_say_the_same(asked, revision, found, monkeypatch)
 def test_what_is_no_name_is_said_with_what_to_write(asked):
     with pytest.raises(ModelError) as error:
         parse_hub_model(asked)
-    assert str(error.value).startswith(f"{asked!r} is neither OWNER/NAME nor the address of a page. Enter")
+    assert str(error.value).startswith(f"{asked!r} is neither OWNER/NAME nor the address of a model page. Enter")
 
 
 @pytest.mark.parametrize(

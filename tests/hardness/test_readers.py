@@ -398,5 +398,5 @@ def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeyp
     record_property("failures", 0)
     record_property("worst_seconds", round(worst.seconds, 2))
     record_property("worst_megabytes", round(max(worst.own, worst.reader), 1))
-    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in the program"
+    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in the main process"
     record_property("figures", figures)

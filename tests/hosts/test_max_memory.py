@@ -54,9 +54,9 @@ def test_limits_are_read_in_gb_or_mb(words, limits):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["20"], "--max-memory 20: this is not a memory limit. Write 20GB or"),
-        (["-5GB"], "--max-memory -5GB: this is not a memory limit."),
-        (["gpu=5GB"], "--max-memory gpu=5GB: this is not a memory limit."),
+        (["20"], "--max-memory: '20' is not a valid memory limit. Write 20GB or"),
+        (["-5GB"], "--max-memory: '-5GB' is not a valid memory limit."),
+        (["gpu=5GB"], "--max-memory: 'gpu=5GB' is not a valid memory limit."),
         (["0GB"], "--max-memory 0GB: a limit must be above 0."),
         (["0=5GB", "0=6GB"], "--max-memory 0=6GB: there are two limits for GPU 0. Remove one of them."),
         (["cpu=5GB", "cpu=6GB"], "--max-memory cpu=6GB: there are two limits for the CPU. Remove one of them."),
