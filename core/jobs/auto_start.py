@@ -40,10 +40,11 @@ class AutoStart:
         """Note that a queued run is in progress; `run_lock` tells other processes so until it ends."""
         self.current_number, self._run_lock = number, run_lock
 
-    def release_current(self) -> None:
-        """Note that no queued run is in progress, and release its lock."""
-        self.current_number = None
-        self._run_lock.close()
+    def release(self, number: int) -> None:
+        """Note that this run is no longer in progress, and release its lock."""
+        if number == self.current_number:
+            self.current_number = None
+            self._run_lock.close()
 
     def enable(self) -> None:
         """Start each run automatically when the one before has ended."""

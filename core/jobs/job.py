@@ -23,6 +23,8 @@ class Job:
     log: EventLog = field(default_factory=EventLog)
     result_name: str = ""
     """Name of the LoRA or model that a training makes."""
+    queue_number: int | None = None
+    """Number of the queued run that this job trains."""
 
     @property
     def running(self) -> bool:

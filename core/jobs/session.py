@@ -39,17 +39,20 @@ class Session:
         """Call `observer` with every job that starts; it must return at once. Replaces an earlier one."""
         self._observer = observer
 
-    def train(self, name: str, host: Host, work: JobFn) -> Job:
+    def train(self, name: str, host: Host, work: JobFn, *, queue_number: int | None = None) -> Job:
         """Start the job that trains a LoRA, or a whole model, of this name."""
-        return self.start("training", f"Training '{name}'", host, work, result_name=name)
+        job = Job("training", f"Training '{name}'", result_name=name, queue_number=queue_number)
+        return self._start_on_model(job, host, work)
 
-    def start(self, kind: JobKind, title: str, host: Host, work: JobFn, *, result_name: str = "") -> Job:
+    def start(self, kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
         """Start a job with exclusive use of the model; raises BusyError if another job has it."""
+        return self._start_on_model(Job(kind, title), host, work)
+
+    def _start_on_model(self, job: Job, host: Host, work: JobFn) -> Job:
         with self._lock:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
-            job = Job(kind, title, result_name=result_name)
-            self._current = self._latest[kind] = job
+            self._current = self._latest[job.kind] = job
         return self._start_thread(job, partial(_run_on_model, host, work))
 
     def start_without_model(self, kind: JobKind, title: str, work: JobFn) -> Job:

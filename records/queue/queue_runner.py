@@ -158,9 +158,9 @@ class QueueRunner:
             return self._engine.train(run.settings, self._host, job)
 
         try:
-            self._session.train(run.name, self._host, work)
+            self._session.train(run.name, self._host, work, queue_number=run.number)
         except BusyError:
-            self._auto_start.release_current()
+            self._auto_start.release(run.number)
             self._change(lambda current: current.with_returned(run.number))
             raise
 
@@ -179,8 +179,11 @@ class QueueRunner:
         return "" if model == run.model else f"This run was added for {run.model}, but {model} is loaded."
 
     def _record_end(self, job: Job) -> None:
-        """Record how a run ended, if it was one of the queue."""
-        end, number = job.end, self._auto_start.current_number
+        """Record how a run ended, if it was one of the queue.
+
+        The next run may be in progress already: it can start as soon as the job has ended, which is before this.
+        """
+        end, number = job.end, job.queue_number
         if end is None or number is None:
             return
         try:
@@ -188,7 +191,7 @@ class QueueRunner:
         except (TrainingProError, OSError) as error:
             self._auto_start.disable(error_message(error))
         finally:
-            self._auto_start.release_current()
+            self._auto_start.release(number)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import JobEnded, StartedFromQueue
 from training_pro.core.jobs.session import Session
 from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.records.queue import queue
 from training_pro.records.queue.queue_runner import QueueRunner
 from training_pro.tests.fakes import FakeHost, make_folders
 
@@ -95,7 +96,7 @@ class Program:
 def restarted(program):
     """Return another program on the same folders. The first one holds no lock, as if it had been killed."""
     program.session.auto_start.disable("it is gone")
-    program.session.auto_start.release_current()
+    program.session.auto_start.release(program.session.auto_start.current_number)
     program.restarts.append(Program(FakeHost(program.host.folders), going=program.going))
     return program.restarts[-1]
 
@@ -356,3 +357,22 @@ def test_a_queue_that_cannot_be_written_stops_and_says_so(program, monkeypatch):
 
 def broken(path, value):
     raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_the_end_of_a_run_is_never_recorded_for_the_run_that_follows_it(program, monkeypatch):
+    """A run that is added while another ends may start before that end is recorded."""
+    program.outcomes["a"] = "failed"
+    program.start("a")
+    save = queue.save
+
+    def end_meanwhile(path, queued):
+        monkeypatch.setattr(queue, "save", save)
+        program.release("a")
+        save(path, queued)
+
+    monkeypatch.setattr(queue, "save", end_meanwhile)
+    program.put("b")
+    program.wait_until(lambda: "b" in program.began)
+    assert program.done == [] and [run.name for run in program.line.queue.begun] == ["b"]
+    program.release("b")
+    assert program.wait_until_idle().done == [("b", "finished")]
