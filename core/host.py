@@ -92,6 +92,8 @@ class ModelCard:
     """The tokenizer that was chosen instead of the model's own."""
     max_memory: str = ""
     """Memory limits that it is loaded with, as typed: '20GB cpu=30GB'; empty without limits."""
+    given_name: str = ""
+    """What to give a command to find this model, if that is not its name: a path, a link or a file."""
 
     @property
     def context(self) -> int:

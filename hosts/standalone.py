@@ -103,8 +103,7 @@ class StandaloneHost:
 
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
-            self.load(*self.selected_model)
-        assert self._loaded is not None
+            self._loaded = self._load_selected()
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
@@ -113,17 +112,21 @@ class StandaloneHost:
         A name without a model is refused before that. It may be any path, so a page calls `validate_name` first.
         """
         self._any_path(_unquoted(name))
-        logging.getLogger(KERNEL_LOGGER).setLevel(logging.ERROR)
         previous = self.model_status().model
         self.unload()
         self.select_model(name, loading)
+        self._card = None  # the files of the model may have changed
         try:
-            card = self.card()
-            weights = _load_weights(self._any_path(self.selected_model[0]), card, loading, self._limits)
-            self._loaded = LoadedModel(card, weights)
+            self._loaded = self._load_selected()
         except ModelError as error:
             unloaded = f" {previous} was unloaded to free memory. No model is loaded now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
+
+    def _load_selected(self) -> LoadedModel:
+        logging.getLogger(KERNEL_LOGGER).setLevel(logging.ERROR)
+        name, loading = self.selected_model
+        card = self.card()
+        return LoadedModel(card, _load_weights(self._any_path(name), card, loading, self._limits))
 
     def download_job(self, name: str) -> tuple[str, JobFn]:
         """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
@@ -225,8 +228,20 @@ class StandaloneHost:
             )
         if requested:
             tokenizer = _load_tokenizer(requested, self.folders.models, config.get_text_config().vocab_size, name)
-        loading, limits = self.selected_model[1], self._limits_words
-        return ModelCard(name, config.to_dict(), tokenizer, loading, tokenizer_name=requested, max_memory=limits)
+        return ModelCard(
+            name,
+            config.to_dict(),
+            tokenizer,
+            self.selected_model[1],
+            tokenizer_name=requested,
+            max_memory=self._limits_words,
+            given_name=self._absolute_name(),
+        )
+
+    def _absolute_name(self) -> str:
+        """The name of the selected model in the models folder, or its absolute path."""
+        name = _unquoted(self.selected_model[0])
+        return name if (self.folders.models / name).exists() else str(Path(name).absolute())
 
 
 def _checked_file(path: Path) -> Path:

@@ -50,7 +50,7 @@ def _model_flags(host: Host) -> Sequence[str]:
     except TrainingProError:
         return "--model", "MODEL"
     in_user_data = host.folders.models == host.folders.user_data / "models"
-    name = card.name if in_user_data else str(host.folders.models / card.name)
+    name = card.given_name or (card.name if in_user_data else str(host.folders.models / card.name))
     tokenizer = ("--tokenizer", card.tokenizer_name) if card.tokenizer_name else ()
     loading = () if card.loading == "auto" else ("--load", card.loading)
     limits = ("--max-memory", *card.max_memory.split()) if card.max_memory else ()

@@ -236,3 +236,31 @@ def test_the_working_folder_is_as_in_the_webui(tmp_path):
     assert (found.models, found.loras, found.logs) == (tmp_path / "models", tmp_path / "loras", tmp_path / "logs")
     assert found.datasets == tmp_path / "training" / "datasets"
     assert (found.examples / "story.txt").is_file()
+
+
+def test_loading_again_reads_the_files_of_the_model_again(copy, tmp_path):
+    own = host(tmp_path)
+    own.load("mine", "auto")
+    config = copy / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 512}))
+    assert own.card().context != 512
+    own.load("mine", "auto")
+    assert own.card().context == 512
+
+
+def test_a_run_that_loads_its_model_again_keeps_the_card_that_it_began_with(copy, tmp_path):
+    own = host(tmp_path)
+    card = own.loaded_model().card
+    own.unload()
+    own.reload(card)
+    assert own.loaded_model().card is card
+
+
+def test_the_card_names_the_model_so_that_a_command_finds_it(copy, tmp_path, monkeypatch):
+    (copy.parent / "nick").symlink_to(copy, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    elsewhere = shutil.copytree(copy, tmp_path / "elsewhere")
+    for given, found in (("mine", "mine"), ("nick", "nick"), ("elsewhere", str(elsewhere))):
+        own = host(tmp_path)
+        own.select_model(given, "auto")
+        assert own.card().given_name == found

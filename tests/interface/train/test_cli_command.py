@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from html import unescape
 from types import SimpleNamespace
 
@@ -93,3 +94,10 @@ def test_a_command_for_only_one_console_says_so(windows, host, system):
     (_, _, _, *words), _ = split_like_windows(command_line(html))
     assert flags.given_settings(_parse_args(words))["system"] == system
     assert "Run this command in the Command Prompt (cmd)" in html
+
+
+def test_the_command_finds_a_model_outside_the_models_folder(host, monkeypatch):
+    card = replace(host.card(), given_name="/data/my model")
+    monkeypatch.setattr(FakeHost, "card", lambda self: card)
+    *_, command = cli_command_html({"name": "a", "data": ["a.txt"]}, host).partition("train")
+    assert "/data/my model" in unescape(command)
