@@ -54,6 +54,8 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
             actions.add_argument(flag, dest=flag, action="store_const", const="", help=action.help)
     parser.add_argument("--json", action="store_true", help="output one JSON object")
     args = parser.parse_args(arguments)
+    if args.name is not None and not inventory.normalize_name(args.name):  # an empty variable of a script
+        parser.error(f"{args.name!r} is not the name of a LoRA. To choose all LoRAs, leave the name out.")
     args.action = next((flag for flag in _ACTIONS if vars(args)[flag] is not None), "")
     if not args.name and args.action and _ACTIONS[args.action].needs_name:
         parser.error(f"{args.action} needs the name of a LoRA.")

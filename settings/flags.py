@@ -8,7 +8,7 @@ from typing import Any
 
 from .definitions import SECTIONS, SETTINGS
 from .reference import accepted_values, format_default, section_title
-from .setting import Setting
+from .setting import Setting, read_line_breaks, show_line_breaks
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Collection[str] = tuple(SECTIONS)) -> None:
@@ -46,7 +46,9 @@ _METAVARS = {"names": "NAME", "texts": "TEXT"}
 
 
 def _unwrap(setting: Setting, value: Any) -> object:
-    """Unwrap a single word for a setting that takes either a choice or a list of names."""
+    """Read line breaks in texts, and unwrap a single word for a setting that takes a choice or a list of names."""
+    if setting.kind == "texts":
+        return [read_line_breaks(text) for text in value]
     return value[0] if setting.kind == "choice" and isinstance(value, list) and len(value) == 1 else value
 
 
@@ -55,7 +57,7 @@ def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:
     for setting in SETTINGS.values():
         value = values[setting.key]
         if value != (list(setting.default) if isinstance(setting.default, tuple) else setting.default):
-            words = [_format_word(word) for word in (value if isinstance(value, list) else [value])]
+            words = [_format_word(setting, word) for word in (value if isinstance(value, list) else [value])]
             if any(not word or word.startswith("-") for word in words):
                 # A word with a leading dash would be taken for another flag, and PowerShell drops an empty one.
                 yield from (f"{setting.flag}={word}" for word in words)
@@ -63,5 +65,7 @@ def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:
                 yield from (setting.flag, *words)
 
 
-def _format_word(value: object) -> str:
+def _format_word(setting: Setting, value: object) -> str:
+    if setting.kind == "texts":
+        return show_line_breaks(str(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -102,9 +102,9 @@ def _read_text(setting: Setting, value: object) -> str:
 
 
 def _read_texts(setting: Setting, value: object) -> str | tuple[str, ...]:
-    """Read a special value, a list of texts, or one text per line, in which \\n stands for a line break."""
+    """Read a special value, a list of texts, or one text per line, as `show_line_breaks` writes it."""
     if isinstance(value, str):
-        lines = [line.strip().replace("\\n", "\n") for line in value.split("\n")]
+        lines = [read_line_breaks(line.strip()) for line in value.split("\n")]
     elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
         lines = list(value)
     else:
@@ -113,6 +113,21 @@ def _read_texts(setting: Setting, value: object) -> str | tuple[str, ...]:
     if not lines:
         return str(setting.default)
     return lines[0] if len(lines) == 1 and lines[0] in setting.words else tuple(lines)
+
+
+def show_line_breaks(text: str) -> str:
+    r"""Write a text in one line: \n stands for a line break, and \\n for a backslash before an n."""
+    return re.sub(r"(\\*)([\nn])", lambda found: found[1] * 2 + ("\\n" if found[2] == "\n" else "n"), text)
+
+
+def read_line_breaks(line: str) -> str:
+    """Read a text that `show_line_breaks` has written."""
+
+    def read(found: re.Match[str]) -> str:
+        backslashes = len(found[1])
+        return "\\" * (backslashes // 2) + ("\n" if backslashes % 2 else "n")
+
+    return re.sub(r"(\\+)n", read, line)
 
 
 def _read_names(setting: Setting, value: object) -> tuple[str, ...]:
@@ -180,6 +195,12 @@ def _read_choice(setting: Setting, value: object) -> Any:
     if setting.free and value:
         return _read_names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
     raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
+
+
+def shortest_number(value: float) -> str:
+    """The shortest digits that are read as the same number: 0.0003, 2152539448."""
+    short = f"{value:g}"
+    return short if float(short) == value else str(value)
 
 
 def comma_hint(value: object) -> str:

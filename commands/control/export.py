@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     out = choose_output(args.out, host.folders)
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
     paths = {dataset.name: dataset.path for dataset in datasets}
-    PortableRun(settings, paths, host.card().name, host.folders).write(out)
+    PortableRun(settings, paths, host.card(), host.folders).write(out)
     say(f"{out} contains the settings and the data. Its README.txt explains how to train on another machine.")
     return 0
 

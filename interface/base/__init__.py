@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import markup, model_status, outdated, setting_layout
-from .form import Form
+from .form import Form, shown_value
 from .gradio_compat import make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
 from .markup import table_row
@@ -51,6 +51,7 @@ __all__ = [
     "reset_button",
     "setting_layout",
     "setting_link",
+    "shown_value",
     "stop_job",
     "stream_options",
     "table_row",

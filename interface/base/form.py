@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ...settings.definitions import SETTINGS
-from ...settings.setting import Setting
+from ...settings.setting import Setting, shortest_number, show_line_breaks
 from .setting_layout import row_id
 
 
@@ -37,12 +37,9 @@ class Form:
         return {key: choice_value(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
 
     def updates(self, values: Mapping[str, Any]) -> dict[Any, Any]:
-        """Component updates that put values into the form."""
-        return {
-            self.components[key]: gr.update(value=display_value(SETTINGS[key], value))
-            for key, value in values.items()
-            if key in self.components
-        }
+        """Component updates that put values into the form, except for those that their components can't show."""
+        shown = {key: shown_value(SETTINGS[key], values[key]) for key in values if key in self.components}
+        return {self.components[key]: gr.update(value=value) for key, value in shown.items() if value is not None}
 
     def undrawn(self) -> Iterable[str]:
         """The keys of the settings that no part of the page has drawn."""
@@ -68,7 +65,7 @@ def make_component(setting: Setting, **more: Any) -> Any:
         return gr.Dropdown(**{"multiselect": True, **common})
     if setting.kind == "texts":
         return gr.Textbox(**{"lines": 3, **common})
-    if setting.kind == "whole" and not setting.words:
+    if _is_number_box(setting):
         return gr.Number(**common)  # no bounds here: Gradio would show a bare "Error" or round; we check them
     return gr.Textbox(**{"max_lines": 1, **common})
 
@@ -81,12 +78,26 @@ def choice_value(setting: Setting, value: Any) -> Any:
     return next((choice for choice, label in setting.choices.items() if label == value), value)
 
 
+def shown_value(setting: Setting, value: Any) -> Any:
+    """What the component of a setting shows for a value from a file, which may not be valid; None for nothing."""
+    try:
+        return display_value(setting, setting.read(value))
+    except ValueError:
+        can_hold = isinstance(value, (int, float)) if _is_number_box(setting) else isinstance(value, str)
+        closed = setting.kind in ("yes/no", "choice", "names")
+        return value if can_hold and not closed else None
+
+
+def _is_number_box(setting: Setting) -> bool:
+    return setting.kind == "whole" and not setting.words
+
+
 def display_value(setting: Setting, value: Any) -> Any:
     """A value in the form that its component displays."""
     if setting.kind == "texts":
-        return value if isinstance(value, str) else "\n".join(text.replace("\n", "\\n") for text in value)
+        return value if isinstance(value, str) else "\n".join(map(show_line_breaks, value))
     if isinstance(value, tuple):
         return " ".join(value) if setting.kind == "choice" else list(value)
     if setting.kind == "number" or (setting.kind == "whole" and setting.words):
-        return value if isinstance(value, str) else f"{value:g}"
+        return value if isinstance(value, str) else shortest_number(value)
     return value

@@ -41,10 +41,16 @@ def dataset_name(entry: str) -> str:
         return entry.rpartition(":")[0]
 
 
-def existing_entries(names: Sequence[str], choices: Sequence[tuple[str, str]]) -> list[str]:
-    """Those of these entries whose datasets still exist."""
-    existing = {value for _, value in choices}
-    return [name for name in names if dataset_name(name) in existing]
+def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
+    """Those of these entries whose datasets exist, also if no menu lists them, such as a file in a folder."""
+    return [entry for entry in entries if _exists(dataset_name(entry), folders)]
+
+
+def _exists(name: str, folders: Folders) -> bool:
+    try:
+        return bool(dataset_index.find_datasets([name], folders))
+    except DataError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ...records.remote import PortableRun
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
-from ..base import Form, PageContext, add_handler, markup
+from ..base import Form, PageContext, add_handler, markup, shown_value
 from .cli_command import cli_command_html
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
@@ -131,9 +131,14 @@ class PresetsPanel:
     ) -> dict[Any, Any]:
         """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
-        changed = presets.describe_changes(self._form.values(inputs), values)
+        invalid = {k: v for k, v in values.items() if k in SETTINGS and shown_value(SETTINGS[k], v) is None}
+        valid = {k: v for k, v in values.items() if k not in invalid}
+        changed = presets.describe_changes(self._form.values(inputs), valid)
         report = "Changed: " + "; ".join(changed) if changed else "Nothing changed."
-        return {**self._form.updates(values), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
+        if invalid:
+            ignored = "; ".join(f"{SETTINGS[k].label} {v!r}" for k, v in invalid.items())
+            report += f". Ignored, because these values are not valid: {ignored}."
+        return {**self._form.updates(valid), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
         kind, _, name = choice.partition(":")
@@ -163,7 +168,7 @@ class PresetsPanel:
         out = host.folders.exports / settings.what.name
         datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
-        PortableRun(settings, paths, host.card().name, host.folders).write(out)
+        PortableRun(settings, paths, host.card(), host.folders).write(out)
         return markup.paragraph(
             f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
         )

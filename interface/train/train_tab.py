@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -153,9 +153,13 @@ class TrainTab:
         add_handler(self._add_button.upload, self._on_upload, {self._add_button, data}, outputs, what="Add files")
         add_handler([data.input, refresh], lambda: "", None, message, what="Add files")
         list_data = partial(data_menu.dataset_choices, self._context)
-        refreshed = refresh_choices(refresh, data, list_data, keep=data_menu.existing_entries)
+        refreshed = refresh_choices(refresh, data, list_data, keep=self._existing_entries)
         eval_data = self._form.components["eval_data"]
-        return refresh_choices(refreshed.then, eval_data, list_data, keep=data_menu.existing_entries)
+        return refresh_choices(refreshed.then, eval_data, list_data, keep=self._existing_entries)
+
+    def _existing_entries(self, entries: Sequence[str], _choices: object = None) -> Sequence[str]:
+        """Those of these entries whose datasets still exist; all of them if the disk can't be read."""
+        return self._context.read_disk(partial(data_menu.existing_entries, entries), entries)
 
     def _connect_consequences(self, refreshed: Any, restored: Any) -> None:
         """Update the summaries after every change of the form, and the preview after a change of the data."""
@@ -205,7 +209,7 @@ class TrainTab:
         menus = {}
         for key in ("data", "eval_data"):
             last = values.pop(key, None)
-            chosen = {} if last is None else {"value": data_menu.existing_entries(last, choices)}
+            chosen = {} if last is None else {"value": self._existing_entries(last)}
             menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
         return {**self._form.updates(values), **menus, self._presets.menu: self._presets.refresh_menu()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.errors import SavingError
 from ...core.files import move_new_folder, safe_paths, staging_folder, write_error_reason, write_json, write_text
-from ...core.host import Folders
+from ...core.host import Folders, ModelCard
 from ...core.version import VERSION
 from ...settings import files
 from ...settings.definitions import TrainingSettings
@@ -33,14 +33,14 @@ settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It 
 2. Optional: install the torch build for your GPU, and then the package versions that this folder was made with:
        pip install -r {requirements}
    If you skip this step, Training PRO creates its own environment the first time you run it.
-3. Copy the folder of the model {model!r} into "models" inside this folder, or download the model:
+3. Copy {models} into "models" inside this folder, or download the model:
        python3 script.py get OWNER/NAME --user-data FOLDER
 4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,
    write py instead of python3.
-       python3 script.py check FOLDER/{settings_file} --user-data FOLDER --model {argument}
-       python3 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
+       python3 script.py check FOLDER/{settings_file} --user-data FOLDER {arguments}
+       python3 script.py train FOLDER/{settings_file} --user-data FOLDER {arguments}
    With two GPUs:
-       torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER --model {argument}
+       torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER {arguments}
    To resume after Ctrl+C or a crash, add --resume to the same command.
 5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab then shows
    the LoRA with its curve, its checkpoints and its report.
@@ -49,11 +49,11 @@ settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It 
 
 @dataclass(frozen=True)
 class PortableRun:
-    """A run to train elsewhere: its settings, its datasets by name, the name of its model, and our folders."""
+    """A run to train elsewhere: its settings, its datasets by name, the card of its model, and our folders."""
 
     settings: TrainingSettings
     datasets: Mapping[str, Path]
-    model: str
+    card: ModelCard
     folders: Folders
 
     def write(self, out: Path) -> None:
@@ -88,7 +88,6 @@ class PortableRun:
             yield from ((Path("loras", settings.what.name, file.name), file) for file in weights)
 
     def _instructions(self) -> str:
-        argument = f'"{self.model}"' if " " in self.model else self.model
         return INSTRUCTIONS.format(
             version=VERSION,
             python=".".join(map(str, sys.version_info[:3])),
@@ -96,9 +95,25 @@ class PortableRun:
             data_folder=self.folders.datasets.relative_to(self.folders.user_data).as_posix(),
             requirements=REQUIREMENTS,
             name=self.settings.what.name,
-            model=self.model,
-            argument=argument,
+            models=" and ".join(f"the folder of the {what} {name!r}" for what, name in self._models().items()),
+            arguments=" ".join(map(_quote, self._load_arguments())),
         )
+
+    def _models(self) -> Mapping[str, str]:
+        """The folders to copy, by what they hold."""
+        tokenizer = Path(self.card.tokenizer_name).name
+        return {"model": self.card.name, **({"tokenizer": tokenizer} if tokenizer else {})}
+
+    def _load_arguments(self) -> Iterator[str]:
+        """The arguments that load the model as here, except for memory limits: the other machine has its own."""
+        for what, name in self._models().items():
+            yield from (f"--{what}", name)
+        if self.card.loading != "auto":
+            yield from ("--load", self.card.loading)
+
+
+def _quote(argument: str) -> str:
+    return f'"{argument}"' if " " in argument else argument
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -118,7 +118,17 @@ def test_a_name_that_is_not_there(runs, act):
     assert "Did you mean 'story'?" in err
 
 
-@pytest.mark.parametrize("words", [("--delete",), ("--slim",), ("a", "--delete", "--slim")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--delete",),
+        ("--slim",),
+        ("a", "--delete", "--slim"),
+        ("", "--empty-trash"),
+        ("/", "--empty-trash"),
+        ("",),
+    ],
+)
 def test_a_wrong_command_line(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["runs", *words])

@@ -84,9 +84,12 @@ def test_the_help_lists_what_works_by_section(monkeypatch):
 
 
 def test_values_that_differ_from_the_defaults_are_written_and_read_back():
-    settings = training_settings({**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc"]})
+    settings = training_settings(
+        {**UNUSUAL, "targets": ["q_proj", "o_proj"], "sample_prompts": ["-a", "b\nc", "C:\\new"]}
+    )
     arguments = list(flags.as_arguments(settings.values()))
     assert training_settings(parse_flags(*arguments)) == settings
+    assert "b\\nc" in " ".join(arguments)  # a line break would end the command in the Command Prompt
     assert set(parse_flags(*arguments)) == {*UNUSUAL, "sample_prompts"}
 
 

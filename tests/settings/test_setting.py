@@ -43,6 +43,7 @@ TEXTS = setting("texts", "auto", words=("auto",))
         (TEXTS, [], "auto"),
         (TEXTS, "Once upon\n\n Tell\\nme ", ("Once upon", "Tell\nme")),
         (TEXTS, ["a\\nb", "auto"], ("a\\nb", "auto")),
+        (TEXTS, r"C:\\new\nline", ("C:\\new\nline",)),
         (NAMES, "one.txt", ("one.txt",)),
         (NAMES, ["one.txt", " two/ ", ""], ("one.txt", "two/")),
         (NAMES, None, ()),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from training_pro.interface.base.form import choice_value, make_component
+from training_pro.interface.base.form import choice_value, display_value, make_component, shown_value
 from training_pro.interface.base.setting_layout import ALL_ROWS, FOLDED_ROWS, folded_part_id
 from training_pro.interface.base.setting_links import apply_button, link_settings, reset_button
 from training_pro.interface.train import field_visibility
@@ -113,3 +113,34 @@ def test_the_label_of_a_button_begins_with_a_capital_letter():
 
 def test_every_folded_part_has_an_id_of_its_own():
     assert len({folded_part_id(rows[0][0]) for rows in FOLDED_ROWS.values()}) == len(FOLDED_ROWS)
+
+
+@pytest.mark.parametrize("number", [2152539448, 4294967295, 0.00012345678, 7 / 3, 45.254834, 3e-4, 1e-8])
+def test_a_number_keeps_its_digits_in_the_form(number):
+    assert float(display_value(SETTINGS["learning_rate"], number)) == number
+    assert display_value(SETTINGS["learning_rate"], 3e-4) == "0.0003"
+
+
+@pytest.mark.parametrize("prompts", [["C:\\new"], ["a\nb", "a\\\nb"], ["\\\\n", "\\"], ["no break"]])
+def test_sample_prompts_are_the_same_after_a_visit_to_the_form(prompts):
+    setting = SETTINGS["sample_prompts"]
+    assert setting.read(display_value(setting, prompts)) == tuple(prompts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("rslora", "no", False),
+        ("rslora", "perhaps", None),
+        ("chunking", "windows", None),
+        ("epochs", None, None),
+        ("epochs", [3], None),
+        ("epochs", "three", "three"),
+        ("rank", 0, 0),
+        ("rank", "many", None),
+        ("targets", ["q_proj", "v_proj"], "q_proj v_proj"),
+        ("data", {"a": 1}, None),
+    ],
+)
+def test_the_form_shows_what_its_boxes_can_hold(key, value, shown):
+    assert shown_value(SETTINGS[key], value) == shown

@@ -125,3 +125,11 @@ def test_unsupported_files_are_named_below_the_menu_and_by_add_files(context, tm
     (tmp_path / "novel.mobi").write_text("x")
     with pytest.raises(DataError, match=r"novel\.mobi: convert it to \.epub"):
         data_menu.add_files(context.host.folders, [str(tmp_path / "novel.mobi")])
+
+
+def test_entries_that_no_menu_lists_stay_as_long_as_their_files_exist(context):
+    folder = context.host.folders.datasets / "book"
+    folder.mkdir(parents=True)
+    (folder / "1.txt").write_text("x")
+    entries = ["book", "book/", "book/1.txt", "book:50", "gone.txt", "book/2.txt", "../book"]
+    assert data_menu.existing_entries(entries, context.host.folders) == entries[:4]

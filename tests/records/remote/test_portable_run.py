@@ -9,7 +9,7 @@ import sys
 import pytest
 from training_pro.commands import main
 from training_pro.core.errors import SavingError
-from training_pro.core.host import Folders
+from training_pro.core.host import Folders, ModelCard
 from training_pro.data.dataset_index import find_datasets
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import inventory, read_graph
@@ -19,6 +19,7 @@ from training_pro.settings import files
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.tiny import Workspace
 
+TINY = ModelCard("tiny", {}, None, "auto")
 SETTINGS = {"name": "a", "data": ["mine.txt"], "eval_data": ["chapters/"], "max_steps": 3}
 
 
@@ -32,9 +33,9 @@ def place(place):
     return place
 
 
-def portable(place, settings) -> PortableRun:
+def portable(place, settings, card=TINY) -> PortableRun:
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), place.folders)
-    return PortableRun(settings, {dataset.name: dataset.path for dataset in datasets}, "tiny", place.folders)
+    return PortableRun(settings, {dataset.name: dataset.path for dataset in datasets}, card, place.folders)
 
 
 def elsewhere(out, tiny) -> Workspace:
@@ -113,3 +114,11 @@ def test_the_folders_of_a_webui_are_laid_out_like_ours(tmp_path):
     """The LoRAs of a webui may lie elsewhere; the export is a working folder of the standalone program."""
     folders = Folders(tmp_path, tmp_path / "models", tmp_path / "loras", tmp_path / "logs", tmp_path / "examples")
     assert standalone_folders(tmp_path).datasets == folders.datasets
+
+
+def test_the_other_machine_loads_the_model_in_the_same_way(place, tmp_path):
+    card = ModelCard("tiny", {}, None, "4bit", tokenizer_name="/some/where/its tokenizer", max_memory="20GB")
+    portable(place, place.settings(**SETTINGS), card).write(tmp_path / "out")
+    readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
+    assert readme.count('--model tiny --tokenizer "its tokenizer" --load 4bit\n') == 3 and "20GB" not in readme
+    assert "Copy the folder of the model 'tiny' and the folder of the tokenizer 'its tokenizer' into" in readme
