@@ -45,9 +45,10 @@ def _is_there(api: Any, upload: HubUpload) -> bool:
         return False
     others = {file.rfilename for file in info.siblings} - {file.name for file in upload.files} - GIT_FILES
     if others:
+        examples = ", ".join(sorted(others)[:3])
         raise SavingError(
-            f"The name {name} is taken: the repository has other files ({', '.join(sorted(others)[:3])}). "
-            "Choose another name."
+            f"A repository named {name} already exists and contains files that are not part of this upload "
+            f"({examples}). Choose another name."
         )
     if info.private == upload.public:
         actual, asked = ("private", "public") if info.private else ("public", "private")

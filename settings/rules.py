@@ -83,8 +83,8 @@ def _stops_at_start(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
         yield advice(
             "stop_at_loss",
-            f"Stop at loss {settings.stopping.stop_at_loss:g}: most models start below this loss in a "
-            "language that they know, so the run would end within its first steps. Use 1.5, or 0 to "
+            f"Stop at loss {settings.stopping.stop_at_loss:g}: on text in a language that they know, "
+            "most models start below this loss, so the run would end within its first steps. Use 1.5, or 0 to "
             "turn this off.",
         )
 

@@ -158,7 +158,10 @@ def test_an_interrupted_upload_can_be_repeated(plan, stub):
 
 def test_a_repository_with_other_files_is_taken(plan, stub):
     stub.repositories[REPOSITORY] = (True, ["model.gguf"])
-    said = "The name me/story is taken: the repository has other files (model.gguf)."
+    said = (
+        "A repository named me/story already exists and contains files that are not part of this upload "
+        "(model.gguf)."
+    )
     assert refusal(upload_lora, plan()).startswith(said)
 
 
@@ -171,7 +174,7 @@ def test_a_repository_that_is_not_as_visible_as_asked_is_refused(plan, stub, pri
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
-    [(0, "is taken: the repository has other files"), (403, "Your token does not have write access to me.")],
+    [(0, "already exists and contains files"), (403, "Your token does not have write access to me.")],
 )
 def test_answers_of_the_real_library_are_sentences_too(plan, hub, monkeypatch, status, sentence):
     monkeypatch.setenv("HF_TOKEN", TOKEN)

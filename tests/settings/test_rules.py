@@ -84,7 +84,7 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
             "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032, far above",
         ),
         ({"stop_at_loss": 1.5}, ""),
-        ({"stop_at_loss": 5}, "Stop at loss 5: most models start below this loss"),
+        ({"stop_at_loss": 5}, "Stop at loss 5: on text in a language that they know, most models start"),
     ],
 )
 def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):
