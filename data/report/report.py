@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
 from ..resolve import ResolvedSettings
-from ..text import LOST_REASON, SliceMap, describe_ends, describe_units, unit_name
+from ..text import LOST_REASON, SliceMap, describe_contents, describe_units, unit_name
 from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview
 
@@ -293,8 +293,8 @@ def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
         f"characters lost: {text.characters_lost}{lost_reason}"
     )
     yield (
-        f"  blocks end at {describe_ends(text.parts_by_lines, text.parts)}; the model sees each {text.unit_name} "
-        f"{format_times_range(text.seen_least, text.seen_most)} per epoch; an epoch "
+        f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
+        f"{text.unit_name} {format_times_range(text.seen_least, text.seen_most)} per epoch; an epoch "
         f"has {source.growth:.2f} times as many tokens as the text"
     )
 

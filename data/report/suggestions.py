@@ -118,7 +118,7 @@ def _rank(facts: RunFacts) -> Suggestion:
     return Suggestion(
         "rank",
         rank,
-        f'{why}. A LoRA that is too small for its data learns less (article "LoRA Without Regret").',
+        f'{why}. A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").',
         also={"alpha": lora.alpha * rank / lora.rank},
     )
 

@@ -77,9 +77,9 @@ class SliceMap:
         return unit_name(self.sentences, self.lines)
 
     @property
-    def ends(self) -> str:
-        """Where blocks end, in words."""
-        return describe_ends(self.parts_by_lines, self.sections)
+    def contents(self) -> str:
+        """What blocks consist of, in words."""
+        return describe_contents(self.parts_by_lines, self.sections)
 
     @property
     def proof(self) -> str:
@@ -97,14 +97,14 @@ class SliceMap:
         return line
 
 
-def describe_ends(by_lines: int, parts: int) -> str:
-    """The kind of unit at which blocks end, by the number of parts with lines as units."""
+def describe_contents(by_lines: int, parts: int) -> str:
+    """What blocks consist of, by the number of parts with lines as units."""
     by_sentences = parts - by_lines
     if not by_lines or not by_sentences:
-        return "lines" if by_lines else "sentences"
+        return "whole lines" if by_lines else "whole sentences"
     if by_lines > by_sentences:
-        return f"lines (in {by_sentences:,} of {parts:,} sections, at the ends of sentences)"
-    return f"sentences (in {by_lines:,} of {parts:,} sections, at the ends of lines)"
+        return f"whole lines (whole sentences in {by_sentences:,} of {parts:,} sections)"
+    return f"whole sentences (whole lines in {by_lines:,} of {parts:,} sections)"
 
 
 def describe_units(sentences: int, lines: int) -> str:

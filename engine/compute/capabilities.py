@@ -62,7 +62,7 @@ def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
         loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
     if packing == "on" and why_mixed:
-        raise SettingsError([f"Packing can't be on, because {why_mixed}. Choose auto or off."])
+        raise SettingsError([f"Packing can't be used, because {why_mixed}. Choose auto or off."])
     return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
 
 

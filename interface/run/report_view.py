@@ -253,7 +253,7 @@ def _maps(sources: tuple[SourceReport, ...]) -> str:
 def _map_html(name: str, sliced: SliceMap) -> str:
     seen = sliced.seen
     caption = (
-        f"{name}: blocks end at {sliced.ends}. The model sees each {sliced.unit_name} "
+        f"{name}: blocks consist of {sliced.contents}. The model sees each {sliced.unit_name} "
         f"{format_times_range(seen.least, seen.most)} per epoch. An epoch has {sliced.growth:.2f} times as "
         f"many tokens as the text has. {sliced.proof}."
     )

@@ -49,7 +49,7 @@ def test_the_report_in_lines():
         "Note: By the way.",
         "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 dropped as too "
         "small; characters lost: 0",
-        "  blocks end at sentences; the model sees each sentence 1 to 2 times per epoch; "
+        "  blocks consist of whole sentences; the model sees each sentence 1 to 2 times per epoch; "
         "an epoch has 1.50 times as many tokens as the text",
         "  read as cp1252",
         "7 examples, 150 tokens (143 trained on); the longest has 30 tokens (cutoff 32); 2 steps per epoch, "

@@ -14,7 +14,7 @@ from training_pro.chunking import SlicedText, SlicingRules, find_sections
 from training_pro.data.examples.split import split_texts
 from training_pro.data.prepare import check_datasets
 from training_pro.data.readers.text_files import LoadedText
-from training_pro.data.text import describe_ends
+from training_pro.data.text import describe_contents
 from training_pro.data.text.sentences import find_sentence_ends
 from training_pro.data.text.slice_map import build_slice_map
 from training_pro.data.text.slicing import slice_text
@@ -225,19 +225,19 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     card = place.host().card()
     arguments = (place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
-    assert "90 lines -> " in report and "blocks end at lines; the model sees each line" in report
+    assert "90 lines -> " in report and "blocks consist of whole lines; the model sees each line" in report
     assert "1 of 1 section looks like a list, verse, a script or a chat log (the one that begins with '" in report
     assert "'), so its blocks end at the end of a line" in report
-    assert "blocks end at sentences; the model sees each sentence" in report
+    assert "blocks consist of whole sentences; the model sees each sentence" in report
     report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
-    assert "blocks end at sentences" in report and "To change this" not in report
+    assert "blocks consist of whole sentences" in report and "To change this" not in report
 
 
 def test_the_map_counts_lines_and_sentences_separately():
     text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
     slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
     assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.ends == "sentences (in 1 of 2 sections, at the ends of lines)"
+    assert slice_map.contents == "whole sentences (whole lines in 1 of 2 sections)"
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,10 @@ def test_time_grows_linearly_with_the_text(part: str):
 @pytest.mark.parametrize(
     ("by_lines", "sections", "words"),
     [
-        (0, 5, "sentences"), (5, 5, "lines"), (1, 5, "sentences (in 1 of 5 sections, at the ends of lines)"),
-        (1200, 1500, "lines (in 300 of 1,500 sections, at the ends of sentences)"),
+        (0, 5, "whole sentences"), (5, 5, "whole lines"),
+        (1, 5, "whole sentences (whole lines in 1 of 5 sections)"),
+        (1200, 1500, "whole lines (whole sentences in 300 of 1,500 sections)"),
     ],
 )  # fmt: skip
 def test_the_more_common_unit_comes_first(by_lines, sections, words):
-    assert describe_ends(by_lines, sections) == words
+    assert describe_contents(by_lines, sections) == words

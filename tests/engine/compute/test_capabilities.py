@@ -73,7 +73,7 @@ def test_a_model_without_positions_is_not_packed():
 
 
 def test_packing_on_is_refused_with_the_reason():
-    with pytest.raises(SettingsError, match=r"can't be on, because in this model, .* Choose auto or off"):
+    with pytest.raises(SettingsError, match=r"can't be used, because in this model, .* Choose auto or off"):
         probe(make_model("opt"), "on")
 
 
