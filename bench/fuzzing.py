@@ -38,7 +38,7 @@ STATUS = re.compile(r"^#(\d+)\s+(INITED|DONE)\s+cov: (\d+)", re.M)
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """The result of one test: its cases, and the branches that its first inputs and all inputs reached."""
+    """The result of one test: its cases, and the branches that its seed inputs and all inputs reached."""
 
     name: str
     cases: int
@@ -96,7 +96,7 @@ def fuzz_in_process(test: str, cases: int) -> Fuzzed:
 
 
 def describe(results: list[Fuzzed]) -> str:
-    head = ["test", "cases", "failures", "branches reached by the first inputs", "by all inputs"]
+    head = ["test", "cases", "failures", "branches reached by the seed inputs", "by all inputs"]
     rows = [
         (row.name, f"{row.cases:,}", int(bool(row.failure)), f"{row.reached_first:,}", f"{row.reached:,}")
         for row in results

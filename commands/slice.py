@@ -85,7 +85,7 @@ def _summary(name: str, figures: SliceMap) -> str:
         times += f" ({seen.mean:g} on average)"
     return (
         f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. Blocks end at {figures.ends}. "
-        f"In each epoch, the model trains on {figures.trained_tokens} tokens ({figures.growth:.2f} times the "
+        f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. "
+        f"Blocks consist of {figures.contents}. In each epoch, the model trains on {figures.trained_tokens} tokens ({figures.growth:.2f} times the "
         f"text) and sees each {figures.unit_name} {times}. {figures.proof}."
     )
