@@ -86,6 +86,6 @@ def _summary(name: str, figures: SliceMap) -> str:
     return (
         f"{name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
         f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. "
-        f"Blocks consist of {figures.contents}. In each epoch, the model trains on {figures.trained_tokens} tokens "
-        f"({figures.growth:.2f} times the text) and sees each {figures.unit_name} {times}. {figures.proof}."
+        f"Blocks consist of {figures.contents}. In each epoch, the model trains on {figures.trained_tokens} "
+        f"tokens ({figures.growth:.2f} times the text) and sees each {figures.unit_name} {times}. {figures.proof}."
     )
