@@ -87,7 +87,7 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         help="resume the run given by --name from its newest full checkpoint, or from CHECKPOINT",
     )
     add_settings(
-        parser, files="*", words="settings file; if you list several, Training PRO trains them one after another"
+        parser, files="*", words="settings file; if you list several, Training PRO runs them one after another"
     )
     return parser.parse_args(arguments)
 

@@ -35,7 +35,7 @@ OUR_VALUES = {
         "all": "everything", "true": "everything", "assistant": "replies", "false": "replies",
         "last": "last_reply",
     },
-    "add_eos": {"every block": "every_block", "hard cut blocks only": "hard_cut"},
+    "add_eos": {"every block": "every_block", "only blocks between hard cuts": "hard_cut"},
     "format": {"input-output": "auto"},
     "max_steps": {"-1": "0"},
     "eval_every": {"epoch": "0"},
@@ -250,7 +250,7 @@ def _as_code(names: Sequence[str]) -> str:
 _INTRODUCTION = """# Coming from another tool
 
 This page shows where to find the settings that you know from other tools and from training guides. The search
-field above the form finds settings by all of these names. You can load settings files from the original Training
+field above the form finds a setting by any of these names. You can load settings files from the original Training
 PRO and from the webui's Training tab as they are. Their values are converted. The second table of a
 section lists what the tool or the guide says, and what is true in Training PRO. To generate this page again, run
 `python3 script.py settings --coming-from > docs/coming-from.md`.

@@ -218,9 +218,8 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
         return np.ascontiguousarray(order(rows, base))
     except ValueError as error:
         raise SavingError(
-            f"The LoRA does not fit {base.name}: {layer} has {len(rows)} rows, which can't be divided evenly "
-            f"among the heads ({base.heads}) and the key-value heads ({base.key_heads}). Enter the LoRA's base "
-            "model (--model)."
+            f"The LoRA does not fit {base.name}: the {len(rows)} rows of {layer} do not fit "
+            f"{base.heads} heads and {base.key_heads} key-value heads. Enter the LoRA's base model (--model)."
         ) from error
 
 
