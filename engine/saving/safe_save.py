@@ -47,7 +47,7 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
 
 
 def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool:
-    temporary = candidate.partial_folder / "lora"
+    temporary = candidate.empty_weights_folder()
     existed = candidate.path.exists()
     try:
         write(temporary)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -80,7 +79,9 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     job.log.append(Stage(text=f"Saving {noun}"))
     best = _best_checkpoint(trained)
     # First, as all that follows may fail.
-    folder = save_with_fallbacks(run_folder, folders, partial(copy_lora, best.folder) if best else write, job)
+    folder = save_with_fallbacks(
+        run_folder, folders, partial(loras.copy_weights, best.folder) if best else write, job
+    )
     is_done = trained.step >= run_plan.plan.steps or controller.stopped_by
     outcome: Outcome = "failed" if trained.divergence else "finished" if is_done else "stopped"
     checkpoints = _checkpoints_by_step(run_folder)
@@ -199,13 +200,6 @@ def _discard(folder: RunFolder) -> str:
     """Discard the run and restore its folder; returns a sentence about it."""
     folder.discard()
     return f" The previous contents of {folder.path} were restored." if folder.path.exists() else ""
-
-
-def copy_lora(checkpoint: Path, folder: Path) -> None:
-    """Copy the LoRA of a checkpoint into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in loras.weight_files(checkpoint):
-        shutil.copyfile(file, folder / file.name)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ...core.host import Host
 from ...core.jobs import Job, JobEnded, Note, PlanChanged, Request, Stage
+from ...records.folder import loras
 from ...settings.definitions import SETTINGS
 from ...train_utils import plural
 from ..lora import removed_message, snapshot_adapters
 from ..plan import RunPlan, build_run_plan
 from ..saving import RunState, load_run_state
-from .finalize import TrainingResult, copy_lora, end_discarded_run, save_and_record
+from .finalize import TrainingResult, end_discarded_run, save_and_record
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def next_segment(trained: TrainingResult, host: Host, job: Job) -> RunSegment | 
     if restart.frees_gpu and not _wait_unloaded(trained, host, job):
         if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, trained.step)
-        return save_and_record(trained, partial(copy_lora, checkpoint), host.folders, job)
+        return save_and_record(trained, partial(loras.copy_weights, checkpoint), host.folders, job)
     _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
     epochs = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
     segment = RunSegment(_extend(run_plan, epochs), load_run_state(checkpoint), checkpoint, first=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +62,8 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
         raise SavingError(f"{run.name!r} crashed before its first checkpoint, so there is nothing to keep.")
     checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
     state = read_state(checkpoint.folder)
-    partial = folder.partial_folder / "lora"
-    partial.mkdir(parents=True, exist_ok=True)
-    for file in loras.weight_files(checkpoint.folder):
-        shutil.copyfile(file, partial / file.name)
+    partial = folder.empty_weights_folder()
+    loras.copy_weights(checkpoint.folder, partial)
     folder.move_into_place(partial)
     graph = state.get("graph") or []
     write_json(run.folder / GRAPH, graph)

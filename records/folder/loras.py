@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -17,6 +19,7 @@ from .run_records import read_log
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
 MODEL_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+MODEL_TENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 TRAINING_STATE_PREFIXES = (
     *("optimizer.", "scheduler.", "scaler.", "rng_state"),
     *("trainer_state.", "training_args.", "run_state."),
@@ -89,6 +92,23 @@ def weight_files(folder: Path) -> list[Path]:
     if has_lora(folder):
         return [folder / name for name in ADAPTER_FILES if (folder / name).is_file()]
     return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(TRAINING_STATE_PREFIXES)]
+
+
+def copy_weights(checkpoint: Path, folder: Path) -> None:
+    """Copy the LoRA or the whole model of a checkpoint into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in weight_files(checkpoint):
+        shutil.copyfile(file, folder / file.name)
+
+
+def holds_tensors(name: str) -> bool:
+    """Return whether a file of this name holds the weights of a LoRA, a whole model or a shard of it."""
+    return name in ADAPTER_WEIGHTS or MODEL_TENSORS.fullmatch(name) is not None
+
+
+def weight_names(folder: Path) -> set[str]:
+    """Return the names of the files in a folder that hold weights, with the index of the shards."""
+    return {file.name for file in folder.iterdir() if holds_tensors(file.name) or file.name in MODEL_WEIGHTS}
 
 
 def run_status(folder: Path) -> RunStatus:

@@ -139,11 +139,26 @@ class RunFolder:
         folders = loras.checkpoint_folders(self.path)
         return [path for path in folders if (checkpoint_step(path.name) or 0) > self.start.step]
 
+    def empty_weights_folder(self) -> Path:
+        """Return the folder for weights that are not in place yet, without those that a kill left there."""
+        folder = self.partial_folder / "lora"
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
     def move_into_place(self, written: Path) -> None:
-        """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
-        files = [f for f in written.iterdir() if f.is_file()]
-        for file in sorted(files, key=lambda f: (f.name not in loras.ADAPTER_WEIGHTS, f.name)):
-            move_atomically(file, self.path / file.name)
+        """Move complete files to their place, the weights first: if they are held open, nothing has changed.
+
+        Weights under other names are removed, since transformers would load a single file before new shards. The
+        index of the shards is moved last, so that a kill in between leaves no index of a mixture.
+        """
+        names = {file.name for file in written.iterdir() if file.is_file()}
+        weights = {name for name in names if loras.holds_tensors(name)}
+        for name in sorted(weights):
+            move_atomically(written / name, self.path / name)
+        for name in loras.weight_names(self.path) - names:
+            with_retries((self.path / name).unlink)
+        for name in sorted(names - weights):
+            move_atomically(written / name, self.path / name)
         self.remove_partial_files()
 
     def remove_partial_checkpoints(self) -> None:

@@ -8,11 +8,15 @@ import shutil
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.jobs.control import Request
+from training_pro.core.jobs.events import Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
+from training_pro.records.folder import RunFolder, loras, run_folder
 from training_pro.records.folder.crashed_runs import find_crashed_runs, keep_run
 from training_pro.tests.engine.architectures import read_graph, simulate_kill
+from training_pro.tests.tiny import watched_job
 
 FULL = {"method": "full", "learning_rate": 1e-3, "sample_every": "never"}
 
@@ -74,6 +78,52 @@ def test_it_resumes_from_a_checkpoint_bit_for_bit(place, trained_model):
     resumed = StandaloneHost(place.folders, model="a").loaded_model().model.state_dict()
     uninterrupted = StandaloneHost(place.folders, model="b").loaded_model().model.state_dict()
     assert all(torch.equal(value, uninterrupted[name]) for name, value in resumed.items())
+
+
+@pytest.mark.parametrize(("first", "then"), [("5GB", "200KB"), ("200KB", "5GB")])
+def test_a_resumed_run_with_another_shard_size_leaves_only_its_own_weights(place, first, then):
+    """transformers loads a single file before shards, so an old one would be loaded in place of the new model."""
+    stopping = watched_job(lambda job, e: job.control.ask(Request.STOP) if isinstance(e, Step) else None)
+    place.train(job=stopping, **FULL, epochs=2, shard_size=first)
+    place.train(**FULL, epochs=2, shard_size=then, if_exists="continue")
+    place.train(name="b", **FULL, epochs=2, shard_size=then)
+    resumed, uninterrupted = (place.folders.models / name for name in "ab")
+    assert loras.weight_names(resumed) == loras.weight_names(uninterrupted)
+    assert all(
+        (resumed / name).read_bytes() == (uninterrupted / name).read_bytes()
+        for name in loras.weight_names(resumed)
+    )
+
+
+def test_a_kill_while_shards_replace_a_single_file_leaves_no_mixture(tmp_path, monkeypatch):
+    folder, move = RunFolder(tmp_path / "a", tmp_path), run_folder.move_atomically
+    folder.path.mkdir()
+    (folder.path / "model.safetensors").write_text("old")
+    written = folder.empty_weights_folder()
+    written.mkdir(parents=True)
+    shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    for name in (*shards, "model.safetensors.index.json"):
+        (written / name).write_text("new")
+    seen = []
+
+    def look(source, target):
+        seen.append(loras.weight_names(folder.path))
+        return move(source, target)
+
+    monkeypatch.setattr(run_folder, "move_atomically", look)
+    folder.move_into_place(written)
+    assert seen == [{"model.safetensors"}, {"model.safetensors", shards[0]}, set(shards)]
+    assert loras.weight_names(folder.path) == {*shards, "model.safetensors.index.json"}
+
+
+def test_a_crashed_run_is_kept_without_what_a_kill_left_while_saving(place, trained_model):
+    simulate_kill(InModelFolder(place), "a", 4)
+    leftover = place.folders.models / "a" / ".part" / "lora"
+    leftover.mkdir(parents=True)
+    (leftover / "model.safetensors").write_text("half")
+    (run,) = find_crashed_runs(place.folders)
+    keep_run(run, place.folders)
+    assert not (run.folder / "model.safetensors").exists()
 
 
 def test_a_crashed_run_is_listed_and_can_be_kept(place, trained_model):
