@@ -58,6 +58,7 @@ class SteeringRecord(_LiveRecords, total=False):
     saving: _SavingRecord
     patience: Patience
     kept_aside: str
+    stopped_by: str
 
 
 class RunController:
@@ -80,7 +81,8 @@ class RunController:
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
             patience = {**patience, "waited": 0}
         self._patience = Patience(**patience)
-        self.stopped_by = ""
+        same_rules = same_plan and same_split and self.live.values() == state.get("live")
+        self.stopped_by: str = state.get("stopped_by", "") if same_rules else ""
         self.time_over = False
         self._first_clock: float | None = None
         self.restart: Restart | None = None
@@ -104,6 +106,7 @@ class RunController:
             "saving": self._saving.memory(),
             "patience": asdict(self._patience),
             "kept_aside": self._validation_key,
+            "stopped_by": "" if self.time_over else self.stopped_by,  # a resume has its own time limit
         }
 
     @property
@@ -120,6 +123,10 @@ class RunController:
     def is_last(self, step: int) -> bool:
         """Whether the run ends with this step, by plan or because it has wound down."""
         return step >= self.rates.steps
+
+    def is_over(self, step: int) -> bool:
+        """Whether no step follows this one, also because a rule has ended the run."""
+        return bool(self.stopped_by) or self.is_last(step)
 
     def decide(
         self,

@@ -220,7 +220,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
         self._log.append(Advice(text=f"The checkpoint at step {step} {explanation}"))
         if had_restart:
-            control.should_training_stop = bool(self.controller.stopped_by) or self.controller.is_last(step)
+            control.should_training_stop = self.controller.is_over(step)
 
     def log_split_batch(self, examples: int, size: int) -> None:
         """Log that a batch did not fit into memory and is split."""

@@ -33,10 +33,9 @@ from ...core.jobs import (
     peak_memory_of,
 )
 from ...core.version import VERSION
-from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, PARAMETERS, RunFolder, loras, retention, run_files
+from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, RunFolder, loras, retention, run_files
 from ...records.report import Mark, curve_png, judge_run, read_evaluations, read_steps
 from ...schedulers import describe_phases
-from ...settings import files
 from ...train_utils import checkpoint_step, duration
 from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
 from ..lora import compute_dtype
@@ -82,7 +81,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     folder = save_with_fallbacks(
         run_folder, folders, partial(loras.copy_weights, best.folder) if best else write, job
     )
-    is_done = trained.step >= run_plan.plan.steps or controller.stopped_by
+    is_done = controller.is_over(trained.step)
     outcome: Outcome = "failed" if trained.divergence else "finished" if is_done else "stopped"
     checkpoints = _checkpoints_by_step(run_folder)
     entry = _log_entry(trained, outcome) | _closing_entries(best, job)
@@ -174,9 +173,7 @@ def _write_records(
     marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
     write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
-    if not (path / PARAMETERS).is_file():  # another folder, or deleted meanwhile
-        settings = files.as_file(trained.run_plan.settings)
-        write_record(lambda: write_json(path / PARAMETERS, settings), path, job.log)
+    write_record(lambda: folder.write_settings(trained.run_plan.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 

@@ -101,6 +101,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self._split_refusal = "With several processes"
         self._splitter = BatchSplitter(enabled=not self._split_refusal)
 
+    def _init_training_state(self, max_steps: int, per_epoch: int, epochs: int, *more: Any) -> tuple[int, int]:
+        """Leave no epoch if the run is over: within one, the Trainer would train a step before it stops."""
+        trained: tuple[int, int] = super()._init_training_state(max_steps, per_epoch, epochs, *more)
+        return (epochs, 0) if self._callback.controller.is_over(self.state.global_step) else trained
+
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         """Create the optimizer, with its groups split by learning rate."""
         if self.optimizer is None:

@@ -16,6 +16,7 @@ from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Stage, Step
 from training_pro.core.jobs.job import Job
+from training_pro.engine.training import run
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import loras
@@ -58,10 +59,11 @@ def stopping_at(step):
     return at(step, lambda job: job.control.ask(Request.STOP))
 
 
-def breaking_at(step):
-    def break_down(job):
-        raise OSError("the power went")
+def break_down(*_):
+    raise OSError("the power went")
 
+
+def breaking_at(step):
     return at(step, break_down)
 
 
@@ -205,6 +207,44 @@ def test_a_run_that_ended_within_an_epoch_resumes_with_more_steps(place, first, 
     job = watched_job(lambda job, event: seen.append(event.step) if isinstance(event, Step) else None)
     place.train(name="short", job=job, resume="newest", max_steps=then)
     assert seen == list(range(ended + 1, then + 1))
+
+
+def train_until_the_lora_is_saved(place, monkeypatch, **settings):
+    """As after a kill between the last checkpoint and the LoRA."""
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the power went"):
+        patch.setattr(run, "_save", break_down)
+        place.train(**settings)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [{"epochs": 1.25}, {"max_steps": 3}, {"stop_at_epoch": 0.5}, {"stop_at_epoch": 0.5, "stop_how": "wind_down"}],
+    ids=["within an epoch", "max steps", "a rule", "a rule that winds down"],
+)
+def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, monkeypatch, ending):
+    settings = {**LONG, **ending}
+    end = place.train(name="whole", **settings)
+    train_until_the_lora_is_saved(place, monkeypatch, name="parts", **settings)
+    job = Job("training", "a test")
+    resumed = place.train(name="parts", job=job, if_exists="continue", **settings)
+    assert not [event for event in job.log.since(0) if isinstance(event, Step)]
+    assert resumed.text.replace("parts", "whole") == end.text
+    assert place.weights("parts") == place.weights("whole")
+
+
+def test_a_run_that_a_rule_ended_trains_on_if_the_rule_is_changed(place, monkeypatch):
+    train_until_the_lora_is_saved(place, monkeypatch, stop_at_epoch=0.5, **LONG)
+    end = place.train(if_exists="continue", stop_at_epoch=1.5, **LONG)
+    assert end.text.startswith("'a' finished at step 6 of 8 because epoch 1.5 is done")
+
+
+def test_a_run_resumed_with_a_plan_that_it_has_passed_is_saved_as_it_is(place):
+    place.train(job=stopping_at(6), **LONG)
+    before = place.weights()
+    end = place.train(if_exists="continue", **{**LONG, "epochs": 1.25})
+    assert end.text.startswith("'a' finished at step 6 of 5. ")
+    assert place.weights() == before
+    assert read(place.lora() / "training_parameters.json")["epochs"] == 1.25
 
 
 def test_the_optimizer_uses_the_rates_of_the_new_plan(place, monkeypatch):
