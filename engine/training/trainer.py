@@ -41,6 +41,8 @@ from .sampler import EpochSampler
 
 _Item = tuple[Example, bool]
 """Example, and whether it continues the one before it in the batch."""
+_FROM_SETTINGS = ("weight_decay", "betas", "eps")
+"""Keys of an optimizer's groups that a resume may change; the others may hold its state."""
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]
@@ -119,10 +121,16 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both, then apply the current plan's learning rates in place of the saved ones."""
+        """Load both, then apply the current settings and learning rates in place of the saved ones."""
+        if checkpoint is None:
+            return
+        requested = [
+            {key: group[key] for key in _FROM_SETTINGS if key in group} for group in self.optimizer.param_groups
+        ]
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            apply_to_scheduler(self._callback.controller.rates, self.lr_scheduler)
+        for group, values in zip(self.optimizer.param_groups, requested, strict=True):
+            group.update(values)
+        apply_to_scheduler(self._callback.controller.rates, self.lr_scheduler)
 
     def _get_train_sampler(self, *_: Any) -> EpochSampler:
         return EpochSampler(self._run_plan, self._callback.phases, lambda: self.state.global_step)

@@ -264,6 +264,22 @@ def test_the_optimizer_uses_the_rates_of_the_new_plan(place, monkeypatch):
     assert used == pytest.approx(planned.rates[4:], rel=1e-12)
 
 
+def test_the_optimizer_uses_the_settings_of_the_resumed_run(place, monkeypatch):
+    from training_pro.engine.training.trainer import RunTrainer
+
+    place.train(job=stopping_at(2), lora_plus=4, **LONG)
+    used, step = [], RunTrainer.training_step
+
+    def watch(trainer, *args):
+        used.extend(dict(group) for group in trainer.optimizer.param_groups if group["params"])
+        return step(trainer, *args)
+
+    monkeypatch.setattr(RunTrainer, "training_step", watch)
+    changed = {"weight_decay": 0.5, "adam_beta1": 0.6, "adam_beta2": 0.7, "adam_epsilon": 1e-6}
+    place.train(if_exists="continue", lora_plus=4, **changed, **LONG)
+    assert {(group["weight_decay"], group["betas"], group["eps"]) for group in used} == {(0.5, (0.6, 0.7), 1e-6)}
+
+
 def test_a_resume_without_checkpoints_starts_over_with_a_note(place):
     job = Job("training", "a test")
     assert place.train(job=job, resume="newest").outcome == "finished"
