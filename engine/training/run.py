@@ -137,7 +137,7 @@ def _train(trainer: RunTrainer, segment: RunSegment) -> DivergenceError | None:
             trainer.train(resume_from_checkpoint=str(segment.start) if segment.start else None)
         trainer.refuse_broken_weights()  # the last step may have broken the weights
     except DivergenceError as error:
-        if trainer.state.global_step == segment.state.step:
+        if segment.first and trainer.state.global_step == segment.state.step:
             raise
         return error
     return None

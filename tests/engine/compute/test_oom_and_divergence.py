@@ -18,6 +18,7 @@ from training_pro.engine.compute.divergence import find_divergence, is_finite_ch
 from training_pro.engine.compute.oom import BatchSplitter, is_out_of_memory
 from training_pro.records.folder import loras
 from training_pro.tests.engine.architectures import random_examples
+from training_pro.tests.tiny import watched_job
 
 TWO = {
     "epochs": 2,
@@ -254,6 +255,16 @@ def test_a_first_step_that_breaks_leaves_nothing(place):
     with pytest.raises(Exception, match="Step 1 would have damaged the weights: the loss is nan"):
         place.train(host, **TWO)
     assert not place.lora().exists()
+
+
+def test_a_first_step_after_added_epochs_that_breaks_saves_the_lora(place):
+    host = place.host()
+    break_output(host, 3, math.nan)
+    extending = watched_job(lambda job, e: job.control.extend(1) if isinstance(e, Step) and e.step == 2 else None)
+    end = place.train(host, job=extending, **TWO)
+    assert end.text.startswith("Step 3 would have damaged the weights: the loss is nan.")
+    assert (end.outcome, end.folder) == ("failed", place.lora())
+    assert place.weights() == (place.lora() / "checkpoint-2" / "adapter_model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
