@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError
@@ -18,8 +17,9 @@ from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Meters, RecallScheduler
-from ..plan import Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
+from ..plan import Evaluation, RunController, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
+from .run_segments import RunSegment
 from .sampler import BatchingPhases
 
 NOTHING_TO_MEASURE = (
@@ -33,14 +33,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(
         self,
-        run_plan: RunPlan,
-        state: RunState,
+        segment: RunSegment,
         meters: Meters,
         sums: StepSums,
         monitor: MachineMonitor,
         job: Job,
     ) -> None:
         """The trainer adds each batch to the `sums`."""
+        run_plan, state = segment.run_plan, segment.state
         self._run_plan, self._sums, self._monitor = run_plan, sums, monitor
         self._control, self._log = job.control, job.log
         self._first = state.step + 1
@@ -55,7 +55,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.recalls = RecallScheduler(run_plan, meters.recall, state.recalls, job)
         self._can_measure = meters != Meters(None, None)
         self.controller = RunController(run_plan, state.steering, job)
-        self.last_saved: Path | None = run_plan.folder.start.folder if run_plan.folder.start else None
+        self.last_saved = segment.start
         self.save_error = ""
 
     def on_train_begin(

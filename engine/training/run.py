@@ -101,7 +101,7 @@ def _train_segment(segment: RunSegment, host: Host, job: Job) -> JobEnded | Trai
         capabilities = probe_model(model, run_plan.settings)
         sums = StepSums(find_example_datasets(run_plan.data.examples, run_plan.settings))
         meters = make_meters(run_plan, model, capabilities, job)
-        callback = RunCallback(run_plan, segment.state, meters, sums, MachineMonitor(base.device, job.log), job)
+        callback = RunCallback(segment, meters, sums, MachineMonitor(base.device, job.log), job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, segment.state.step)
         _announce(segment, callback, compute_dtype(base), capabilities, job)
         with watch_peers(), attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:

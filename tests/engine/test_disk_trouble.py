@@ -13,6 +13,7 @@ from training_pro.core.files import atomic_files
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Step
 from training_pro.engine.saving import safe_save
+from training_pro.engine.training import callback
 from training_pro.records.folder import loras, run_folder
 from training_pro.records.folder.crashed_runs import find_crashed_runs
 from training_pro.settings import files
@@ -133,6 +134,32 @@ def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
     ]
     assert len(waits) == 2
     assert loras.has_lora(place.lora())
+
+
+def fail_to_save(job, monkeypatch, *requests):
+    """Let the checkpoint for these requests fail, and no later one."""
+    finalize = callback.finalize_checkpoint
+
+    def fail(folder, reason, state):
+        monkeypatch.setattr(callback, "finalize_checkpoint", finalize)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(callback, "finalize_checkpoint", fail)
+    for request in requests:
+        job.control.ask(request)
+
+
+def test_after_added_epochs_the_last_checkpoint_is_the_one_in_between(place, monkeypatch):
+    def watch(job, event):
+        if isinstance(event, Step) and event.step == 2:
+            job.control.extend(1)
+        if isinstance(event, Step) and event.step == 3:
+            fail_to_save(job, monkeypatch, Request.CHECKPOINT)
+
+    job = watched_job(watch)
+    place.train(job=job, **TWO)
+    (message,) = [text for text in advice(job) if "could not be saved" in text]
+    assert message.endswith("The run continues. The last checkpoint is checkpoint-2.")
 
 
 def test_a_deleted_folder_is_created_again(place):
@@ -333,8 +360,6 @@ def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, r
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
-    from training_pro.engine.training import callback
-
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -350,8 +375,6 @@ def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeyp
 
 
 def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):
-    from training_pro.engine.training import callback
-
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
