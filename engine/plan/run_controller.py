@@ -117,8 +117,10 @@ class RunController:
     def cancel_checkpoint(self) -> bool:
         """Forget a checkpoint that could not be written, and return whether a restart is canceled with it."""
         self._saving.on_checkpoint_failed()
-        had_restart, self.restart = self.restart is not None, None
-        return had_restart
+        restart, self.restart = self.restart, None
+        if restart is not None and restart.frees_gpu:
+            self._control.resume()
+        return restart is not None
 
     def is_last(self, step: int) -> bool:
         """Whether the run ends with this step, by plan or because it has wound down."""

@@ -162,6 +162,14 @@ def test_after_added_epochs_the_last_checkpoint_is_the_one_in_between(place, mon
     assert message.endswith("The run continues. The last checkpoint is checkpoint-2.")
 
 
+def test_a_pause_that_can_not_free_the_memory_is_canceled(place, monkeypatch):
+    job = at(2, lambda job: fail_to_save(job, monkeypatch, Request.FREE_MEMORY))
+    assert place.train(job=job, **TWO).outcome == "finished"
+    (message,) = [text for text in advice(job) if "could not be saved" in text]
+    assert "The run continues, but the pause or the added epochs that you requested are canceled." in message
+    assert job.control.pending == frozenset()
+
+
 def test_a_deleted_folder_is_created_again(place):
     place.train(name="whole", **TWO)
     end = place.train(job=at(5, lambda job: shutil.rmtree(place.folders.loras / "a")), save_every=4, **TWO)
