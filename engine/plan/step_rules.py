@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -64,18 +65,31 @@ class BestStep:
     def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
         if measure != self.measure:
             self.measure, self.value = measure, None
-        if self.value is not None and not is_better(measure, (value, loss), (self.value, self.loss)):
+        if not is_better(measure, (value, loss), (self.value, self.loss)):
             return False
         self.value, self.step, self.loss = value, step, loss
         return True
 
 
-def is_better(measure: str, candidate: tuple[float, float | None], best: tuple[float, float | None]) -> bool:
-    """Whether a value is better; between equal values the loss decides, and equal losses are no improvement."""
+def is_better(
+    measure: str, candidate: tuple[float, float | None], best: tuple[float | None, float | None]
+) -> bool:
+    """Whether a value is better than the best so far, or the first one; NaN and infinity never are.
+
+    Between equal values the loss decides, and equal losses are no improvement.
+    """
     (value, loss), (other, other_loss) = candidate, best
+    if not _is_finite(value, loss):
+        return False
+    if other is None or not _is_finite(other, other_loss):  # of a checkpoint of an older version
+        return True
     if value == other:
         return loss is not None and other_loss is not None and loss < other_loss
     return value > other if "accuracy" in measure else value < other
+
+
+def _is_finite(value: float, loss: float | None) -> bool:
+    return math.isfinite(value) and (loss is None or math.isfinite(loss))
 
 
 @dataclass(frozen=True)
@@ -190,7 +204,7 @@ class Patience:
         measure, value = evaluation.measure_for(keep_best)
         if measure != self.measure:
             self.measure, self.best = measure, None
-        if self.best is None or is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
+        if is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
             self.best, self.waited, self.loss = value, 0, evaluation.loss
         else:
             self.waited += 1
@@ -204,5 +218,7 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")
+        if patience.best is None:
+            return f"the validation loss was NaN or infinite in {times}"
         return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
     return ""

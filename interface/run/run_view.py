@@ -33,7 +33,7 @@ from ...core.jobs import (
     event_text,
     measure_phases,
 )
-from ...records.report import Mark, draw_curve, peak_name, run_speed
+from ...records.report import Mark, best_evaluation, draw_curve, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
@@ -269,8 +269,8 @@ class RunView:
         if not self._evaluations:
             return []
         last = self._evaluations[-1]
-        best = min((e for e in self._evaluations if e.validation_key == last.validation_key), key=lambda e: e.loss)
-        earlier = f" (best: {best.loss:.4f} at step {best.step})" if best.step != last.step else ""
+        best = best_evaluation([e for e in self._evaluations if e.validation_key == last.validation_key])
+        earlier = f" (best: {best.loss:.4f} at step {best.step})" if best and best.step != last.step else ""
         figures = [(f"validation loss at step {last.step}{earlier}", f"{last.loss:.4f}")]
         return figures + ([] if last.context_gain is None else [("context gain", f"{last.context_gain:.4f}")])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 import pytest
@@ -150,6 +151,30 @@ def test_of_equal_accuracies_the_lower_loss_is_the_best_then_the_earlier():
     assert is_best == [True, True, False, True, False, False]
     assert waited == [0, 0, 1, 0, 1, 2]
     assert rules.best.step == 4
+
+
+@pytest.mark.parametrize("keep_best", ["loss", "accuracy"])
+def test_an_evaluation_that_is_not_finite_is_never_the_best(keep_best):
+    saving, rules, patience = SavingSettings(keep_best=keep_best), SavingRules(evaluates=True), Patience()
+    is_best, waited = [], []
+    for step, loss in enumerate([math.nan, 2.0, math.nan, math.inf, 1.9], start=1):
+        evaluation = Evaluation(loss, accuracy=0.5)
+        is_best.append(rules.why(saving, StepState(step, 10, 1.0), SaveRequest(found=evaluation)) == "best")
+        patience.look(evaluation, keep_best)
+        waited.append(patience.waited)
+    assert is_best == [False, True, False, False, True]
+    assert waited == [1, 0, 1, 2, 0]
+    assert rules.best.step == 5
+    stored = BestStep(**{"measure": "validation loss", "value": math.nan, "step": 3})  # by an older version
+    assert stored.look("validation loss", 2.0, 4, 2.0)
+
+
+def test_evaluations_that_are_all_not_finite_end_a_run():
+    patience, stopping = Patience(), StoppingSettings(early_stopping=2)
+    for _ in range(2):
+        patience.look(Evaluation(math.nan, 0.0), "no")
+    reason = stop_reason(stopping, StepState(5, 10, 1.0), patience)
+    assert reason == "the validation loss was NaN or infinite in 2 evaluations"
 
 
 def test_a_best_of_an_older_checkpoint_has_no_loss_and_wins_against_equal_ones():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,8 @@ def test_an_evaluation_is_a_figure_and_a_point_of_a_chart():
     view = view_of(planned(9), step(1, 9), evaluation(1, 1.5), step(2, 9), evaluation(2, 1.75))
     assert "validation loss at step 2 (best: 1.5000 at step 1)" in view.html()
     assert "Validation perplexity" in view.extra_charts()
+    after_nan = view_of(planned(9), step(1, 9), evaluation(0, math.nan), evaluation(1, 1.5), evaluation(2, 1.75))
+    assert "validation loss at step 2 (best: 1.5000 at step 1)" in after_nan.html()
 
 
 def test_context_gain_is_a_figure_and_a_chart_where_it_is_measured():
