@@ -45,6 +45,7 @@ class RunControl(Generic[Live]):
     def __init__(self) -> None:
         self.live: Live | None = None
         self.time_limit: TimeLimit | None = None
+        self._first_clock: float | None = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
         self._changed = threading.Condition()
@@ -72,6 +73,15 @@ class RunControl(Generic[Live]):
             asked = request in self._requests
             self._requests.discard(request)
             return asked
+
+    def time_over_reason(self, clock: float) -> str:
+        """Return why the run ends after a step at this time in seconds, or an empty string.
+
+        The first call is after the first step. The limit holds for the whole run, pauses included.
+        """
+        self._first_clock = clock if self._first_clock is None else self._first_clock
+        limit = self.time_limit
+        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
 
     def extend(self, epochs: float) -> None:
         """Ask for more epochs; several calls add up."""

@@ -84,7 +84,6 @@ class RunController:
         same_rules = same_plan and same_split and self.live.values() == state.get("live")
         self.stopped_by: str = state.get("stopped_by", "") if same_rules else ""
         self.time_over = False
-        self._first_clock: float | None = None
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live
@@ -188,7 +187,7 @@ class RunController:
     def _apply_rules(self, state: StepState) -> None:
         if Request.STOP in state.requests or self.stopped_by:
             return
-        if time_reason := self._time_limit_reason(state.clock):
+        if time_reason := self._control.time_over_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
         elif self.rates.wind_down and self.is_last(state.step):
             self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
@@ -199,12 +198,6 @@ class RunController:
             self.stopped_by = rule
         if self.stopped_by:
             self._log.append(Note(text=f"Stopping after step {state.step}: {self.stopped_by}."))
-
-    def _time_limit_reason(self, clock: float) -> str:
-        """Reason why the time limit, counted from the first step, is reached; empty while it is not."""
-        self._first_clock = clock if self._first_clock is None else self._first_clock
-        limit = self._control.time_limit
-        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
 
     def _replan_reason(self) -> str:
         if self.rates.wind_down:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
@@ -10,7 +11,7 @@ import time
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.control import Request
+from training_pro.core.jobs.control import Request, TimeLimit
 from training_pro.core.jobs.events import (
     CheckpointSaved,
     LiveSettingsChanged,
@@ -197,6 +198,16 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     place.train(name="b", job=at({3: lambda control: control.ask(Request.STOP)}), **two)
     place.train(name="b", resume="newest", **{**two, "epochs": 4})
     assert place.weights("a") == place.weights("b")
+
+
+def test_the_time_limit_counts_from_the_first_step_also_after_added_epochs(place, monkeypatch):
+    """Each step takes a second of this clock."""
+    clock = itertools.count()
+    monkeypatch.setattr(distributed, "sync_control", lambda control, _: (control.pending, float(next(clock))))
+    job = at({3: lambda control: control.extend(1)})
+    job.control.time_limit = TimeLimit(5.0, "the time is over")
+    end = place.train(job=job, **FOUR)
+    assert end.text.startswith("'a' finished at step 6 of 20 because the time is over")
 
 
 def test_more_epochs_at_the_last_step(place):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from training_pro.core.jobs.control import Request, RunControl
+from training_pro.core.jobs.control import Request, RunControl, TimeLimit
 
 
 def test_nothing_is_asked_at_first():
@@ -38,6 +38,13 @@ def test_more_epochs_add_up_until_they_are_taken():
     assert control.asked(Request.MORE_EPOCHS)
     assert (control.take_epochs(), control.take_epochs()) == (1.5, 0.0)
     assert not control.asked(Request.MORE_EPOCHS)
+
+
+def test_a_time_limit_counts_from_the_first_step():
+    control = RunControl()
+    assert control.time_over_reason(100.0) == ""
+    control.time_limit = TimeLimit(60.0, "the time is over")
+    assert [control.time_over_reason(clock) for clock in (159.0, 160.0)] == ["", "the time is over"]
 
 
 def waits(control):
