@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,20 @@ from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import Advice, Job, JobEnded, RecallMeasured, Request, Stage, recall_text
 from ...data.examples import MIN_PASSAGE_TOKENS
 from ...data.prepare import TrainingData, prepare
-from ...records.folder import LOG, PARAMETERS, RECALL, run_folder_of
+from ...records.folder import (
+    LOG,
+    PARAMETERS,
+    RECALL,
+    read_graph,
+    read_log,
+    read_state,
+    run_folder_of,
+    trained_steps,
+)
 from ...settings import files
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
+from ...train_utils import checkpoint_step
 from ..compute import probe_model, use_packed_attention
 from ..lora import loaded_lora, lora_folder, without_loras
 from ..tokenizer import make_working_tokenizer
@@ -58,7 +67,7 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
                 scores = meter.measure(Request.STOP, progress)
             if scores is None:
                 return JobEnded(outcome="stopped", text="Nothing was saved.")
-            measured.append(_as_event(scores, log if lora else {}))
+            measured.append(_as_event(scores, *(_trained_until(folder, run_folder) if lora else (0, 0.0))))
             job.log.append(measured[-1])
     write_json(folder / RECALL, [event.as_log() for event in measured])
     without = f"{measured[0].learned.recall:.0%}"
@@ -104,11 +113,18 @@ def _eval_loop(model: Any, settings: TrainingSettings, job: Job, ended_by: Reque
     return EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: job.control.asked(ended_by))
 
 
-def _as_event(scores: RecallScores, log: Mapping[str, Any]) -> RecallMeasured:
-    """The scores as an event, with the step and epoch that a log says."""
+def _trained_until(folder: Path, run_folder: Path) -> tuple[int, float]:
+    """The step and epoch of a LoRA or checkpoint, by the records of its run."""
+    log, graph = read_log(run_folder), read_state(folder).get("graph") or read_graph(run_folder)
+    step = checkpoint_step(folder.name) or trained_steps(log)
+    epochs = {entry["current_steps"]: entry.get("epoch") for entry in (log, *graph) if entry.get("current_steps")}
+    return step, epochs.get(step) or 0.0
+
+
+def _as_event(scores: RecallScores, step: int, epoch: float) -> RecallMeasured:
     return RecallMeasured(
-        step=int(log.get("current_steps", 0)),
-        epoch=float(log.get("epoch", 0.0)),
+        step=step,
+        epoch=epoch,
         why="asked",
         learned=summarize(scores.learned),
         control=summarize(scores.control) if scores.control else None,

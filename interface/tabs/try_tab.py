@@ -15,7 +15,7 @@ from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
 from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
-from ...records.folder import DATA_SAMPLE, loras, read_log, read_prompt, read_training_prompt
+from ...records.folder import DATA_SAMPLE, loras, read_log, read_prompt, read_training_prompt, trained_steps
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load
 
@@ -212,7 +212,7 @@ def _trained_steps(context: PageContext, lora: str) -> int:
         return 0
 
     def read(folders: Folders) -> int:
-        return read_log(loras.find_lora(lora, folders.loras)).get("current_steps") or 0
+        return trained_steps(read_log(loras.find_lora(lora, folders.loras)))
 
     return context.read_disk(read, 0)
 

@@ -39,6 +39,7 @@ from .run_records import (
     read_prompt,
     read_recalls,
     read_state,
+    trained_steps,
 )
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "run_files",
     "run_folder_of",
     "runs_in_progress",
+    "trained_steps",
     "trash",
     "with_final_name",
 ]

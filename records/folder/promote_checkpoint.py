@@ -28,6 +28,7 @@ from .run_files import log_entry
 from .run_records import GraphRecord, read_graph, read_log, read_parameters, read_state
 
 COPIED_RECORDS = (TRAINING_PROMPT, DATA_SAMPLE)
+KEPT_ENTRIES = ("kept_step", "kept_because")
 
 
 def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
@@ -69,7 +70,9 @@ def _copy(checkpoint: Path, partial: Path, name: str) -> None:
 
 def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[GraphRecord]) -> dict[str, Any]:
     """Return the log of the run, if there is one, with the figures of this step."""
-    run_log = read_log(run)
+    run_log: Mapping[str, Any] = read_log(run)
+    if run != checkpoint:  # the best step of the run is not in this checkpoint
+        run_log = {key: value for key, value in run_log.items() if key not in KEPT_ENTRIES}
     last: Mapping[str, Any] = next((entry for entry in reversed(graph) if "loss" in entry), {})
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
     is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run

@@ -25,6 +25,7 @@ class RunLog(TypedDict, total=False):
     method: str | None
     device: str | None
     current_steps: Count | None
+    kept_step: Count | None
     steps: Count | None
     loss: float | None
     smoothed_loss: float | None
@@ -91,6 +92,11 @@ class PromptRecord(TypedDict, total=False):
 def read_log(folder: Path, damage: list[str] | None = None) -> RunLog:
     empty: RunLog = {}
     return read_record(folder / LOG, RunLog, empty, damage)
+
+
+def trained_steps(log: RunLog) -> int:
+    """Return the steps that the LoRA of a run was trained for: up to its best step, if that was kept."""
+    return log.get("kept_step") or log.get("current_steps") or 0
 
 
 def read_graph(folder: Path, damage: list[str] | None = None) -> list[GraphRecord]:

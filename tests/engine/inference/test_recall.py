@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -195,7 +196,15 @@ def test_a_checkpoint_is_measured_and_changed_data_are_told(by_heart, place):
     (before, after), job = measure(place, "a/checkpoint-7-epoch-1", 4)
     assert before.passages == after.passages == 4
     assert [event.text for event in advice(job)] == [DATA_CHANGED]
-    assert (place.lora("a/checkpoint-7-epoch-1") / "recall.json").is_file()
+    assert [(e.step, e.epoch) for e in read_recalls(place.lora("a/checkpoint-7-epoch-1"))] == [(0, 0.0), (7, 1.0)]
+
+
+def test_a_lora_of_the_best_step_is_measured_as_of_that_step(by_heart, place):
+    shutil.copytree(by_heart[0].lora(), place.lora())
+    path = place.lora() / "training_log.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "kept_step": 14}))
+    measure(place, "a", 4)
+    assert [(event.step, event.epoch) for event in read_recalls(place.lora())] == [(0, 0.0), (14, 2.0)]
 
 
 def test_a_lora_of_another_program_has_no_known_data(place, lora):

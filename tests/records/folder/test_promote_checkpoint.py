@@ -6,12 +6,12 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.folder import inventory
+from training_pro.records.folder import inventory, read_log, trained_steps
 from training_pro.records.folder.loras import list_loras, slim_checkpoint
 from training_pro.records.folder.promote_checkpoint import copy_as_lora
 from training_pro.records.folder.run_files import read_note, write_note
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
 from training_pro.tests.tiny import read_tree
 
 
@@ -46,6 +46,14 @@ def test_with_its_parameters_and_its_log(folders):
     assert (listing.status, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
     last = copy_as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
     assert inventory.read_entry(last, folders).status == "finished"
+
+
+def test_a_copied_checkpoint_is_not_the_best_step_of_its_run(folders):
+    log = {**LOG, "kept_step": 6, "kept_because": "the one with the best smoothed loss (1.5000)"}
+    write_files(folders.loras, "story", {"training_log.json": log})
+    new = copy_as_lora(folders.loras / "story" / "checkpoint-4-epoch-1", "early", folders)
+    assert not {"kept_step", "kept_because"} & read(new / "training_log.json").keys()
+    assert [trained_steps(read_log(folder)) for folder in (folders.loras / "story", new)] == [6, 4]
 
 
 def test_from_a_crashed_run(folders):
