@@ -138,20 +138,22 @@ def _store_parts(parts: Iterable[Part], name: str, store: Store, cleaning: Clean
     """Write the parts. The first one shows whether lines are wrapped, and the boilerplate where that stays."""
     start = width = 0
     for number, part in enumerate(parts, start=1):
-        found = find_boilerplate(part.text) if cleaning.drop_boilerplate or number == 1 else []
-        width = find_wrap_width(part.text) if number == 1 else width
-        text = _store_part(part, found, width, cleaning, store)
-        if len(text):
+        is_first = number == 1
+        found = find_boilerplate(part.text, begins_file=is_first) if cleaning.drop_boilerplate or is_first else []
+        width = find_wrap_width(part.text) if is_first else width
+        if text := _store_part(part, found, width, cleaning, store):
             loaded = LoadedText(name, text, open_end=not part.ends_section, part=number, start=start)
             yield StoredPart(loaded, found, width)
-        start += len(text)
+            start += len(text)
 
 
 def _store_part(
     part: Part, found: Sequence[Boilerplate], width: int, cleaning: Cleaning, store: Store
-) -> StoredText:
+) -> StoredText | None:
+    """Write a part; None if nothing of it remains."""
     if (cleaning.drop_boilerplate and found) or (cleaning.join_lines and width):
-        return store_text(clean(part.text, found, width, cleaning).rstrip(), store)
+        cleaned = clean(part.text, found, width, cleaning).rstrip()
+        return store_text(cleaned, store) if cleaned else None
     ends = tuple(accumulate(map(len, part.stretches)))
     return StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
 

@@ -18,6 +18,9 @@ GUTENBERG_START = re.compile(r"^\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG[^
 GUTENBERG_END = re.compile(
     r"^(?:\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG|End of (?:the )?Project Gutenberg)", re.MULTILINE
 )
+LICENSE_END = re.compile(
+    r"newsletter\s+to\s+hear\s+about\s+new\s+ebooks\.(?:\s*\*+ ?END[^\n*]*\*+)?", re.IGNORECASE
+)
 CREDITS = re.compile(
     r"\s*(?:(?:(?:Produced|E-text prepared) by|Transcribed (?:by|from)) [^\n]+(?:\n[^\n]+)*"
     r"|\[Transcriber[’']s Notes?:(?:[^\]\[]|\[[^\]]*\]){0,3000}\])"
@@ -51,6 +54,7 @@ INSIDE_THE_TEXT = ("page heading", "page number", "illustration mark")
 ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
+MAX_NOTICE_CHARS = 60_000  # a license and the small print before the next book; more is another text
 MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
 GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many
 MAX_SCANNED = 4  # headings: of left and right pages, of two books in one file
@@ -87,10 +91,13 @@ def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[
     return found
 
 
-def find_boilerplate(text: str, menus: Spans = ()) -> list[Boilerplate]:
-    """Find everything that is not the book, in its order; a stretch inside another one is omitted."""
+def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) -> list[Boilerplate]:
+    """Find everything that is not the book, in its order; a stretch inside another one is omitted.
+
+    A text that doesn't begin a file may begin inside a book.
+    """
     numbered = list(_lines(text, NUMBERED_LINE))
-    found = [*_notices(text), *_contents(text), *_headings(text, numbered), *_page_numbers(numbered)]
+    found = [*_notices(text, begins_file), *_contents(text), *_headings(text, numbered), *_page_numbers(numbered)]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
@@ -124,19 +131,45 @@ def describe_boilerplate(parts: Iterable[Boilerplate]) -> str:
     )
 
 
-def _notices(text: str) -> Iterator[Boilerplate]:
-    """What Project Gutenberg and Standard Ebooks put before and after their books."""
-    if start := GUTENBERG_START.search(text):
-        end = start.end()
-        while credits := CREDITS.match(text, end):
-            end = credits.end()
-        yield Boilerplate("publisher notice", 0, end)
-    if end_mark := GUTENBERG_END.search(text, start.end() if start else 0):
-        yield Boilerplate("publisher notice", end_mark.start(), len(text))
-    if imprint := IMPRINT.search(text):
-        yield Boilerplate("publisher notice", *imprint.span())
-        if colophon := COLOPHON.search(text, imprint.end()):
-            yield Boilerplate("publisher notice", colophon.start(), len(text))
+def _notices(text: str, begins_file: bool) -> Iterator[Boilerplate]:
+    """What Project Gutenberg and Standard Ebooks put before and after each of their books."""
+    starts = [(start.start(), _credits_end(text, start.end())) for start in GUTENBERG_START.finditer(text)]
+    ends = [end.start() for end in GUTENBERG_END.finditer(text)]
+    imprints = [imprint.span() for imprint in IMPRINT.finditer(text)]
+    colophons = [end.start() for end in COLOPHON.finditer(text, imprints[0][1])] if imprints else []
+    yield from _outside_books(text, starts, ends, begins_file)
+    yield from _outside_books(text, imprints, colophons, False)
+
+
+def _credits_end(text: str, place: int) -> int:
+    while credits := CREDITS.match(text, place):
+        place = credits.end()
+    return place
+
+
+def _outside_books(text: str, starts: Spans, ends: Sequence[int], begins_file: bool) -> Iterator[Boilerplate]:
+    """From the end of each book to the start of the next one, and from the beginning of a file to the first."""
+    opened = 0 if begins_file else None
+    for mark, after in sorted([*starts, *((end, 0) for end in ends)]):
+        if not after:
+            opened = opened or mark
+            continue
+        before = mark if opened is None else opened
+        if mark - before > MAX_NOTICE_CHARS:
+            yield from _license(text, before)
+            before = mark
+        yield Boilerplate("publisher notice", before, after)
+        opened = None
+    if opened:
+        yield from _license(text, opened)
+
+
+def _license(text: str, start: int) -> Iterator[Boilerplate]:
+    """What follows a book: up to the last words of the license, or up to the end of the text if that is near."""
+    last_words = LICENSE_END.search(text, start, start + MAX_NOTICE_CHARS)
+    end = last_words.end() if last_words else len(text)
+    if start and end - start <= MAX_NOTICE_CHARS:
+        yield Boilerplate("publisher notice", start, end)
 
 
 def _lines(text: str, pattern: re.Pattern[str], *bounds: int) -> Iterator[Line]:

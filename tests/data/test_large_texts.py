@@ -14,6 +14,7 @@ from training_pro.core.errors import DataError, StoppedError
 from training_pro.core.host import ModelCard
 from training_pro.data import arrow_store, large_texts
 from training_pro.data.arrow_store import Store
+from training_pro.data.cleaning import Cleaning
 from training_pro.data.examples import find_shared_passages
 from training_pro.data.prepare import prepare
 from training_pro.data.report.report import TextReport
@@ -370,3 +371,14 @@ def test_an_encoder_of_a_real_tokenizer_in_another_process():
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     [encoded] = load_encoder(backend.to_str())(["the keeper"])
     assert encoded.ids.tolist() == [0, 1] and encoded.ends.tolist() == [3, 10]
+
+
+def test_no_part_loses_a_book_as_a_notice(tmp_path):
+    start, end = (f"*** {word} THE PROJECT GUTENBERG EBOOK A ***" for word in ("START OF", "END OF"))
+    books = [f"Book {number}. {PROSE * 30}".strip() for number in range(12)]
+    file = tmp_path / "books.txt"
+    file.write_text("\n\n\n".join(f"{start}\n\n\n{book}\n\n\n{end}\nLicense." for book in books))
+    parts = large_texts.load_parts(file, "books.txt", "\n\n\n", Store(tmp_path), Cleaning(drop_boilerplate=True))
+    kept = "\n".join(str(part.text) for part in parts)
+    assert len(parts) > 5 and [book in kept for book in books] == [True] * 12
+    assert "PROJECT" not in kept

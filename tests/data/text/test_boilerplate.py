@@ -34,6 +34,48 @@ def test_the_notices_of_project_gutenberg():
     assert without(f"{START}\n\n\n{BOOK}\n\n\n{END}\n") == BOOK
 
 
+def numbered_book(number: int) -> str:
+    return BOOK.replace("Nothing", f"Nothing {number}")
+
+
+LAST_WORDS = "how to subscribe to our email newsletter to hear about new eBooks."
+
+
+def test_every_book_of_a_joined_file_stays():
+    books = [numbered_book(n) for n in range(3)]
+    joined = "\n\n".join(f"{START}\n\n\n{book}\n\n\n{END}" for book in books)
+    assert [line for line in without(joined).split("\n") if line] == [
+        line for book in books for line in book.split("\n") if line
+    ]
+
+
+def test_another_text_after_or_between_books_stays():
+    other = "The diary of a fisherman. " * 4000
+    book = f"{START}\n\n\n{BOOK}\n\n\n{END} {LAST_WORDS}\n\n"
+    assert without(f"{book}A letter.") == f"{BOOK}\n\n\n\n\nA letter."
+    rest = without(f"{book}{other}{book}")
+    assert rest.count(BOOK) == 2 and rest.count(other.strip()) == 1
+    assert "License" not in rest and "***" not in rest
+    unmarked = without(f"{other}\n\n{book.replace(LAST_WORDS, '')}{other}")
+    assert unmarked.count(other.strip()) == 2 and BOOK in unmarked
+
+
+def test_a_text_that_begins_inside_a_book_keeps_its_beginning():
+    text = f"The end of a book.\n\n{END}\n\n{START}\n\n{BOOK}"
+    assert remove_boilerplate(text, find_boilerplate(text, begins_file=False)).startswith("The end of a book.")
+    text = f"The end of a book.\n\n{START}\n\n{BOOK}"
+    (notice,) = find_boilerplate(text, begins_file=False)
+    assert text[notice.start :].startswith("*** START")
+
+
+def test_every_book_of_a_joined_file_from_standard_ebooks_stays():
+    imprint = "Imprint\n\nThis ebook is the product of many hours of hard work. See standardebooks.org.\n\n"
+    colophon = "Colophon\n\nThis book was made by Standard Ebooks.\n\nUncopyright\n\nNo rights reserved.\n\n"
+    rest = without("".join(f"{imprint}{numbered_book(n)}\n\n{colophon}" for n in range(3)))
+    assert [numbered_book(n) in rest for n in range(3)] == [True] * 3
+    assert "Imprint" not in rest and "Uncopyright" not in rest
+
+
 def test_a_book_without_boilerplate_stays_as_it_is():
     assert kinds(BOOK) == []
     assert kinds("") == kinds("\n\n") == kinds("CONTENTS") == []
