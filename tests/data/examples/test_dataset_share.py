@@ -57,6 +57,15 @@ def test_examples_are_spread_evenly():
     assert [int(n) // 10 for n in picked] == list(range(100))
 
 
+@pytest.mark.parametrize("per_cent", [1, 30, 40, 60, 75, 90, 99, 99.9, 150, 290])
+@pytest.mark.parametrize("count", [1, 2, 7, 40, 1000])
+def test_no_example_is_taken_twice_before_all_are_taken(count, per_cent):
+    for seed in range(5):
+        (picked,) = pick_examples([SourceOfLength(count)], DatasetShare("a", per_cent), seed)
+        counts = np.bincount(picked, minlength=count)
+        assert len(counts) == count and counts.max() - counts.min() <= 1
+
+
 def test_examples_are_chosen_by_the_seed_and_the_name():
     first, repeated, other_seed, other_name = (
         pick_examples([SourceOfLength(100)], DatasetShare(name, 30), seed)[0].tolist()
