@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,7 @@ MAX_CELL_CHARS = 6_000_000  # characters: a little more than a row may have
 MAX_NAME_CHARS = 60
 EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
+Cells = list[str] | csv.Error
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool
     """The rows of the first lines, and whether all of them could be parsed."""
     rows: list[list[str]] = []
     try:
-        for row in csv.reader(io.StringIO(head, newline=""), strict=True, **_csv_options(separator, quote)):
+        for row in _reader(io.StringIO(head, newline=""), separator, quote):
             if any(cell.strip() for cell in row):
                 rows.append(row)
     except csv.Error as error:
@@ -122,9 +123,9 @@ def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool
     return rows, True
 
 
-def _csv_options(separator: str, quote: str) -> dict[str, Any]:
-    quoting = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
-    return {"delimiter": separator, **quoting}
+def _reader(lines: Iterable[str], separator: str, quote: str) -> Iterator[list[str]]:
+    options: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    return csv.reader(lines, strict=True, delimiter=separator, **options)
 
 
 def _fit(rows: Sequence[Sequence[str]]) -> tuple[float, int]:
@@ -155,26 +156,72 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     """Each row, numbered by the line where it begins."""
+    header_due = dialect.has_header
     with open_text() as stream:
-        skipped = [stream.readline() for _ in range(dialect.skipped_lines)]
-        reader = csv.reader(stream, strict=True, **_csv_options(dialect.separator, dialect.quote))
-        skipped_lines, header_due = len(skipped), dialect.has_header
-        while True:
-            number = reader.line_num + skipped_lines + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
+        for number, cells in _numbered_cells(stream, dialect):
+            if isinstance(cells, csv.Error):
                 if not header_due:
-                    yield Row(number, {}, _parse_problem(str(error), dialect))
-                continue
-            if not any(cell and not cell.isspace() for cell in cells):
-                continue
-            if header_due:
+                    yield Row(number, {}, _parse_problem(str(cells), dialect))
+            elif any(cell and not cell.isspace() for cell in cells):
+                if not header_due:
+                    yield _row(number, cells, dialect)
                 header_due = False
-                continue
-            yield _row(number, cells, dialect)
+
+
+def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:
+    """The cells of each row, or the error in it, with the line where it begins.
+
+    If a row of several lines can't be read, its first line may have a quote that is never closed, so each of these
+    lines is read as a row of its own. The last one may begin a row of several lines, too.
+    """
+    for _ in range(dialect.skipped_lines):
+        stream.readline()
+    lines, number = _RowLines(stream), dialect.skipped_lines + 1
+    reader = _reader(lines, dialect.separator, dialect.quote)
+    while (cells := _next_cells(reader)) is not None:
+        if len(lines.taken) > 1 and (isinstance(cells, csv.Error) or _hold_rows(lines.taken, dialect)):
+            lines.give_back()
+            for place, line in enumerate(lines.taken, start=number):
+                yield place, _next_cells(_reader([line], dialect.separator, dialect.quote)) or []
+        else:
+            yield number, cells
+        number += len(lines.taken)
+        lines.taken.clear()
+
+
+class _RowLines:
+    """The lines of a table, and those that were taken for the row that is being read."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.taken: list[str] = []
+        self._stream = stream
+        self._given_back: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._given_back.pop() if self._given_back else next(self._stream)
+        self.taken.append(line)
+        return line
+
+    def give_back(self) -> None:
+        """Return the last line, so that it comes next."""
+        self._given_back.append(self.taken.pop())
+
+
+def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
+    """The cells of the next row, or the error in it; None after the last row."""
+    try:
+        return next(reader, None)
+    except csv.Error as error:
+        return error
+
+
+def _hold_rows(lines: Sequence[str], dialect: Dialect) -> bool:
+    """Whether each line has as many tabs as a row: hardly a cell has so many in each of its lines."""
+    tabs = len(dialect.names) - 1
+    return dialect.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in lines)
 
 
 def _row(number: int, cells: list[str], dialect: Dialect) -> Row:

@@ -74,6 +74,40 @@ def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_colu
     assert table.what == 'one column, " as the quote character, column names in the first line'
 
 
+def numbered_lines(count, separator="\t"):
+    return [f"question {number}{separator}answer {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", "|"])
+@pytest.mark.parametrize("later", ["", 'question 900{}He said "no" and left.', 'question 900{}"Two\nlines"'])
+def test_a_quote_that_is_never_closed_costs_only_its_own_row(tmp_path, separator, later):
+    lines = numbered_lines(1500, separator)
+    lines[300] = f'question 300{separator}"It was late when he came.'
+    lines[900] = later.format(separator) or lines[900]
+    _, rows = read_csv(tmp_path, "\n".join([f"question{separator}answer", *lines]))
+    assert [(row.number, row.problem) for row in rows if row.problem] == [
+        (302, 'ends too early: an opening " has no closing ".')
+    ]
+    assert len(rows) == 1500
+    assert [row.number for row in rows[:900]] == [*range(2, 902)]
+    assert rows[-1].columns == {"question": "question 1499", "answer": "answer 1499"}
+
+
+def test_an_unclosed_quote_in_the_last_line_costs_only_its_own_row(tmp_path):
+    lines = [*numbered_lines(300), 'question\t"It was late.\n']
+    _, rows = read_csv(tmp_path, "\n".join(["question\tanswer", *lines]))
+    assert [row.number for row in rows if row.problem] == [302] and len(rows) == 301
+
+
+def test_a_speech_over_several_rows_is_no_cell_of_a_table_with_tabs(tmp_path):
+    lines = numbered_lines(300)
+    lines[250:252] = ['question\t"It was late.', 'question\tand it rained"']
+    lines[260] = 'question\t"Two\nlines"'
+    _, rows = read_csv(tmp_path, "\n".join(["question\tanswer", *lines]))
+    assert [row.number for row in rows if row.problem] == [252] and len(rows) == 300
+    assert rows[251].columns["answer"] == 'and it rained"' and rows[260].columns["answer"] == "Two\nlines"
+
+
 def test_without_names_columns_have_numbers(tmp_path):
     table, rows = read_csv(tmp_path, "Who are you?,I am Maren.\nAnd he?,He is a goat.\n")
     assert dict(rows[0].columns) == {"1": "Who are you?", "2": "I am Maren."}
