@@ -7,9 +7,10 @@ import hashlib
 import importlib
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -56,6 +57,8 @@ LATIN_ALPHABETS = {  # the letters of each language tell these four code pages a
 }
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
 NON_TEXT_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
+NON_ASCII_RUN = re.compile(rb"[\x80-\xff]+")
+TELLING_RUNS = 100_000  # of bytes beyond ASCII that tell broken UTF-8 from other encodings
 NON_ASCII = re.compile(rb"[\x80-\xff]")
 LONE_NON_ASCII = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 LATIN_SHARE = 0.6  # only in Latin script do so many non-ASCII letters stand alone among ASCII
@@ -136,8 +139,8 @@ def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     try:
         return data.decode(encoding), notes
     except UnicodeDecodeError:
-        if encoding.startswith("utf-8"):
-            encoding, notes = guess_encoding(data, name)
+        if encoding == "utf-8":
+            encoding, notes = _guess_encoding([data], data, name)
     text = data.decode(encoding, errors="replace")
     return text, (*notes, *_damage_note(text, name))
 
@@ -153,9 +156,9 @@ def detect_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return encoding, _encoding_notes(name, encoding, marked is not None)
 
 
-def guess_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """The encoding of data that is not, or not entirely, UTF-8."""
-    encoding = "utf-8" if _is_mostly_utf_8(data) else _guess_legacy(data, name)
+def _guess_encoding(chunks: Iterable[bytes], sample: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+    """The encoding of data that is not, or not entirely, UTF-8; the sample shows which legacy code page it has."""
+    encoding = "utf-8" if _is_mostly_utf_8(chunks) else _guess_legacy(sample, name)
     return encoding, _encoding_notes(name, encoding, False)
 
 
@@ -165,19 +168,27 @@ def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
         encoding, notes = detect_encoding(stream.read(SAMPLE_BYTES), name)
         if not encoding.startswith("utf-8"):
             return encoding, notes
-        stream.seek(0)
         decoder = codecs.getincrementaldecoder(encoding)()
-        while chunk := stream.read(4 * SAMPLE_BYTES):
+        for chunk in _read_chunks(stream):
             try:
                 decoder.decode(chunk)
             except UnicodeDecodeError as error:
-                broken_encoding, notes = guess_encoding(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
-                return broken_encoding, (*notes, *_broken_utf_8_note(broken_encoding, name))
+                if encoding == "utf-8":
+                    sample = chunk[max(0, error.start - SAMPLE_BYTES // 2) :]
+                    encoding, notes = _guess_encoding(_read_chunks(stream), sample, name)
+                return encoding, (*notes, *_broken_utf_8_note(encoding, name))
     return encoding, notes
 
 
+def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file from its beginning."""
+    stream.seek(0)
+    while chunk := stream.read(4 * SAMPLE_BYTES):
+        yield chunk
+
+
 def _broken_utf_8_note(encoding: str, name: str) -> Iterator[str]:
-    if encoding == "utf-8":
+    if encoding.startswith("utf-8"):
         yield f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
 
 
@@ -202,12 +213,12 @@ def _detect_utf_16(data: bytes) -> str | None:
     return encoding if invalid <= MAX_CONTROL_SHARE * len(letters) else None
 
 
-def _is_mostly_utf_8(data: bytes) -> bool:
-    """Whether data are UTF-8 with a few broken bytes."""
-    sample = data[:SAMPLE_BYTES].decode("utf-8", errors="replace")
-    broken = sample.count("\ufffd")
-    valid = sum(letter > "\x7f" for letter in sample) - broken
-    return valid > 4 * broken
+def _is_mostly_utf_8(chunks: Iterable[bytes]) -> bool:
+    """Whether data are UTF-8 with a few broken bytes, by all that is not ASCII, wherever it is."""
+    beyond_ascii = islice((run[0] for chunk in chunks for run in NON_ASCII_RUN.finditer(chunk)), TELLING_RUNS)
+    letters = b"".join(run + b" " for run in beyond_ascii).decode("utf-8", errors="replace").replace(" ", "")
+    broken = letters.count("\ufffd")
+    return len(letters) - broken > 4 * broken
 
 
 def refuse_other_formats(data: bytes, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.load import read_texts
-from training_pro.data.readers.text_files import read_text
+from training_pro.data.readers.text_files import detect_file_encoding, read_text
 
 LEGACY = {
     "cp1252": "Où étais-tu hier, à la fête ? Die Straße führte zum Schloß. El niño comió “una” manzana. ",
@@ -69,6 +69,30 @@ def test_a_few_broken_bytes_do_not_spoil_a_text_in_utf_8(tmp_path: Path):
     [loaded] = read_texts(write_file(tmp_path, ("Grüße aus Köln, schöne Straße. " * 20).encode() + b"\xff\xfe oh"))
     assert loaded.text.startswith("Grüße aus Köln")
     assert any("2 characters could not be read" in note for note in loaded.notes)
+
+
+ASCII = "The bell of the old house rang over the water, and nobody came.\n" * 5000
+LETTERS = "“It’s late,” he said — and the café was closed.\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ASCII.encode() + (LETTERS * 3000).encode() + b"caf\xe9\n",
+        b"caf\xe9\n" + (ASCII * 2).encode() + (LETTERS * 20).encode(),
+        (LETTERS * 20).encode() + (ASCII * 40).encode() + b"caf\xe9\n",
+        ASCII.encode() + ("Привет.\n" * 200).encode() + "Ende ü".encode()[:-1] + b"\n",
+        codecs.BOM_UTF8 + b"The end.\nCaf\xe9\n",
+    ],
+)
+def test_a_broken_byte_does_not_spoil_a_text_in_utf_8_wherever_its_letters_are(tmp_path: Path, data: bytes):
+    file = tmp_path / "a.txt"
+    file.write_bytes(data)
+    text, notes = read_text(file, "a.txt")
+    assert text == data.decode("utf-8-sig", "replace") and text.count("\ufffd") == 1
+    assert notes == ("a.txt: 1 character could not be read and is shown as \ufffd. Save the file as UTF-8.",)
+    encoding, (note,) = detect_file_encoding(file, "a.txt")
+    assert encoding.startswith("utf-8") and "some bytes are not UTF-8" in note
 
 
 def test_line_ends_become_one_kind(tmp_path: Path):
