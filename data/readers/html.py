@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from ...core.errors import DataError
+from ..unspaced import join_unspaced
 from . import text_files
 from .paragraphs import Paragraph
 
@@ -135,7 +136,7 @@ class _VisibleText:
 
     def data(self, text: str) -> None:
         if not self._skip_depth:
-            self._text.append(text if self._pre_depth else SPACES.sub(" ", text))
+            self._text.append(text if self._pre_depth else SPACES.sub(" ", join_unspaced(text)))
             self._has_text = self._has_text or not text.isspace()
             self._has_words = self._has_words or (not self._link_depth and any(map(str.isalnum, text)))
 

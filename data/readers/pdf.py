@@ -10,11 +10,13 @@ from typing import Any
 
 from ...core.errors import DataError
 from ...train_utils import format_count
+from ..unspaced import is_unspaced, join_unspaced, joint
 from . import text_files
 from .paragraphs import Paragraph
 
 MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
+MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 PageBlocks = list[str]
@@ -80,10 +82,10 @@ def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Pa
     pending: Paragraph | None = None
     for number, page in enumerate(pages):
         for position, block in enumerate(page):
-            text = re.sub(r"\s+", " ", HYPHENATED.sub(r"\1", block.strip())).strip()
+            text = re.sub(r"\s+", " ", join_unspaced(HYPHENATED.sub(r"\1", block.strip()))).strip()
             starts_chapter = number in chapters and not position
             if pending and not position and not starts_chapter and _is_continued(pending.text, text):
-                pending = pending._replace(text=f"{pending.text} {text}")
+                pending = pending._replace(text=pending.text + joint(pending.text, text) + text)
                 continue
             if pending:
                 yield pending
@@ -96,5 +98,8 @@ def _is_continued(text: str, following: str) -> bool:
     """Whether the last text of a page stops inside a sentence; the next page may begin with a name."""
     if text.endswith(SENTENCE_ENDINGS):
         return False
-    in_prose = min(len(text), len(following)) >= MIN_PROSE_CHARS and text.rstrip(",")[-1:].isalpha()
+    is_inside = text.rstrip(",，、")[-1:].isalpha()
+    if is_unspaced(text[-1:]):
+        return is_inside and is_unspaced(following[:1]) and len(text) >= MIN_UNSPACED_CHARS
+    in_prose = is_inside and min(len(text), len(following)) >= MIN_PROSE_CHARS
     return following[:1].islower() or (in_prose and following[:1].isupper())

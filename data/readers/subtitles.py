@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...core.errors import DataError
+from ..unspaced import joint
 from . import text_files
 from .paragraphs import Paragraph
 
@@ -17,7 +18,6 @@ FORMATTING = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 DASH = re.compile(r"\s*[-–—‐]")
 PRONOUN = re.compile(r"I\b")  # the only capital letter that English has inside a sentence everywhere
 STOPS = '.!?…:;"”’»)]♪'
-FIRST_UNSPACED = "\u2e80"  # from this character on, letters are written without spaces between words
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
@@ -62,7 +62,7 @@ def _speech_lines(text: str) -> Iterator[str]:
             if speech and DASH.match(line):
                 yield speech
                 speech = ""
-            speech += line if not speech or speech[-1] >= FIRST_UNSPACED else " " + line
+            speech += joint(speech, line) + line if speech else line
         if speech:
             yield speech
 

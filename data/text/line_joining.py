@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from ...chunking import Flags
+from ..unspaced import joint
 from .lines import (
-    IDEOGRAPH,
     WIDEST_LINE,
     Lines,
     find_continued,
@@ -68,6 +68,4 @@ def _begins_paragraph(lines: Lines) -> Flags:
 
 def _joint(line: str, next_line: str) -> str:
     """Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces."""
-    if line[-1:] > IDEOGRAPH and next_line[:1] > IDEOGRAPH:
-        return ""
-    return "" if HYPHENATED.search(line) else " "
+    return "" if HYPHENATED.search(line) else joint(line, next_line)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...chunking import Flags, Ints
+from ..unspaced import is_unspaced
 
 GROUP_LINES = 64  # lines that are judged together as wrapped or not
 NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
@@ -16,7 +17,6 @@ WRAPPED_SHARE = 0.7  # in wrapped prose, at least this share of the continued li
 WRAP_SAMPLE_CHARS, MIN_WRAPPED_LINES = 100_000, 50
 OPENERS = "`\"'“”‘’«»‹›„‚([{¿¡—–-*_•"
 ITEM = re.compile(r"\s*(?:[-*•–—+#>|]|\(?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)[.)])(?:\s|#)")
-IDEOGRAPH = "\u2e80"  # from this character on, lines wrap between any two characters
 TAG_CHARS = 64  # searched for a speaker or a time
 CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?(?:\s?[AaPp]\.?[Mm]\.?)?"
 NAME = r"\*{0,2}[^\W\d_][\w .'’#-]{0,30}(?: \([^()]{1,30}\))?\*{0,2}"
@@ -106,4 +106,4 @@ def is_tagged(line: str) -> bool:
 def first_word_length(line: str) -> int:
     """The length of the first word, which would have to fit into the line before."""
     stripped = line.lstrip()
-    return 1 if stripped > IDEOGRAPH else len(stripped.split(None, 1)[0]) if stripped else 0
+    return 1 if is_unspaced(stripped[:1]) else len(stripped.split(None, 1)[0]) if stripped else 0

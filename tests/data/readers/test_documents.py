@@ -211,6 +211,29 @@ def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
     assert read_text(tmp_path / "a.pdf").endswith("COUNTED THEM\n\nOne")
 
 
+def test_the_lines_and_pages_of_a_chinese_pdf_are_joined_without_spaces(tmp_path):
+    pymupdf = pytest.importorskip("pymupdf")
+    sentence = "春天的早晨他沿着河边慢慢地走着看见对岸的灯一盏一盏地熄灭了于是他想起很多年以前在这里等过的人"
+    pages = [sentence * 2, "他每年都来。", sentence + "。", "她没有回来。"]
+    document = pymupdf.open()
+    for words in pages:
+        page = document.new_page()
+        page.insert_textbox((72, 72, 400, 500), words, fontname="china-s", fontsize=12)
+    document.save(tmp_path / "a.pdf")
+    assert read_text(tmp_path / "a.pdf") == "\n\n".join([pages[0] + pages[1], *pages[2:]])
+
+
+def test_a_line_break_in_the_source_of_a_page_is_no_space_in_chinese(tmp_path):
+    chinese, korean = (
+        "春天的早晨，\n  他沿着河边\n慢慢地走着。“好。”\n他说\nHello\nto me.",
+        "오늘은 날씨가\n정말 좋네요.",
+    )
+    (tmp_path / "a.html").write_text(f"<p>{chinese}</p><p>{korean}</p>", encoding="utf-8")
+    assert read_text(tmp_path / "a.html") == (
+        "春天的早晨，他沿着河边慢慢地走着。“好。”他说 Hello to me.\n\n오늘은 날씨가 정말 좋네요."
+    )
+
+
 @pytest.mark.parametrize(
     ("ending", "module", "package"),
     [

@@ -70,6 +70,15 @@ def test_words_divided_at_a_hyphen_or_a_dash_get_no_space():
     assert joined(text).endswith(f"{begin}sea \u2014 or a road.")
 
 
+def test_korean_words_stay_apart_and_chinese_lines_get_no_space():
+    korean = "오늘은 날씨가 정말 좋아서 우리는 강가로 산책을 나갔다. 그때 멀리서 종소리가 들려왔다. " * 4
+    text = "\n\n".join(textwrap.fill(korean, 50) for _ in range(20))
+    assert joined(text) == "\n\n".join([korean.strip()] * 20)
+    chinese = "春天的早晨，他沿着河边慢慢地走着，看见对岸的灯一盏一盏地熄灭了。于是他想起很多年以前等过的人。" * 4
+    text = "\n\n".join(textwrap.fill(chinese, 50) for _ in range(20))
+    assert joined(text) == "\n\n".join([chinese] * 20)
+
+
 def test_a_text_that_is_not_wrapped_has_no_width():
     assert find_wrap_width("\n\n".join(paragraphs())) == 0
     assert find_wrap_width("\n\n".join([VERSE] * 40)) == 0
