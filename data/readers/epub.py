@@ -32,7 +32,7 @@ def read_paragraphs(path: Path, name: str) -> list[Paragraph]:
 
 def _read_part(book: zipfile.ZipFile, file: str, name: str) -> Iterator[Paragraph]:
     source, _ = html.decode_page(_read_bytes(book, file, name), f"{name}, {file}")
-    for number, paragraph in enumerate(html.read_paragraphs(source, f"{name}, {file}")):
+    for number, paragraph in enumerate(html.read_paragraphs(source, f"{name}, {file}", is_content=True)):
         yield paragraph._replace(cut=paragraph.cut or not number)
 
 

@@ -58,10 +58,10 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return text_files.decode_bytes(data, name)
 
 
-def read_paragraphs(source: str, name: str) -> list[Paragraph]:
-    """The visible text of a page."""
+def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list[Paragraph]:
+    """The visible text of a page; a page that is all content, such as that of an e-book, has no frame."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
-    collector = _VisibleText()
+    collector = _VisibleText(is_content)
     parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:
         parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
@@ -85,7 +85,7 @@ def _mark_link_lists(paragraphs: Iterable[Paragraph]) -> Iterator[Paragraph]:
 class _VisibleText:
     """A parser target that collects the visible paragraphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_content: bool) -> None:
         self.paragraphs: list[Paragraph] = []
         self._text: list[str] = []
         self._has_text = False  # whether `_text` holds more than spaces
@@ -95,7 +95,7 @@ class _VisibleText:
         self._line_depth = 0
         self._starts_part = False
         self._menu_depth = 0  # depth inside a menu
-        self._content_depth = 0  # depth inside the content of the page
+        self._content_depth = int(is_content)  # depth inside the content of the page
         self._link_depth = 0
         self._links = 0  # in this paragraph
         self._has_words = False  # outside of its links
