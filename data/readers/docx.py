@@ -58,9 +58,11 @@ def _refuse_huge(path: Path, name: str) -> None:
 def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
     """Paragraphs in the order of the document; a row of a table is a line."""
     page_break = False
-    for element in _outermost(body):
+    for element in _outermost(body, W + "p", W + "tr"):
         if element.tag == W + "tr":
-            yield Paragraph("\t".join(_cell_text(cell) for cell in element.iter(W + "tc")), 0, page_break, True)
+            yield Paragraph(
+                "\t".join(_cell_text(cell) for cell in _outermost(element, W + "tc")), 0, page_break, True
+            )
             page_break = False
             continue
         text, has_break = _paragraph_text(element), _has_page_break(element)
@@ -72,19 +74,19 @@ def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
         page_break = (has_break and not break_before) or element.find(f"{W}pPr/{W}sectPr") is not None
 
 
-def _outermost(body: Any) -> Iterator[Any]:
-    """Paragraphs and table rows, without those inside text boxes or inside another row."""
-    stack = list(reversed(body))
+def _outermost(root: Any, *tags: str) -> Iterator[Any]:
+    """Elements with these tags, without those inside text boxes or inside another one of them."""
+    stack = list(reversed(root))
     while stack:
         element = stack.pop()
-        if element.tag in (W + "p", W + "tr"):
+        if element.tag in tags:
             yield element
         elif element.tag not in SKIPPED_TAGS:
             stack += reversed(element)
 
 
 def _cell_text(cell: Any) -> str:
-    return " ".join(text for p in cell.iter(W + "p") if (text := _paragraph_text(p).strip()))
+    return " ".join(text for p in _outermost(cell, W + "p") if (text := _paragraph_text(p).strip()))
 
 
 def _paragraph_text(paragraph: Any) -> str:

@@ -68,7 +68,9 @@ def _read_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
             page_break = element.get(TEXT + "style-name") in break_styles
             yield Paragraph(_paragraph_text(element), _heading_level(element), page_break, is_item)
         elif element.tag == TABLE + "table-row":
-            yield Paragraph("\t".join(_cell_text(cell) for cell in element.iter(TABLE + "table-cell")), line=True)
+            yield Paragraph(
+                "\t".join(_cell_text(cell) for cell in _outermost(element, TABLE + "table-cell")), line=True
+            )
         elif element.tag not in SKIPPED_TAGS:
             stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
 
@@ -85,8 +87,19 @@ def _small_number(digits: str) -> int:
     return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
 
 
+def _outermost(root: Any, *tags: str) -> Iterator[Any]:
+    """Elements with these tags, without those inside another one of them, or inside a note or a frame."""
+    stack = list(reversed(root))
+    while stack:
+        element = stack.pop()
+        if element.tag in tags:
+            yield element
+        elif element.tag not in SKIPPED_TAGS:
+            stack += reversed(element)
+
+
 def _cell_text(cell: Any) -> str:
-    return " ".join(text for p in cell.iter(TEXT + "p", TEXT + "h") if (text := _paragraph_text(p).strip()))
+    return " ".join(text for p in _outermost(cell, TEXT + "p", TEXT + "h") if (text := _paragraph_text(p).strip()))
 
 
 def _paragraph_text(paragraph: Any) -> str:

@@ -135,6 +135,14 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     )
 
 
+def test_titles_and_notes_of_an_e_book_are_no_menus(tmp_path):
+    chapter = "<header><h2>The Bell</h2></header><p>It rang.</p><aside><p>A note.</p></aside><footer>E.</footer>"
+    write_epub(tmp_path / "a.epub", {"a.xhtml": f"{chapter}<nav><p>Next</p></nav>"}, ["a.xhtml"])
+    (document,) = load.read_texts(tmp_path / "a.epub", CUT)
+    assert document.text == "The Bell\n\nIt rang.\n\nA note.\n\nE.\n\nNext"
+    assert menus_in(document) == ["Next"]
+
+
 def write_epub(path, files, spine):
     with zipfile.ZipFile(path, "w") as book:
         book.writestr("META-INF/container.xml", '<container><rootfile full-path="in/a.opf"/></container>')
@@ -209,6 +217,17 @@ def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
     document.save(tmp_path / "a.pdf")
     assert read_text(tmp_path / "a.pdf").split("\n\n")[0] == f"{broken[0]} {broken[1]}{rest}"
     assert read_text(tmp_path / "a.pdf").endswith("COUNTED THEM\n\nOne")
+
+
+def test_a_table_inside_a_table_is_read_once(tmp_path):
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    outer = document.add_table(1, 2)
+    outer.cell(0, 0).text, outer.cell(0, 1).text = "left", "right"
+    inner = outer.cell(0, 1).add_table(2, 1)
+    inner.cell(0, 0).text, inner.cell(1, 0).text = "up", "down"
+    document.save(tmp_path / "a.docx")
+    assert read_text(tmp_path / "a.docx") == "left\tright up down"
 
 
 def test_the_lines_and_pages_of_a_chinese_pdf_are_joined_without_spaces(tmp_path):

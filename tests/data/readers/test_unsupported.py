@@ -96,6 +96,14 @@ def test_an_open_document(tmp_path):
     )
 
 
+def test_a_table_inside_a_table_is_read_once(tmp_path):
+    cell = "<table:table-cell><text:p>%s</text:p>%s</table:table-cell>"
+    row = "<table:table><table:table-row>%s</table:table-row></table:table>"
+    inner = row % (cell % ("a", "") + cell % ("b", ""))
+    body = row % (cell % ("left", "") + cell % ("right", inner))
+    assert read_text(write_odt(tmp_path / "a.odt", body)) == "left\tright a b"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
