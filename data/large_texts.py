@@ -7,7 +7,6 @@ memory.
 from __future__ import annotations
 
 import codecs
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, replace
@@ -78,7 +77,7 @@ def load_parts(
     if (entry := store.load(key)) and (texts := _restore(store, entry)):
         return texts
     encoding, notes = text_files.detect_file_encoding(file, name)
-    parts = divide(read_stretches(_read_chunks(file, name, encoding)), hard_cut)
+    parts = divide(read_stretches(text_files.normalize_chunks(_read_chunks(file, name, encoding))), hard_cut)
     read = list[StoredPart]()
     for each in _store_parts(parts, name, store, cleaning):
         check_stop()
@@ -159,8 +158,8 @@ def _store_part(
 
 
 def _read_chunks(file: Path, name: str, encoding: str) -> Iterator[str]:
-    """The text of a file with normalized line ends; what can't be decoded becomes \\ufffd."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)("replace"), translate=True)
+    """The text of a file; what can't be decoded becomes \\ufffd."""
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
     with text_files.open_binary(file, name) as stream:
         while data := stream.read(text_files.READ_BYTES):
             yield decoder.decode(data)

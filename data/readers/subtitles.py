@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ...core.errors import DataError
@@ -52,13 +53,10 @@ def _continues(line: str, following: str) -> bool:
 
 
 def _speech_lines(text: str) -> Iterator[str]:
-    previous = ""
-    for subtitle in _split_subtitles(text.split("\n")):
+    subtitles = [lines for lines in _split_subtitles(text.split("\n")) if lines]
+    for lines in _without_repeats(subtitles) if _are_rolling(subtitles) else subtitles:
         speech = ""
-        for line in subtitle:
-            if line == previous:
-                continue  # rolling subtitles show each line twice
-            previous = line
+        for line in lines:
             if speech and DASH.match(line):
                 yield speech
                 speech = ""
@@ -67,19 +65,41 @@ def _speech_lines(text: str) -> Iterator[str]:
             yield speech
 
 
+def _are_rolling(subtitles: Sequence[list[str]]) -> bool:
+    """Whether subtitles of several lines mostly begin with the line that was shown last."""
+    repeats = [before[-1] == lines[0] for before, lines in pairwise(subtitles) if len(lines) > 1]
+    return bool(repeats) and sum(repeats) >= len(repeats) / 2
+
+
+def _without_repeats(subtitles: Sequence[list[str]]) -> Iterator[list[str]]:
+    """Subtitles without the lines that are still shown from the one before."""
+    last = ""
+    for lines in subtitles:
+        yield lines[lines[0] == last :]
+        last = lines[-1]
+
+
 def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
     """The lines of each subtitle, from its time to the line before the next one's number."""
     times = [number for number, line in enumerate(lines) if TIME.match(line)]
-    for time_line, end in zip(times, [*times[1:], len(lines) + 1], strict=True):
-        own = lines[time_line + 1 : end - 1 if end <= len(lines) else end]
-        if end <= len(lines) and lines[end - 1].strip() and not _is_name(lines, end - 1):
-            own.append(lines[end - 1])
+    for time_line, next_time in zip(times, [*times[1:], None], strict=True):
+        own = lines[time_line + 1 : next_time]
+        if next_time:
+            own = _without_name(own)
         yield [text for line in _cut_at_note(own) if (text := _plain_text(line))]
 
 
-def _is_name(lines: list[str], number: int) -> bool:
-    """Whether the line before a time is the subtitle's number or name."""
-    return lines[number].strip().isdecimal() or not lines[number - 1].strip()
+def _without_name(lines: list[str]) -> list[str]:
+    """The lines before a time without the number or name of its subtitle.
+
+    It is usually a number, after a blank line, and right before the time. Two of these are enough: a name is no
+    number, and some files have a blank line after every line.
+    """
+    last = max((number for number, line in enumerate(lines) if line.strip()), default=0)
+    is_number = bool(lines) and lines[last].strip().isdecimal()
+    follows_blank = last > 0 and not lines[last - 1].strip()
+    precedes_time = last == len(lines) - 1
+    return lines[:last] if is_number + follows_blank + precedes_time > 1 else lines
 
 
 def _cut_at_note(lines: list[str]) -> Iterator[str]:

@@ -88,8 +88,18 @@ def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def normalize_line_ends(text: str) -> str:
-    """A text with \\n for every line end."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    """A text with \\n for every line end; some programs write \\r\\r\\n."""
+    return text.replace("\r\r\n", "\r\n").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def normalize_chunks(chunks: Iterable[str]) -> Iterator[str]:
+    """The chunks of a text with \\n for every line end, also where a line end is divided."""
+    held = ""
+    for chunk in chunks:
+        text = held + chunk
+        held = text[-2:] if text.endswith("\r\r") else text[-1:] if text.endswith("\r") else ""
+        yield normalize_line_ends(text.removesuffix(held))
+    yield normalize_line_ends(held)
 
 
 @contextmanager

@@ -32,3 +32,36 @@ def srt(*cues: str) -> str:
 )
 def test_lines_are_joined_with_a_space_unless_their_script_has_none(tmp_path, lines, joined):
     assert read(tmp_path, srt(lines)) == [joined]
+
+
+def test_a_line_that_is_spoken_again_stays(tmp_path):
+    cues = ["Run!", "Run!", "Run!", "Where?\nThere.", "There.", "La la\nLa la", "He said\nit twice."]
+    assert read(tmp_path, srt(*cues)) == [
+        *("Run!", "Run!", "Run!", "Where? There.", "There.", "La la La la", "He said it twice."),
+    ]
+
+
+def test_rolling_subtitles_show_each_line_once(tmp_path):
+    cues = [
+        "and we went",
+        "and we went",
+        "and we went\ndown to the sea",
+        "down to the sea",
+        "down to the sea\nNo.",
+    ]
+    assert read(tmp_path, srt(*cues, "No.", "No.\nnever")) == ["and we went down to the sea", "No.", "never"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        srt("It rained.", "42", "He left.").replace("\n", "\r\r\n"),
+        srt("It rained.", "42", "He left.").replace("\n", "\n\n"),
+        srt("It rained.", "42", "He left.").replace("\n\n", "\n"),
+        srt("It rained.", "42", "He left."),
+        "WEBVTT\n\n00:01.000 --> 00:02.000\nIt rained.\n\n00:03.000 --> 00:04.000\n42\n\n"
+        "name\n00:05.000 --> 00:06.000\nHe left.\n",
+    ],
+)
+def test_the_numbers_of_subtitles_are_no_speech(tmp_path, content):
+    assert read(tmp_path, content) == ["It rained.", "42", "He left."]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 from pathlib import Path
 
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.load import read_texts
-from training_pro.data.readers.text_files import detect_file_encoding, read_text
+from training_pro.data.readers.text_files import (
+    detect_file_encoding,
+    normalize_chunks,
+    normalize_line_ends,
+    read_text,
+)
 
 LEGACY = {
     "cp1252": "Où étais-tu hier, à la fête ? Die Straße führte zum Schloß. El niño comió “una” manzana. ",
@@ -93,6 +99,14 @@ def test_a_broken_byte_does_not_spoil_a_text_in_utf_8_wherever_its_letters_are(t
     assert notes == ("a.txt: 1 character could not be read and is shown as \ufffd. Save the file as UTF-8.",)
     encoding, (note,) = detect_file_encoding(file, "a.txt")
     assert encoding.startswith("utf-8") and "some bytes are not UTF-8" in note
+
+
+def test_the_line_ends_of_chunks_are_those_of_the_whole_text():
+    for text in map("".join, itertools.product("a\r\n", repeat=6)):
+        for width in (1, 2, 3, 5):
+            chunks = [text[place : place + width] for place in range(0, len(text), width)]
+            assert "".join(normalize_chunks(chunks)) == normalize_line_ends(text)
+    assert normalize_line_ends("a\r\r\nb\r\r\n\r\r\nc\n\rd\r\re") == "a\nb\n\nc\n\nd\n\ne"
 
 
 def test_line_ends_become_one_kind(tmp_path: Path):
