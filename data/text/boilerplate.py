@@ -49,13 +49,18 @@ PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
 HEADING_WORDS = re.compile(r"(?P<words>[^\W\d_]{2,}(?:[^\n]*[^\W\d_]{2,})?)")
 LETTERS = re.compile(r"[\W\d_]+")
 SPACES = re.compile(r"\s*")
-SENTENCE_ENDS = tuple(".!?…:;\"'”’»)")
+SENTENCE_ENDS = tuple(".!?…:;\"'”’»)。！？」』")
 INSIDE_THE_TEXT = ("page heading", "page number", "illustration mark")
 ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
 MAX_NOTICE_CHARS = 60_000  # a license and the small print before the next book; more is another text
-MAX_PAGE_CHARS = 6000  # numbers farther apart are those of chapters
+MIN_PAGE_CHARS, MAX_PAGE_CHARS = (
+    800,
+    6000,
+)  # closer numbers are those of poems or questions; farther ones, of chapters
+DIVIDING_SHARE = 0.25  # of the pages end inside a sentence; a chapter or a day of a diary does not
+SEARCHED_CHARS = 200  # before a line, for the end of a sentence
 GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many
 MAX_SCANNED = 4  # headings: of left and right pages, of two books in one file
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
@@ -97,7 +102,12 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
     A text that doesn't begin a file may begin inside a book.
     """
     numbered = list(_lines(text, NUMBERED_LINE))
-    found = [*_notices(text, begins_file), *_contents(text), *_headings(text, numbered), *_page_numbers(numbered)]
+    found = [
+        *_notices(text, begins_file),
+        *_contents(text),
+        *_headings(text, numbered),
+        *_page_numbers(text, numbered),
+    ]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
@@ -243,7 +253,11 @@ def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
         words = LETTERS.sub("", heading["after"] or heading["before"]).casefold()
         if len(words) >= MIN_HEADING_LETTERS and not NUMBERED.match(line.text):
             by_words[words].append((int(heading["first"] or heading["last"]), line))
-    headings = [pages for pages in by_words.values() if len(pages) >= MIN_HEADINGS and _are_pages(pages)]
+    headings = [
+        pages
+        for pages in by_words.values()
+        if len(pages) >= MIN_HEADINGS and _are_pages(pages) and _divide_text(text, [line for _, line in pages])
+    ]
     for _, line in chain.from_iterable(headings):
         yield Boilerplate("page heading", line.start, line.end)
     for pages in sorted(headings, key=len)[-MAX_SCANNED:]:
@@ -262,14 +276,26 @@ def _garbled_headings(text: str, pages: Sequence[tuple[int, Line]]) -> Iterator[
     yield from _lines(text, re.compile(pattern, re.MULTILINE), pages[0][1].start, pages[-1][1].end)
 
 
-def _page_numbers(lines: Sequence[Line]) -> Iterator[Boilerplate]:
+def _page_numbers(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
     """Lines with nothing but a page number: each one more than the last, and pages of about the same length."""
     pages = [(int(page[1]), line) for line in lines if (page := PAGE_NUMBER.fullmatch(line.text))]
     lengths = [b.start - a.start for (_, a), (_, b) in pairwise(pages)]
     one_more = sum(b == a + 1 for (a, _), (b, _) in pairwise(pages))
     if len(pages) < MIN_PAGES or one_more < 0.9 * len(lengths) or pstdev(lengths) > MAX_SPREAD * mean(lengths):
         return
-    yield from (Boilerplate("page number", line.start, line.end) for _, line in pages)
+    if mean(lengths) <= MAX_PAGE_CHARS and _divide_text(text, [line for _, line in pages]):
+        yield from (Boilerplate("page number", line.start, line.end) for _, line in pages)
+
+
+def _divide_text(text: str, lines: Sequence[Line]) -> bool:
+    """Whether lines are as far apart as pages are, and some are inside a sentence; all others are the author's."""
+    inside = sum(_is_inside_sentence(text[max(0, line.start - SEARCHED_CHARS) : line.start]) for line in lines)
+    is_far = lines[-1].start - lines[0].start >= MIN_PAGE_CHARS * (len(lines) - 1)
+    return is_far and inside >= DIVIDING_SHARE * len(lines)
+
+
+def _is_inside_sentence(before: str) -> bool:
+    return bool(before.strip()) and not before.rstrip().endswith(SENTENCE_ENDS)
 
 
 def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:

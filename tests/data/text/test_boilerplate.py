@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -20,6 +21,9 @@ Title: Pride and Prejudice
 
 Produced by Anonymous Volunteers"""
 END = "End of the Project Gutenberg EBook of Pride and Prejudice, by Jane Austen\n\n***\nLicense."
+
+
+PAGE = "of a book with a red house by the sea in it" * 25
 
 
 def without(text: str) -> str:
@@ -115,14 +119,14 @@ def test_a_chapter_named_contents_is_no_table():
 
 def test_page_headings_with_their_numbers():
     pages = [f"{n} THE RED HOUSE" if n % 2 else f"THE RED HOUSE {n}" for n in range(12, 30)]
-    text = "\n\n".join(f"{page}\n\nA page of the book ends here and" for page in pages)
+    text = "\n\n".join(f"{page}\n\nA page {PAGE} ends here and" for page in pages)
     assert "RED HOUSE" not in without(text) and without(text).count("A page") == 18
 
 
 def test_page_headings_whose_numbers_a_scan_garbled():
     pages = [f"{n} THE RED HOUSE." if n % 2 else f"THE RED HOUSE. {n}" for n in range(12, 80)]
     pages[5:9] = ["5$ THE RED HOUSE.", "THE RED HOUSE. 183", "m THE RED HOUSE.", "THE RED HOUSE."]
-    text = "\n\n".join(f"{page}\n\nA page of the red house ends here and" for page in pages)
+    text = "\n\n".join(f"{page}\n\nA page of the red house {PAGE} ends here and" for page in pages)
     assert "RED HOUSE" not in without(text) and without(text).count("A page") == 68
 
 
@@ -132,10 +136,27 @@ def test_numbered_psalms_are_no_pages():
 
 def test_a_page_heading_divides_neither_a_sentence_nor_sections():
     pages = [f"{n} THE RED HOUSE" for n in range(12, 30)]
-    divided = "".join(f"The road to the sea was\n\n{page}\n\nlong and dusty.\n\n" for page in pages)
-    assert without(divided) == ("The road to the sea was\nlong and dusty.\n\n" * 18).strip()
-    whole = "".join(f"They came home.\n\n{page}\n\nThe next day it rained.\n\n" for page in pages)
-    assert without(whole) == ("They came home.\n\nThe next day it rained.\n\n" * 18).strip()
+    ends = [("The road was", "\n", "long."), ("They came.", "\n\n", "The next day it rained.")] * 9
+    text = "".join(
+        f"{PAGE} {end}\n\n{page}\n\n{begin}\n\n" for page, (end, _, begin) in zip(pages, ends, strict=True)
+    )
+    assert without(text) == "\n\n".join(f"{PAGE} {end}{gap}{begin}" for end, gap, begin in ends)
+
+
+@pytest.mark.parametrize("chars", [60, 900, 3000, 12_000])
+@pytest.mark.parametrize("label", ["{}", "May {}", "{}. Mai", "Frage {}", "Rezept {}", "- {} -"])
+def test_the_numbers_of_chapters_days_and_questions_are_no_pages(label, chars):
+    entry = "The bell of the old house rang over the water, and nobody came. "
+    rng = random.Random(3)
+    entries = [(entry * max(1, rng.randrange(chars // 2, chars) // len(entry))).strip() for _ in range(154)]
+    for count in (12, 40, 154):
+        chapters = [f"{label.format(n)}\n\n{text}" for n, text in enumerate(entries[:count], start=1)]
+        assert kinds("\n\n\n".join(chapters)) == []
+
+
+def test_numbers_of_poems_without_stops_are_no_pages():
+    poem = "\n".join(["The bell rang over the water"] * 14)
+    assert kinds("\n\n".join(f"{n}\n\n{poem}" for n in range(1, 155))) == []
 
 
 def test_page_numbers_but_no_numbers_of_verses():
