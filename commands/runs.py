@@ -113,8 +113,7 @@ def _clear_prepared(args: argparse.Namespace, folders: Folders) -> None:
 def _slim(args: argparse.Namespace, folders: Folders) -> None:
     folder = inventory.find_folder(args.name, folders)
     trash.refuse_in_use(_name_of(folder, folders), folders)
-    chosen = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
-    freed = {checkpoint: loras.slim_checkpoint(checkpoint) for checkpoint in chosen}
+    freed = {found: loras.slim_checkpoint(found) for found in inventory.slimmable_checkpoints(folder)}
     for checkpoint, count in freed.items():
         say(
             f"{checkpoint.name}: {size(count)} freed. It contains only the LoRA now, so a run can't resume "

@@ -25,7 +25,7 @@ from .atomic_files import (
     write_json,
     write_text,
 )
-from .folder_names import describe_unusable, usable_entries
+from .folder_names import describe_unusable, modified_at, usable_entries
 from .locks import is_locked, lock, remove_lock_file
 from .records import Count, Timestamp, check_record, read_record
 from .safe_paths import descendant, name_fault
@@ -45,6 +45,7 @@ __all__ = [
     "is_disk_full",
     "is_locked",
     "lock",
+    "modified_at",
     "move_atomically",
     "move_new_folder",
     "name_fault",

@@ -22,6 +22,14 @@ def usable_entries(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not has_impossible_character(path.name)]
 
 
+def modified_at(path: Path) -> float:
+    """Return when a file was last written; 0 for one that has gone, or for a link that leads nowhere."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def describe_unusable(folders: Iterable[Path]) -> list[str]:
     """Say of each folder which of its names can't be used, and what to do."""
     return [sentence for folder in folders if (sentence := _describe(folder))]

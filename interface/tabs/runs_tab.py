@@ -322,7 +322,7 @@ class RunsTab:
     def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         folder = inventory.find_folder(require_choice(inputs[self._chosen]), folders)
         trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
-        checkpoints = inventory.slimmable_checkpoints(folder) if folder.parent == folders.loras else [folder]
+        checkpoints = inventory.slimmable_checkpoints(folder)
         freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
         if not checkpoints:
             return NOTHING_TO_SLIM

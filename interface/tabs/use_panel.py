@@ -70,9 +70,10 @@ class UsePanel:
         return context.session.start("evidence", f"Testing {name}", context.host, work)
 
     def resume_update(self, run: LoraEntry | None) -> Any:
-        """Resume is shown for a run that is not finished."""
+        """Resume is shown for a run that is not finished and has a complete checkpoint."""
         resumable = run is not None and run.status in RESUMABLE and (run.folder / PARAMETERS).is_file()
-        return gr.update(visible=resumable, interactive=not self._context.read_only_reason())
+        can_resume = resumable and bool(run and loras.resumable_checkpoints(run.folder))
+        return gr.update(visible=can_resume, interactive=not self._context.read_only_reason())
 
     def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
         """Resume with the run's own settings, from the chosen checkpoint or else the newest one."""

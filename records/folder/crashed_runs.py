@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import safe_paths, usable_entries, write_json
+from ...core.files import modified_at, safe_paths, usable_entries, write_json
 from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
 from .filenames import GRAPH, LOG, STATE
-from .heartbeat import HeartbeatState, read_heartbeat
+from .heartbeat import read_heartbeat
 from .loras import Checkpoint
 from .run_files import log_entry
 from .run_folder import RunFolder
@@ -73,15 +73,27 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
 
 def discard_run(run: CrashedRun, folders: Folders) -> None:
     """Restore the folder as it was before the run: empty, an earlier LoRA, or the run before it was resumed."""
-    beat = read_heartbeat(run.folder) or HeartbeatState(0, 0, 0, 0)
-    checkpoints = [c for c in loras.resumable_checkpoints(run.folder) if c.step == beat.began_at_step]
-    if beat.began_at_step and not checkpoints:
-        raise SavingError(
-            f"{run.name!r} can't be restored to its state before the run, because the checkpoint that it was "
-            "resumed from no longer exists. You can delete the LoRA instead."
+    RunFolder(run.folder, folders.logs, start=_find_start(run)).discard()
+
+
+def _find_start(run: CrashedRun) -> Checkpoint | None:
+    """Return the checkpoint that a crashed run was resumed from; None if it began at step 0."""
+    beat = read_heartbeat(run.folder)
+    if beat is not None and not beat.began_at_step:
+        return None
+    checkpoints = loras.resumable_checkpoints(run.folder)
+    start = next((c for c in checkpoints if beat is not None and c.step == beat.began_at_step), None)
+    if start is None:
+        reason = (
+            "it isn't known from which step it was resumed"
+            if beat is None
+            else "the checkpoint that it was resumed from no longer exists"
         )
-    start = checkpoints[0] if checkpoints else None
-    RunFolder(run.folder, folders.logs, start=start).discard()
+        raise SavingError(
+            f"{run.name!r} can't be restored to its state before the run, because {reason}. You can delete the "
+            "LoRA instead."
+        )
+    return start
 
 
 def _crashed_run(folder: Path) -> CrashedRun | None:
@@ -90,7 +102,7 @@ def _crashed_run(folder: Path) -> CrashedRun | None:
     if ended or (beat is None and not checkpoints):
         return None
     step = checkpoints[-1].step if checkpoints else 0
-    last_seen = max([beat.at if beat else 0.0, *((c.folder / STATE).stat().st_mtime for c in checkpoints)])
+    last_seen = max([beat.at if beat else 0.0, *(modified_at(c.folder / STATE) for c in checkpoints)])
     if beat is None:
         return CrashedRun(folder.name, folder, last_seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0

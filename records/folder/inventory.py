@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import read_json, safe_paths, usable_entries
+from ...core.files import modified_at, read_json, safe_paths, usable_entries
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
 from . import loras, retention
@@ -122,7 +122,9 @@ def find_folder(name: str, folders: Folders) -> Path:
 
 
 def slimmable_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints that may be slimmed."""
+    """Return the complete checkpoints of a run that may be slimmed, or the chosen one."""
+    if _kind(folder) in ("checkpoint", "backup"):
+        return [folder]
     checkpoints = loras.checkpoints(folder)
     best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST_SUFFIX)), 0)
     return [c.folder for c in retention.surplus_checkpoints(checkpoints, keep=1, best=best)]
@@ -173,4 +175,4 @@ def _end_time(folder: Path, log: RunLog) -> float:
     try:
         return datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
     except (ValueError, OverflowError, OSError):  # the last two for years that the system does not know
-        return max((p.stat().st_mtime for p in (folder, *folder.iterdir())), default=0.0)
+        return max(map(modified_at, (folder, *folder.iterdir())))

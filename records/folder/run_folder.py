@@ -269,7 +269,8 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    reason = "contains only the LoRA, so a run can't resume from it" if is_slim else "does not exist"
+    reason = "is not a checkpoint" if (path / name).is_dir() else "does not exist"
+    reason = "contains only the LoRA, so a run can't resume from it" if is_slim else reason
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from training_pro.core.errors import SavingError
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Step
 from training_pro.records.folder import heartbeat, loras
@@ -81,3 +82,28 @@ def test_when_discarded_the_run_before_it_was_resumed_stays(place):
     assert {p: b for p, b in read_tree(place.lora()).items() if "graph" not in p} == {
         p: b for p, b in before.items() if "graph" not in p
     }
+
+
+def test_discarding_twice_deletes_nothing_of_the_run_before_it_was_resumed(place):
+    """A second crash after a second resume: what was before the first resume is no longer known."""
+    place.train(
+        job=watched_job(lambda job, e: job.control.ask(Request.STOP) if isinstance(e, Step) else None), **RUN
+    )
+    crash_at(place, 6, if_exists="continue")
+    crash_at(place, 8, if_exists="continue")
+    (run,) = find_crashed_runs(place.folders)
+    discard_run(run, place.folders)
+    before = read_tree(place.lora())
+    (run,) = find_crashed_runs(place.folders)
+    with pytest.raises(SavingError, match="it isn't known from which step it was resumed"):
+        discard_run(run, place.folders)
+    assert read_tree(place.lora()) == before and "checkpoint-3/adapter_model.safetensors" in before
+
+
+def test_a_run_whose_progress_can_not_be_read_is_not_discarded(place):
+    crash_at(place, 6)
+    (place.lora() / ".part" / heartbeat.HEARTBEAT_FILE).write_bytes(bytes(100))
+    (run,) = find_crashed_runs(place.folders)
+    with pytest.raises(SavingError, match="You can delete the LoRA instead"):
+        discard_run(run, place.folders)
+    assert (place.lora() / "checkpoint-3").is_dir()

@@ -98,3 +98,16 @@ def test_no_folder_yet(tmp_path):
     assert inventory.list_entries(empty) == []
     with pytest.raises(SavingError, match="There is no LoRA 'a'"):
         inventory.find_folder("a", empty)
+
+
+def test_a_link_that_leads_nowhere_does_not_hide_the_other_runs(folders):
+    (folders.loras / "story 2" / "samples.jsonl.part").symlink_to(folders.loras / "gone")
+    assert [entry.name for entry in inventory.list_entries(folders)] == ["story 2", "story 10"]
+
+
+def test_what_is_made_smaller_of_a_chosen_part(folders):
+    story, cut_off = folders.loras / "story 10", folders.loras / "story 2"
+    for complete in (story / "checkpoint-4-epoch-1", cut_off / "backup" / "checkpoint-5"):
+        assert inventory.slimmable_checkpoints(complete) == [complete]
+    for nothing_to_remove in (story / "Backup-2026-11-20", cut_off / "checkpoint-2"):
+        assert inventory.slimmable_checkpoints(nothing_to_remove) == []
