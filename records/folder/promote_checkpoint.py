@@ -29,6 +29,8 @@ from .run_records import GraphRecord, read_graph, read_log, read_parameters, rea
 
 COPIED_RECORDS = (TRAINING_PROMPT, DATA_SAMPLE)
 KEPT_ENTRIES = ("kept_step", "kept_because")
+JUDGED_ENTRIES = ("verdict", "ended_because", "ended_at", "training_time", "phases", "context_gain")
+"""What a log says about the run as a whole, which is not true of its earlier checkpoints."""
 
 
 def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
@@ -71,11 +73,15 @@ def _copy(checkpoint: Path, partial: Path, name: str) -> None:
 def _log_values(checkpoint: Path, run: Path, step: int, graph: Sequence[GraphRecord]) -> dict[str, Any]:
     """Return the log of the run, if there is one, with the figures of this step."""
     run_log: Mapping[str, Any] = read_log(run)
-    if run != checkpoint:  # the best step of the run is not in this checkpoint
-        run_log = {key: value for key, value in run_log.items() if key not in KEPT_ENTRIES}
+    is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run
+    of_others = (() if run == checkpoint else KEPT_ENTRIES) + (() if is_last else JUDGED_ENTRIES)
+    run_log = {key: value for key, value in run_log.items() if key not in of_others}
+    if recalls := [recall.as_log() for recall in run_log.get("recall", []) if recall.step <= step]:
+        run_log["recall"] = recalls
+    else:
+        run_log.pop("recall", None)
     last: Mapping[str, Any] = next((entry for entry in reversed(graph) if "loss" in entry), {})
     figures = {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
-    is_last = run == checkpoint or step == run_log.get("current_steps")  # the last state of the run
     ended = run_log.get("ended", "stopped") if is_last else "stopped"
     lora = run.parent if run == checkpoint else run
     origin = f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"

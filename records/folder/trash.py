@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import BusyError, SavingError
-from ...core.files import move_atomically, remove_folder, safe_paths
+from ...core.files import modified_at, move_atomically, remove_folder, safe_paths
 from ...core.host import Folders
 from . import inventory
-from .filenames import BACKUP_FOLDER, HIDDEN_SUFFIX
+from .filenames import BACKUP_FOLDER, HIDDEN_SUFFIX, PARAMETERS
 from .loras import free_name, size_on_disk
 from .run_lock import refuse_in_progress
 
+TIME_FORMAT = "%Y-%m-%d %H.%M.%S"
 TRASH_FOLDER = f"trash{HIDDEN_SUFFIX}"
 LORA_FOLDER, PART_FOLDER = "lora", "part"
 
@@ -58,7 +59,7 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
     name = folder.relative_to(folders.loras).as_posix()
     refuse_in_use(name, folders, loaded)
     trash = safe_paths.child(folders.loras, TRASH_FOLDER, "Trash")
-    time = datetime.datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    time = datetime.datetime.now().strftime(TIME_FORMAT)
     time = free_name(trash, time) if (trash / time).exists() else time
     target = trash / time / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
     return TrashItem(name, time, _move(folder, target, folders))
@@ -78,11 +79,24 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
     lora, _, part = item.name.partition("/")
     if part and not (folders.loras / lora).is_dir():
         raise SavingError(f"{item.name!r} is part of {lora!r}, which is in the trash. Restore {lora!r} first.")
+    if part:
+        refuse_in_progress(lora, folders)
+        _refuse_newer_run(item, folders.loras / lora)
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
     restored = _move(item.folder, target, folders)
     _remove_empty_folders(item.folder.parent, folders)
     return restored
+
+
+def _refuse_newer_run(item: TrashItem, run: Path) -> None:
+    """Refuse to put a part into a run that was started or resumed after the part was deleted."""
+    deleted_at = datetime.datetime.strptime(item.when[: len("2026-11-21 22.15.04")], TIME_FORMAT).timestamp()
+    if modified_at(run / PARAMETERS) >= deleted_at + 1:  # the name of the folder has no fractions of a second
+        raise SavingError(
+            f"{item.name!r} can't be restored, because {run.name!r} was trained after it was deleted, so it may "
+            f"belong to another run. Its files are in {item.folder}."
+        )
 
 
 def empty_trash(folders: Folders, name: str = "") -> int:

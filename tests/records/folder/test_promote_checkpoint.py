@@ -6,6 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
+from training_pro.core.jobs.recall_event import RecallFigures, RecallMeasured
 from training_pro.records.folder import inventory, read_log, trained_steps
 from training_pro.records.folder.loras import list_loras, slim_checkpoint
 from training_pro.records.folder.promote_checkpoint import copy_as_lora
@@ -105,3 +106,20 @@ def test_a_note_comes_and_goes(folders):
     write_note(folder, " ")
     assert read_note(folder) == ""
     assert not (folder / "notes.txt").exists()
+
+
+def test_a_copied_checkpoint_has_the_recall_up_to_its_step_and_no_verdict_on_the_whole_run(folders):
+    learned = RecallFigures(9, 0.5, 0, 3, 2.0)
+    recalls = [
+        RecallMeasured(step=n, epoch=n / 4, why="planned", learned=learned, control=None) for n in (0, 4, 8)
+    ]
+    verdict = {"text": "The model knows it by heart."}
+    log = {**LOG, "recall": [recall.as_log() for recall in recalls], "verdict": verdict}
+    write_files(folders.loras, "story", {"training_log.json": log})
+    early = copy_as_lora(folders.loras / "story" / "checkpoint-4-epoch-1", "early", folders)
+    last = copy_as_lora(folders.loras / "story" / "checkpoint-8-epoch-2", "last", folders)
+    damage: list[str] = []
+    assert [recall.step for recall in read_log(early, damage)["recall"]] == [0, 4]
+    assert [recall.step for recall in read_log(last, damage)["recall"]] == [0, 4, 8]
+    assert "verdict" not in read(early / "training_log.json") and "verdict" in read(last / "training_log.json")
+    assert damage == []

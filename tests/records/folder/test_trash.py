@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,19 @@ def test_a_clone_of_a_lora_is_gone_with_what_git_has_made_read_only(folders, mon
     refuse_to_remove_read_only_files(monkeypatch)
     empty_trash(folders)
     assert list_trash(folders) == []
+
+
+def test_a_checkpoint_is_not_restored_into_a_run_that_was_trained_later(folders):
+    part = move_to_trash("story/checkpoint-6-user", folders)
+    later = time.time() + 5
+    os.utime(folders.loras / "story" / "training_parameters.json", (later, later))
+    with pytest.raises(SavingError, match="'story' was trained after it was deleted"):
+        restore_item(part, folders)
+    assert part.folder.is_dir()
+
+
+def test_a_checkpoint_is_not_restored_into_a_run_in_progress(folders):
+    part = move_to_trash("story/checkpoint-6-user", folders)
+    with hold_run_lock("story", folders), pytest.raises(BusyError):
+        restore_item(part, folders)
+    assert restore_item(part, folders).is_dir()
