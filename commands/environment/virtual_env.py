@@ -82,14 +82,16 @@ class Environment:
     def make(self, lists: Sequence[str]) -> None:
         """Make, repair or extend the environment; the marker is written last."""
         with _explain_errors(self.folder):
-            noted = read_marker(self.folder)
+            chosen_torch = self.torch_spec or read_marker(self.folder).torch
             self._create_if_broken()
-            self._install(lists)
+            installed = read_marker(self.folder).lists
+            self._install(lists, chosen_torch)
             if not self._succeeds(INTACT_CODE):
-                self._recreate(lists)
+                installed = {}
+                self._recreate(lists, chosen_torch)
             self._check_imports()
-            installed = {**noted.lists, **{name: read_pins(name) for name in lists}}
-            write_marker(self.folder, Marker(installed, self.torch_spec or noted.torch))
+            installed = {**installed, **{name: read_pins(name) for name in lists}}
+            write_marker(self.folder, Marker(installed, chosen_torch))
         say(f"Environment ready: {self.folder}")
 
     def _create_if_broken(self) -> None:
@@ -104,9 +106,11 @@ class Environment:
         say(f"Creating an environment for Training PRO in {self.folder}. Other environments are not changed.")
         create_environment(self.folder)
 
-    def _install(self, lists: Sequence[str]) -> None:
+    def _install(self, lists: Sequence[str], chosen_torch: str | None) -> None:
         say(f"Asking pip which packages to install in {self.folder} ...")
-        arguments = torch_arguments(self.python, self._torch_pin(), self.torch_spec)
+        has_chosen_torch = bool(read_marker(self.folder).torch) and not self.torch_spec
+        pin, spec = ("torch", None) if has_chosen_torch else (read_pins("torch")[0], chosen_torch)
+        arguments = torch_arguments(self.python, pin, spec)
         for name in lists:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
@@ -118,7 +122,7 @@ class Environment:
                 write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))
             install(self.python, arguments)
 
-    def _recreate(self, lists: Sequence[str]) -> None:
+    def _recreate(self, lists: Sequence[str], chosen_torch: str | None) -> None:
         if not self.is_ours or self.is_running:
             raise TrainingProError(
                 f"Packages in {self.folder} are damaged. Delete that folder, then start again with "
@@ -126,7 +130,7 @@ class Environment:
             )
         say(f"{self.folder} is incomplete. Creating it again.")
         create_environment(self.folder)
-        self._install(lists)
+        self._install(lists, chosen_torch)
 
     def _check_imports(self) -> None:
         """Check that the large libraries load; they need system libraries (a C++ runtime) unknown to pip."""
@@ -137,12 +141,6 @@ class Environment:
                 f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are "
                 f"installed in {self.folder}, but this system can't load them. See the error above."
             )
-
-    def _torch_pin(self) -> str:
-        """Requirement for torch; an environment with a torch chosen by the user keeps it."""
-        if read_marker(self.folder).torch and not self.torch_spec:
-            return "torch"
-        return read_pins("torch")[0]
 
     def _succeeds(self, code: str, *words: str) -> bool:
         try:

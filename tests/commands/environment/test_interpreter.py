@@ -343,6 +343,16 @@ def test_a_torch_of_the_users_choice_stays(home, quickly, registry):
     assert not Environment(home.folder, TRAIN_MODULES, "cpu").has_lists(TRAIN)
 
 
+@pytest.mark.parametrize("harm", ["no interpreter", pytest.param("package without its list", marks=long)])
+def test_a_torch_of_the_users_choice_comes_back_in_an_environment_that_is_made_anew(home, quickly, registry, harm):
+    put_wheel(registry, "torch", "0.9")
+    Environment(home.folder, TRAIN_MODULES, "0.9").make(TRAIN)
+    _harm(home, next(home.folder.glob("**/site-packages")), harm)
+    home.make(PAGE)
+    assert "torch 0.9" in installed(home) and read_marker(home.folder).torch == "0.9"
+    assert read_marker(home.folder).lists.keys() == set(PAGE)
+
+
 @long
 def test_what_a_killed_installation_left_is_begun_again(whole, capfd):
     write_marker(whole.folder, Marker())  # as it stands while pip works
