@@ -128,8 +128,12 @@ class WebuiHost:
         return memory.read_memory(None if self.model_status().problem else _shared().model)
 
     def add_evaluation(self, row: EvaluationRow) -> None:
-        """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it."""
+        """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it.
+
+        The table is read again first: a command may have added rows to the file.
+        """
         evaluate, cells = _import_module("evaluate"), row.cells()
+        evaluate.past_evaluations = evaluate.load_past_evaluations()
         evaluate.add_entry_to_past_evaluations(row.perplexity, row.model, row.dataset, row.stride, row.max_length)
         table = evaluate.past_evaluations
         for column, cell in cells.items():

@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -355,9 +356,13 @@ def test_an_evaluation_goes_through_the_webuis_own_table(webui):
 
     row = EvaluationRow("tiny", "a", "story.txt", 12.5, 16, 32, "2026-11-21 12:00:00", "mine")
     webui.host.add_evaluation(row)
+    with (webui.host.folders.logs / "evaluations.csv").open("a", encoding="utf-8") as file:
+        file.write("tiny,b,by-command,7.5,16,32,2026-11-21 12:00:00,\n")
+    webui.host.add_evaluation(replace(row, dataset="again.txt"))
     evaluate.add_entry_to_past_evaluations(9.0, "tiny", "b", 8, 0)
     evaluate.save_past_evaluations(evaluate.past_evaluations)
     lines = (webui.host.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "Model,LoRAs,Dataset,Perplexity,stride,max_length,Date,Comment"
     assert lines[1] == "tiny,a,story.txt,12.5,16,32,2026-11-21 12:00:00,mine"
-    assert lines[2].startswith("tiny,-,b,9.0,8,0,")
+    assert [line.split(",")[2] for line in lines[1:]] == ["story.txt", "by-command", "again.txt", "b"]
+    assert lines[4].startswith("tiny,-,b,9.0,8,0,")

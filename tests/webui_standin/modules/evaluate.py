@@ -10,7 +10,18 @@ import pandas as pd
 from modules import shared
 
 COLUMNS = ["Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment"]
-past_evaluations: Any = pd.DataFrame(columns=COLUMNS)
+
+
+def load_past_evaluations() -> Any:
+    filepath = shared.user_data_dir / "logs" / "evaluations.csv"
+    if not filepath.exists():
+        return pd.DataFrame(columns=COLUMNS)
+    table = pd.read_csv(filepath, dtype=str)
+    table["Perplexity"] = pd.to_numeric(table["Perplexity"])
+    return table
+
+
+past_evaluations: Any = load_past_evaluations()
 
 
 def save_past_evaluations(df: Any) -> None:
