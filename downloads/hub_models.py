@@ -106,10 +106,13 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _split_url(text: str) -> tuple[str, str]:
     """Host and path of a URL, also without https:// in front."""
-    if "://" not in text and text.partition("/")[0] not in HUB_HOSTS:
+    if "://" not in text and text.partition("/")[0].lower() not in HUB_HOSTS:
         return "", text
-    url = urlsplit(text if "://" in text else f"https://{text}")
-    return url.netloc, url.path
+    try:
+        url = urlsplit(text if "://" in text else f"https://{text}")
+    except ValueError:  # such as brackets around a host that is not an IPv6 address
+        return "", text
+    return url.netloc.lower(), url.path
 
 
 def not_a_model_reason(name: str, files: Collection[str], base: str) -> str:

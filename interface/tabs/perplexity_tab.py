@@ -83,7 +83,8 @@ class PerplexityTab:
         self.stop_button.connect(self._status)
         opened = [tab.select, page_load()]
         refresh_choices(opened, self._loras, self._lora_names, keep=_existing_names)
-        add_handler(opened, self._list_data, None, [self._data, self._earlier], what="Listing the data")
+        refresh_choices(opened, self._data, self._data_names)
+        add_handler(opened, self._earlier_table, None, self._earlier, what="Listing earlier results")
         outputs = [self._rows_note, self._stride]
         changed = [self._data.change, tab.select]
         add_handler(changed, self._on_data_change, {self._data, *form}, outputs, what="Reading the dataset")
@@ -91,10 +92,9 @@ class PerplexityTab:
     def _lora_names(self) -> list[str]:
         return [*self._context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
-    def _list_data(self) -> tuple[Any, str]:
+    def _data_names(self) -> list[str]:
         # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice.
-        names = [name for _, name in data_menu.dataset_choices(self._context)]
-        return gr.update(choices=names), self._earlier_table()
+        return [name for _, name in data_menu.dataset_choices(self._context)]
 
     def _on_data_change(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         """Describe how rows are read; rows have no stride."""

@@ -17,12 +17,11 @@ from ...core.host import Folders
 from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
 from ...records.folder import DATA_SAMPLE, loras, read_log, read_prompt, read_training_prompt, trained_steps
 from ...train_utils import format_count
-from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load
+from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
 
 NO_LORA = "(no LoRA)"
 OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
-LISTING_LORAS = "Listing the LoRAs"
 ATTACH_HELP = (
     "Generate applies the chosen LoRA automatically. To use the LoRA outside this tab, for example in the webui's "
     "chat, press 'Attach LoRA'. 'Detach LoRA' removes it from the model."
@@ -111,24 +110,19 @@ class TryTab:
 
     def _connect_menu(self, tab: gr.Tab) -> None:
         """Keep the menu of LoRAs up to date, and suggest a prompt for the chosen one."""
-        listing = [self._refresh_button.click, page_load()]
-        add_handler(listing, self._refresh_choices, None, self._lora, what=LISTING_LORAS)
+        choices = partial(lora_choices, self._context)
+        refresh_choices([self._refresh_button.click, page_load()], self._lora, choices)
+        opened = refresh_choices(tab.select, self._lora, choices, keep=self._selected_or_last)
         inputs = {self._lora, self._prompt, self._as_chat, self._suggestion}
         outputs = [self._prompt, self._as_chat, self._suggestion]
-        add_handler(self._lora.change, self._suggest, inputs, outputs, what="Finding a prompt for this LoRA")
-        add_handler(tab.select, self._on_open, inputs, [self._lora, *outputs], what=LISTING_LORAS)
+        for chosen in (self._lora.input, opened.then):
+            add_handler(chosen, self._suggest, inputs, outputs, what="Finding a prompt for this LoRA")
 
-    def _refresh_choices(self) -> Any:
-        return gr.update(choices=lora_choices(self._context))
-
-    def _on_open(self, inputs: dict[Any, Any]) -> tuple[Any, ...]:
-        """Refresh the menu of LoRAs; select the LoRA of the last run if none is selected."""
-        lora = inputs[self._lora]
-        choices = lora_choices(self._context)
-        if lora == NO_LORA or lora not in choices:
-            lora = _last_trained_lora(self._context)
-        suggestion = self._suggest({**inputs, self._lora: lora})
-        return gr.update(choices=choices, value=lora), *suggestion
+    def _selected_or_last(self, selected: str | None, choices: Sequence[str]) -> str:
+        """The LoRA that stays selected when the tab is opened: that of the last run if none is selected."""
+        if selected is None or selected == NO_LORA or selected not in choices:
+            return _last_trained_lora(self._context)
+        return selected
 
     def _suggest(self, inputs: dict[Any, Any]) -> tuple[Any, Any, Any]:
         """Suggest a passage of the training data as prompt, unless the user has typed one.
