@@ -368,9 +368,9 @@ def required_text(columns: Mapping[str, Any], name: str) -> str:
 
 
 def optional_text(columns: Mapping[str, Any], name: str) -> str:
-    """Return the text of a column that may be missing or blank."""
+    """Return the text of a column that may be missing or blank; pandas writes NaN where it is missing."""
     value = _value(columns, name)
-    if value is None:
+    if value is None or value != value:
         return ""
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")

@@ -55,6 +55,13 @@ def test_rows_that_are_read_as_chats(row, reason):
     assert shape(row).has_replies
 
 
+def test_a_number_that_is_none_is_a_missing_text():
+    row = {"instruction": "q", "input": float("nan"), "output": "a"}
+    assert turns(row) == TURNS
+    with pytest.raises(BadRowError, match="'output' is empty"):
+        shape(row).of({**row, "output": float("nan")})
+
+
 def test_column_names_may_differ_in_case_and_spaces():
     rows = {"instruction": "q", " OUTPUT": "a"}, {"Instruction ": "r", "Output ": "b"}
     chats = [shape(*rows).of(row) for row in rows]
