@@ -127,12 +127,18 @@ def load_templates(format_name: str, folders: Folders) -> dict[str, str]:
 
 
 def _column_synonyms(templates: Mapping[frozenset[str], FormatTemplate], rows: Sequence[Row]) -> dict[str, str]:
-    """Map other question and answer columns to instruction and output, where the format does not have them."""
-    columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
-    if any(required <= columns.keys() for required in templates):
-        return {}
+    """Map columns to those of the format by their names in lower case, or else by questions and answers."""
+    names = dict.fromkeys(str(key) for row in rows for key in row.columns)
+    columns = {_fold(name): name for name in names}
+    if any(set(map(_fold, required)) <= columns.keys() for required in templates):
+        own = {_fold(name): name for required in templates for name in required}
+        return {name: own[_fold(name)] for name in names if _fold(name) in own and name not in own.values()}
     pair = find_pair(columns)
     return {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN} if pair else {}
+
+
+def _fold(column: str) -> str:
+    return column.strip().lower()
 
 
 def _read_format(name: str, folders: Folders) -> dict[str, str]:

@@ -240,6 +240,16 @@ def test_columns_that_no_template_of_a_format_has(tmp_path):
     )
 
 
+@pytest.mark.parametrize("names", [("Instruction", "Output"), (" OUTPUT", "instruction "), ("Question", "Answer")])
+def test_a_format_finds_its_columns_in_any_case(tmp_path, names):
+    rows = {"rows.json": [dict.fromkeys(names, "word")]}
+    data = prepare_rows(tmp_path / "a", CHATML, rows, format="alpaca-format")
+    assert "### Instruction:\nword" in data.examples[0].text
+    template = " is ".join(f"%{name.strip().upper()}%" for name in names)
+    data = prepare_rows(tmp_path / "b", CHATML, rows, format=template)
+    assert data.examples[0].text.startswith("word is word")
+
+
 def test_blank_columns_choose_another_template(tmp_path):
     rows = [{"instruction": "a", "input": " ", "output": "b"}, {"instruction": "a", "input": "c", "output": "b"}]
     data = prepare_rows(tmp_path, CHATML, {"rows.json": rows}, format="alpaca-format")
