@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
 from ...core.errors import DataError
-from ...train_utils import format_count
 from . import text_files
 from .json_rows import CHAT_COLUMNS, COMPLETION_PAIRS, CONTEXT_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, Row, Table
 
@@ -87,6 +87,8 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     if max(map(len, candidates[separator]), default=0) < 2 or len(candidates[separator][0]) < 2:
         separator = NO_SEPARATOR
     rows, complete = _parse(head, separator, quote)
+    if quote == "'" and separator == "\t" and not (complete and _has_quoted_breaks(rows)):
+        rows, complete = _parse(head, separator, quote := '"')
     if not complete:  # unbalanced quotes are ordinary characters, if then each row is as wide as the first
         unquoted, _ = _parse(head, separator, "")
         has_quoted_cells = any(cell[:1] == quote == cell[-1:] for row in unquoted for cell in row)
@@ -109,6 +111,11 @@ def _detect_quote(head: str) -> str:
         for quote in "\"'"
     }
     return "'" if counts["'"] > 2 * counts['"'] and counts["'"] > 2 else '"'
+
+
+def _has_quoted_breaks(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether cells contain tabs or line breaks; if not, single quotes in a table with tabs are of speech."""
+    return any("\t" in cell or "\n" in cell for row in rows for cell in row)
 
 
 def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
@@ -230,11 +237,9 @@ def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
         return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         return Row(number, {}, f"has {len(cells)} columns instead of {len(names)}. {_remedy(dialect)}")
-    if len(cells) < len(names):
-        return Row(
-            number, {}, f"has {format_count(len(cells), 'column')} instead of {len(names)}. {_remedy(dialect)}"
-        )
-    return Row(number, dict(zip(names, cells, strict=False)))
+    if len(cells) == 1 < len(names):  # the rest of a cell with a line break
+        return Row(number, {}, f"has 1 column instead of {len(names)}. {_remedy(dialect)}")
+    return Row(number, dict(zip_longest(names, cells[: len(names)], fillvalue="")))
 
 
 def _remedy(dialect: Dialect) -> str:

@@ -63,6 +63,20 @@ def test_single_quotes_and_a_table_of_one_column(tmp_path):
     assert [row.columns for row in rows] == [{"text": "One line"}, {"text": "Another line"}]
 
 
+def test_single_quotes_of_speech_in_a_table_with_tabs_stay(tmp_path):
+    for answer in ("'Gone to the sea.'", "'Gone,' said Tom."):
+        _, rows = read_csv(tmp_path, "question\tanswer\n" + f"'Where is he?'\t{answer}\n" * 5)
+        assert [row.columns for row in rows] == [{"question": "'Where is he?'", "answer": answer}] * 5
+    _, rows = read_csv(tmp_path, "'question'\t'answer'\n" + "'Where\nis he?'\t'Gone.'\n" * 5)
+    assert rows[0].columns == {"question": "Where\nis he?", "answer": "Gone."}
+
+
+def test_missing_cells_at_the_end_of_a_row_are_empty(tmp_path):
+    _, rows = read_csv(tmp_path, "question;answer;note;year\na;b;c;d\ne;f\ng;h;i\nj\n")
+    assert [list(row.columns.values()) for row in rows[:3]] == [list("abcd"), ["e", "f", "", ""], [*"ghi", ""]]
+    assert rows[3].problem.startswith("has 1 column instead of 4.")
+
+
 def test_quotes_that_are_letters_numbers_of_rows_and_separators_in_a_single_column(tmp_path):
     table, rows = read_csv(tmp_path, 'question\tanswer\nWho said "no"?\t"Yes" he said.\n')
     assert rows[0].columns == {"question": 'Who said "no"?', "answer": '"Yes" he said.'}
