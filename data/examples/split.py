@@ -62,9 +62,7 @@ def _choose(count: int, share: float, rng: np.random.Generator) -> Ints:
     repeats, remainder = divmod(round(share * count), count) if count else (0, 0)
     if count and not repeats:
         remainder = max(remainder, 1)
-    edges: Ints = (
-        np.arange(remainder + 1) * count // max(remainder, 1)
-    )  # whole numbers, so that no two draws are equal
+    edges: Ints = np.arange(remainder + 1) * count // max(remainder, 1)  # whole, so that no two draws are equal
     drawn = (edges[:-1] + rng.random(remainder) * np.diff(edges)).astype(np.int64)
     return np.concatenate([np.tile(np.arange(count), repeats), drawn])
 

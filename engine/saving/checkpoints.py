@@ -123,4 +123,4 @@ def _data_changes(run: RunPlan) -> str:
         for key in different
         if key not in RUN_KEYS
     ]
-    return "; ".join(changes) or "the files have changed"
+    return "; ".join(changes) or "the files, or how Training PRO prepares them, have changed"

@@ -128,6 +128,6 @@ def test_what_has_changed_is_named_with_both_values(folder):
 
 def test_changed_files_are_named_if_no_setting_is_different(folder):
     run = FakeRun(folder, {DATA_KEY: "new"})
-    with pytest.raises(SavingError, match="the files have changed"):
+    with pytest.raises(SavingError, match="the files, or how Training PRO prepares them, have changed"):
         checkpoints.refuse_changes(RunState(unchangeable={DATA_KEY: "old"}), run, folder.path)
     checkpoints.refuse_changes(RunState(unchangeable={DATA_KEY: "new"}), run, folder.path)
