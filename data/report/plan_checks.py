@@ -41,7 +41,7 @@ def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Exa
     if rounds := count_sample_rounds(settings, plan):
         from_data = isinstance(settings.samples.sample_prompts, str)
         source = "passages from your data" if from_data else "your prompts"
-        activities.append(f"the model generates samples {format_times(rounds)}, which continue {source}")
+        activities.append(f"the model continues {source} {format_times(rounds)} to show samples")
     if count := count_evaluations(settings, plan, validation):
         activities.append(
             f"the model is evaluated on the validation split ({sum(validation.lengths()):,} tokens) "

@@ -143,7 +143,11 @@ def _warmup(facts: RunFacts) -> Suggestion:
     if warmup > plan.steps / 2:
         why = f"The warmup takes more than half of the {_steps(plan.steps)}."
         return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
-    return _keep("warmup_steps", warmup_steps, f"The warmup takes {warmup:,} of {_steps(plan.steps)}.")
+    return _keep(
+        "warmup_steps",
+        warmup_steps,
+        f"The warmup takes {warmup:,} of {_steps(plan.steps)} ({warmup / plan.steps:.0%}).",
+    )
 
 
 def _save_frequency(facts: RunFacts) -> Suggestion:

@@ -82,7 +82,7 @@ def _wait_until_held(helper: subprocess.Popen[bytes]) -> None:
         raise _CannotError("the system did not respond")
     if not helper.stdout.readline():
         reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0]
-        raise _CannotError(reason or "the system refused the request")
+        raise _CannotError(f"systemd-inhibit said: {reason}" if reason else "the system refused the request")
 
 
 def _end_helper(helper: subprocess.Popen[bytes]) -> None:

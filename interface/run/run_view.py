@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import pstdev
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -389,6 +389,7 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
 LEVEL_CHANGE = 0.01
 TREND_PARTS = 4  # the trend is that of a quarter of the run
 MEMORIZED_LOSS = 0.5
+TOO_EARLY = "It is too early to judge the loss."
 
 
 def describe_trend(done: Sequence[Step], steps: int) -> str:
@@ -400,7 +401,7 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
         return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
     compared = max(4, steps // TREND_PARTS)
     if len(done) < 5:
-        return "It is too early to judge the loss."
+        return TOO_EARLY
     if last.step <= compared:
         return _describe(_early_change(done), last, compared)
     reference = done[max(0, len(done) - 1 - compared)]
@@ -409,15 +410,17 @@ def describe_trend(done: Sequence[Step], steps: int) -> str:
 
 
 def _early_change(done: Sequence[Step]) -> float:
-    """The relative change of the loss from the first third of the steps to the last.
+    """The relative change of the loss from the first third of the steps to the last; 0 if it may be chance.
 
-    A change that is smaller than the differences between steps explain counts as none.
+    It may be chance if it is less than twice the error of the difference. How far losses scatter around a trend is
+    estimated from the differences between neighbors.
     """
     losses = [step.loss for step in done if math.isfinite(step.loss)]
     third = max(1, len(losses) // 3)
     first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
-    by_chance = pstdev(losses) / math.sqrt(third) if losses else 0.0
-    return (last - first) / max(first, 1e-9) if abs(last - first) > by_chance else 0.0
+    scatter = math.sqrt(sum((b - a) ** 2 for a, b in pairwise(losses)) / max(1, 2 * (len(losses) - 1)))
+    error = scatter * math.sqrt(2 / third)
+    return (last - first) / max(first, 1e-9) if abs(last - first) > 2 * error else 0.0
 
 
 def _describe(change: float, last: Step, compared: int) -> str:
@@ -428,7 +431,7 @@ def _describe(change: float, last: Step, compared: int) -> str:
         return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
     if change <= LEVEL_CHANGE:
         if early:
-            return "The loss is flat, which is normal at the start."
+            return TOO_EARLY
         return f"The loss is about the same as {compared} steps ago."
     if early:
         return "The loss is rising, which can happen in the first steps."

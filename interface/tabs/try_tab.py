@@ -23,8 +23,8 @@ NO_LORA = "(no LoRA)"
 OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
 ATTACH_HELP = (
-    "Generate applies the chosen LoRA automatically. To use the LoRA outside this tab, for example in the webui's "
-    "chat, press 'Attach LoRA'. 'Detach LoRA' removes it from the model."
+    "'Generate' writes one reply without the LoRA and one with it. To use the LoRA outside this tab, for example "
+    "in the webui's Chat or Notebook tab, press 'Attach LoRA'. 'Detach LoRA' removes it from the model."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
@@ -195,8 +195,8 @@ def answers_heading(question: AnswerRequest, steps: int) -> str:
     """The LoRA, its steps, and the prompt of the answers, since the form and the LoRA may change later."""
     prompt = " ".join(question.prompt.split())
     text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
-    trained = f", trained for {format_count(steps, 'step')}," if steps else ""
-    lora = f"LoRA: {question.lora}{trained} at {question.strength:.0%} strength. " if question.lora else ""
+    trained = f" (trained for {format_count(steps, 'step')})" if steps else ""
+    lora = f"LoRA: {question.lora}{trained}, used at {question.strength:.0%} strength. " if question.lora else ""
     return markup.paragraph(f"{lora}{'Message' if question.as_chat else 'Prompt'}: {text}", quiet=True)
 
 

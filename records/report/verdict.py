@@ -299,7 +299,7 @@ def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = ""
     change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
     if too_few or len(losses) < MIN_STEPS:
         count = too_few or format_count(len(losses), "step")
-        text = f"After {count} it is too early to tell what the model learned: {change}."
+        text = f"After {count}, it is too early to tell what the model learned. {change.capitalize()}."
         return Verdict("too early to tell", text, 0, "", evidence)
     if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
         text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "

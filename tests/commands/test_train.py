@@ -74,7 +74,7 @@ def test_a_run_from_the_command_line(place, capsys):
     assert re.search(r"step 1/4  epoch 0\.25  loss \d\.\d{4} .* tokens/s  .* left", err)
     assert "step 4/4" in err
     assert f"The LoRA is in {place.lora()}" in lines[-2]
-    assert "After 4 steps it is too early to tell what the model learned" in lines[-1]
+    assert "After 4 steps, it is too early to tell what the model learned" in lines[-1]
     assert f"Report: {place.lora() / 'report.html'}" in err
     assert loras.run_status(place.lora()) == "finished"
 

@@ -227,12 +227,12 @@ def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
 @pytest.mark.parametrize(
     ("values", "validation_rows", "expected"),
     [
-        ({}, 0, ["the model generates samples 3 times, which continue passages from your data."]),
+        ({}, 0, ["the model continues passages from your data 3 times to show samples."]),
         ({"sample_every": "never"}, 0, []),
         (
             {"sample_every": 3},
             0,
-            ["the model generates samples 5 times, which continue passages from your data."],
+            ["the model continues passages from your data 5 times to show samples."],
         ),
         (
             {"sample_every": "never", "eval_every": 100},
@@ -243,7 +243,7 @@ def test_a_schedule_that_never_falls_is_noted(schedule, epochs, is_flat):
             {},
             2,
             [
-                "the model generates samples 3 times, which continue passages from your data, and the model is "
+                "the model continues passages from your data 3 times to show samples, and the model is "
                 "evaluated on the validation split (8 tokens) 3 times."
             ],
         ),

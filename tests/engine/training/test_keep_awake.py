@@ -115,7 +115,7 @@ def test_a_refusal_on_linux_is_reported(program):
         pass
     assert messages == [
         "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. Turn "
-        "off sleep in the computer's settings. (No bus)"
+        "off sleep in the computer's settings. (systemd-inhibit said: No bus)"
     ]
 
 

@@ -149,10 +149,10 @@ def test_answers_have_a_heading_with_their_prompt_and_an_empty_prompt_is_refused
     inputs |= {try_it._temperature: 0, try_it._prompt: "The <ferry>"}
     *_, last = messages_until_free(try_it._on_answer(inputs), threading.Event())
     assert last[try_it._without] == "after The <ferry>" and last[try_it._with] == ""
-    assert "LoRA: a/checkpoint-1 at 80% strength. Prompt: The &lt;ferry&gt;" in last[try_it._heading]
+    assert "LoRA: a/checkpoint-1, used at 80% strength. Prompt: The &lt;ferry&gt;" in last[try_it._heading]
     write_files(host.folders.loras, "a", {**FINISHED, "training_log.json": {"current_steps": 240}})
     *_, last = messages_until_free(try_it._on_answer({**inputs, try_it._lora: "a"}), threading.Event())
-    assert "LoRA: a, trained for 240 steps, at 80% strength. Prompt:" in last[try_it._heading]
+    assert "LoRA: a (trained for 240 steps), used at 80% strength. Prompt:" in last[try_it._heading]
     (empty,) = messages_until_free(try_it._on_answer({**inputs, try_it._prompt: " \n"}), threading.Event())
     assert empty.keys() == {try_it._status} and "Enter a prompt." in empty[try_it._status]
     begin(session, host, finish)

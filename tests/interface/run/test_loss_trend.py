@@ -36,12 +36,18 @@ def test_each_trend_has_its_sentence(smoothed, steps, sentence):
 def test_a_lucky_first_step_does_not_make_a_falling_loss_rise():
     history = points(3.6, 4.1, 4.0, 3.9, 3.9, 3.8, 3.7, 3.6)
     steps = [replace(step, smoothed=3.6 + step.step / 100) for step in history]
-    assert "falling, as expected at the start" in describe_trend(steps, 100)
+    assert "too early to judge" in describe_trend(steps, 100)
+    longer = points(3.6, 4.1, 4.0, 3.9, 3.9, 3.8, 3.7, 3.6, 3.6, 3.5, 3.5, 3.4)
+    rising = [replace(step, smoothed=3.6 + step.step / 100) for step in longer]
+    assert "falling, as expected at the start" in describe_trend(rising, 100)
 
 
-def test_a_change_that_may_be_chance_is_called_flat():
-    history = points(3.70, 4.09, 3.96, 3.92, 3.83, 3.62, 4.00, 3.66)
-    assert "is flat, which is normal" in describe_trend(history, 100)
+def test_a_change_that_may_be_chance_is_not_judged():
+    for losses in ((3.70, 4.09, 3.96, 3.92, 3.83, 3.62, 4.00, 3.66), (2.0,) * 9):
+        assert "too early to judge" in describe_trend(points(*losses), 100)
+    assert "too early to judge" in describe_trend(
+        points(3.70, 4.09, 3.96, 3.92, 3.83, 3.62, 4.00, 3.66, 3.51), 100
+    )
 
 
 def test_a_loss_that_is_not_finite_is_reported_first():

@@ -138,7 +138,7 @@ def test_a_validation_split_that_was_never_evaluated_is_said():
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(1, "After 1 step it is too early"), (7, "After 7 steps it is too early")]
+    ("count", "words"), [(1, "After 1 step, it is too early"), (7, "After 7 steps, it is too early")]
 )
 def test_a_few_steps_show_no_trend(count, words):
     assert words in judge_run(graph(dict.fromkeys(range(1, count + 1), 3.0), {}), NAMES).text
@@ -201,7 +201,7 @@ def test_a_run_that_ended_before_a_tenth_of_its_steps_is_too_short_to_judge():
     verdict = judge_run(graph(FALLING, two), NAMES, recalls=recalls, planned=170)
     assert (verdict.kind, verdict.step, verdict.better) == ("too early to tell", 0, "")
     assert verdict.text == (
-        "After 16 of 170 steps it is too early to tell what the model learned: the smoothed loss went from "
+        "After 16 of 170 steps, it is too early to tell what the model learned. The smoothed loss went from "
         "2.9000 to 1.4000."
     )
     for evaluations, planned in ((two, 160), (MEMORIZED, 170)):
