@@ -131,12 +131,12 @@ class TrainTab:
         self._js_bridge.connect()
 
     def _connect_name(self) -> None:
-        """Suggest a name for new data, and describe an existing LoRA of the name."""
+        """Suggest a name for new data, and describe an existing LoRA of the name, also one just trained."""
         parts, name = self._form.components, self._form.components["name"]
         data = parts["data"]
         add_handler(data.change, self._suggest_name, {data, name}, name, what="Finding a name")
         inputs = {name, parts["if_exists"], parts["method"]}
-        changes = [part.change for part in inputs]
+        changes = [*(part.change for part in inputs), self._run_panel.ended.change]
         add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
 
     def _connect_messages(self) -> None:

@@ -16,6 +16,7 @@ from ...core.files import (
     read_record,
     remove_folder,
     safe_paths,
+    usable_entries,
     with_retries,
     write_error_reason,
     write_json,
@@ -269,7 +270,8 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    reason = "is not a checkpoint" if (path / name).is_dir() else "does not exist"
+    exists = name in [entry.name for entry in usable_entries(path)]
+    reason = "is not a checkpoint" if exists else "does not exist"
     reason = "contains only the LoRA, so a run can't resume from it" if is_slim else reason
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 

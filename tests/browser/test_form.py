@@ -187,6 +187,7 @@ def test_one_step_is_probed_and_layers_are_picked(page):
 def test_runs_and_perplexity(demo, page):
     page.start("short", epochs=2)
     page.wait_until_ended("short")
+    page.wait_for_words("name said", "short already exists")
     page.tab("Perplexity")
     page.choose("perplexity-data", "story.txt")
     page.choose("perplexity-loras", "short")

@@ -88,3 +88,9 @@ def test_a_lora_is_a_name_else_a_path_of_the_command_lines(folders, tmp_path):
     assert options.find_lora(str(elsewhere), folders) == elsewhere
     with pytest.raises(SavingError, match=r"There is no LoRA '\.\./models/tiny'"):
         options.find_lora("../models/tiny", folders)
+
+
+def test_a_folder_that_is_no_checkpoint_is_called_so(folders):
+    settings = training_settings({"name": "story", "data": ["a.txt"]})
+    with pytest.raises(SavingError, match=r"'Backup-2026-11-20' of 'story' is not a checkpoint\."):
+        choose_run_folder(settings, folders, "Backup-2026-11-20")
