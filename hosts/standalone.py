@@ -240,8 +240,9 @@ class StandaloneHost:
 
     def _absolute_name(self) -> str:
         """The name of the selected model in the models folder, or its absolute path."""
-        name = _unquoted(self.selected_model[0])
-        return name if (self.folders.models / name).exists() else str(Path(name).absolute())
+        models, name = self.folders.models, _unquoted(self.selected_model[0])
+        path = models / name if (models / name).exists() else Path(name).absolute()
+        return path.relative_to(models).as_posix() if path.is_relative_to(models) else str(path)
 
 
 def _checked_file(path: Path) -> Path:
