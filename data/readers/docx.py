@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.errors import DataError
 from . import text_files
-from .paragraphs import Paragraph
+from .paragraphs import Paragraph, outermost
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
@@ -58,10 +58,10 @@ def _refuse_huge(path: Path, name: str) -> None:
 def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
     """Paragraphs in the order of the document; a row of a table is a line."""
     page_break = False
-    for element in _outermost(body, W + "p", W + "tr"):
+    for element in outermost(body, (W + "p", W + "tr"), SKIPPED_TAGS):
         if element.tag == W + "tr":
             yield Paragraph(
-                "\t".join(_cell_text(cell) for cell in _outermost(element, W + "tc")), 0, page_break, True
+                "\t".join(map(_cell_text, outermost(element, (W + "tc",), SKIPPED_TAGS))), 0, page_break, True
             )
             page_break = False
             continue
@@ -74,19 +74,9 @@ def _read_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
         page_break = (has_break and not break_before) or element.find(f"{W}pPr/{W}sectPr") is not None
 
 
-def _outermost(root: Any, *tags: str) -> Iterator[Any]:
-    """Elements with these tags, without those inside text boxes or inside another one of them."""
-    stack = list(reversed(root))
-    while stack:
-        element = stack.pop()
-        if element.tag in tags:
-            yield element
-        elif element.tag not in SKIPPED_TAGS:
-            stack += reversed(element)
-
-
 def _cell_text(cell: Any) -> str:
-    return " ".join(text for p in _outermost(cell, W + "p") if (text := _paragraph_text(p).strip()))
+    paragraphs = outermost(cell, (W + "p",), SKIPPED_TAGS)
+    return " ".join(text for p in paragraphs if (text := _paragraph_text(p).strip()))
 
 
 def _paragraph_text(paragraph: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.errors import DataError
 from . import text_files
-from .paragraphs import Paragraph
+from .paragraphs import Paragraph, outermost
 
 NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
 TEXT, TABLE, OFFICE, STYLE, DRAW = (NAMESPACE % part for part in ("text", "table", "office", "style", "drawing"))
@@ -69,7 +69,7 @@ def _read_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
             yield Paragraph(_paragraph_text(element), _heading_level(element), page_break, is_item)
         elif element.tag == TABLE + "table-row":
             yield Paragraph(
-                "\t".join(_cell_text(cell) for cell in _outermost(element, TABLE + "table-cell")), line=True
+                "\t".join(map(_cell_text, outermost(element, (TABLE + "table-cell",), SKIPPED_TAGS))), line=True
             )
         elif element.tag not in SKIPPED_TAGS:
             stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
@@ -87,19 +87,9 @@ def _small_number(digits: str) -> int:
     return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
 
 
-def _outermost(root: Any, *tags: str) -> Iterator[Any]:
-    """Elements with these tags, without those inside another one of them, or inside a note or a frame."""
-    stack = list(reversed(root))
-    while stack:
-        element = stack.pop()
-        if element.tag in tags:
-            yield element
-        elif element.tag not in SKIPPED_TAGS:
-            stack += reversed(element)
-
-
 def _cell_text(cell: Any) -> str:
-    return " ".join(text for p in _outermost(cell, TEXT + "p", TEXT + "h") if (text := _paragraph_text(p).strip()))
+    paragraphs = outermost(cell, (TEXT + "p", TEXT + "h"), SKIPPED_TAGS)
+    return " ".join(text for p in paragraphs if (text := _paragraph_text(p).strip()))
 
 
 def _paragraph_text(paragraph: Any) -> str:

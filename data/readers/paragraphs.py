@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Paragraph(NamedTuple):
@@ -85,3 +85,14 @@ def _menus(part: Sequence[Paragraph], lines: Sequence[str]) -> list[tuple[int, i
     ends = list(accumulate(map(len, lines)))
     runs = [list(run) for menu, run in groupby(range(len(part)), lambda number: part[number].menu) if menu]
     return [(ends[run[0]] - len(lines[run[0]]), ends[run[-1]]) for run in runs]
+
+
+def outermost(root: Any, tags: Container[str], skipped: Container[str]) -> Iterator[Any]:
+    """The elements of a document with these tags, without those inside another one of them or a skipped one."""
+    stack = list(reversed(root))
+    while stack:
+        element = stack.pop()
+        if element.tag in tags:
+            yield element
+        elif element.tag not in skipped:
+            stack += reversed(element)
