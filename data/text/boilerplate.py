@@ -55,10 +55,8 @@ ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
 MAX_NOTICE_CHARS = 60_000  # a license and the small print before the next book; more is another text
-MIN_PAGE_CHARS, MAX_PAGE_CHARS = (
-    800,
-    6000,
-)  # closer numbers are those of poems or questions; farther ones, of chapters
+MIN_PAGE_CHARS, MAX_PAGE_CHARS = 800, 6000
+"""Numbers that are closer to each other are those of poems or questions; those farther apart, of chapters."""
 DIVIDING_SHARE = 0.25  # of the pages end inside a sentence; a chapter or a day of a diary does not
 SEARCHED_CHARS = 200  # before a line, for the end of a sentence
 GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many

@@ -71,8 +71,12 @@ class UsePanel:
 
     def resume_update(self, run: LoraEntry | None) -> Any:
         """Resume is shown for a run that is not finished and has a complete checkpoint."""
-        resumable = run is not None and run.status in RESUMABLE and (run.folder / PARAMETERS).is_file()
-        can_resume = resumable and bool(run and loras.resumable_checkpoints(run.folder))
+        can_resume = (
+            run is not None
+            and run.status in RESUMABLE
+            and (run.folder / PARAMETERS).is_file()
+            and bool(loras.resumable_checkpoints(run.folder))
+        )
         return gr.update(visible=can_resume, interactive=not self._context.read_only_reason())
 
     def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
