@@ -137,7 +137,7 @@ class PresetsPanel:
         report = "Changed: " + "; ".join(changed) if changed else "Nothing changed."
         if invalid:
             ignored = "; ".join(f"{SETTINGS[k].label} {v!r}" for k, v in invalid.items())
-            report += f". Ignored, because these values are not valid: {ignored}."
+            report = f"{report.rstrip('.')}. Ignored, because these values are not valid: {ignored}."
         return {**self._form.updates(valid), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
 
     def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:

@@ -104,3 +104,15 @@ def form_updates(panel, values):
     """The updates of the form for values, by key."""
     updates = panel._form.updates(values)
     return {key: updates[part] for key, part in panel._form.components.items() if part in updates}
+
+
+def test_what_the_form_can_not_show_of_a_preset_is_left_out_and_named(panel):
+    path = panel._context.host.folders.presets / "odd.json"
+    path.write_text('{"chunking": "windows", "epochs": null, "rslora": "no", "rank": 5}')
+    inputs = {**dict.fromkeys(panel._form.inputs()), panel.menu: "own:odd"}
+    updates = panel._on_choose(panel.menu, panel.menu_message, inputs)
+    shown = {key: updates[part]["value"] for key, part in panel._form.components.items() if part in updates}
+    assert not {"chunking", "epochs"} & shown.keys()
+    assert (shown["rslora"], shown["rank"]) == (False, 5)
+    label = SETTINGS["chunking"].label
+    assert f"these values are not valid: {label} &#39;windows&#39;; Epochs None." in updates[panel.menu_message]
