@@ -97,10 +97,12 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         planned=0 if is_done or trained.divergence else run_plan.plan.steps,
     )
     _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
+    with suppress(OSError, SavingError):
+        folder.recover()
+        run_folder.recover()
     if outcome == "finished" or not (trained.divergence or trained.save_error):  # else only backups are left
         folder.remove_backups()
         with suppress(OSError, SavingError):  # checkpoints from before a resume are kept until now
-            folder.clean_up()  # a run that resumes at its last step has not opened its folder
             keep = controller.live.saving.keep_checkpoints
             retention.thin_checkpoints(folder.path, keep, controller.best.step)
     if phases := _phases(trained):
@@ -189,7 +191,8 @@ def _remove_spoiled_checkpoints(folder: RunFolder, job: Job) -> bool:
 
 
 def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:
-    text = f"'{folder.name}' was discarded after step {step}.{_discard(folder)}"
+    restored = _discard(folder) if step > folder.start_step else ""  # before its first step it wrote nothing
+    text = f"'{folder.name}' was discarded after step {step}.{restored}"
     return JobEnded(outcome="stopped", text=text)
 
 

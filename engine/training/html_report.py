@@ -35,11 +35,11 @@ def run_with_report(run: Callable[[], JobEnded], folders: Folders, job: Job) -> 
 
 
 def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
-    """Write the report; not before the first step, when there is no run folder yet."""
+    """Write the report; not of a run that ended before its first step and has no folder yet."""
     events = job.log.since(0)
     planned = next((event for event in events if isinstance(event, RunPlanned)), None)
     has_steps = any(isinstance(event, Step) for event in events)
-    if planned is None or not has_steps or not dist_env.is_main_process():
+    if planned is None or not (has_steps or ended.folder) or not dist_env.is_main_process():
         return
     whole_model = planned.settings.get("method") == FULL_FINETUNE
     folder = ended.folder or folders.output_folder(full_finetune=whole_model) / planned.name

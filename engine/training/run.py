@@ -48,7 +48,7 @@ from .trainer import RunTrainer
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
     """Train a LoRA by the settings, save it, and restore the model."""
-    folder = choose_run_folder(settings, host.folders, resume)
+    requested, folder = settings, choose_run_folder(settings, host.folders, resume)
     refuse_in_progress(folder.name, host.folders)
     if folder.initial_lora is not None:
         refuse_shape_mismatch(settings.lora, folder.initial_lora)
@@ -62,9 +62,14 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     keep_awake = prevent_sleep(partial(_log_note, job)) if settings.machine.keep_awake else nullcontext()
     folders = host.folders
     with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
-        segment = _first_segment(run_plan, job)
-        with distributed.process_run_folder(folder) as process_folder:
-            return _train_segments(replace(segment, run_plan=replace(run_plan, folder=process_folder)), host, job)
+        # Data were prepared without the lock, and another program may have finished a run of this name since then.
+        if choose_run_folder(settings, folders, resume, holds_lock=True) == folder:
+            segment = _first_segment(run_plan, job)
+            with distributed.process_run_folder(folder) as process_folder:
+                run_plan = replace(run_plan, folder=process_folder)
+                return _train_segments(replace(segment, run_plan=run_plan), host, job)
+    _log_note(job, f"Another program has trained {folder.name!r} in the meantime.")
+    return train(requested, host, job, resume=resume)
 
 
 def _warn_about_examples(settings: TrainingSettings, folders: Folders, job: Job) -> None:
@@ -152,7 +157,7 @@ def _save(result: TrainingResult, model: Any, samples: SampleCallback, host: Hos
 
 
 def _already_finished(run_plan: RunPlan, done: int, folders: Folders) -> JobEnded:
-    run_plan.folder.clean_up()
+    run_plan.folder.recover()
     write_missing_report(run_plan.folder.path, folders)
     planned = run_plan.plan.steps
     steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"

@@ -25,7 +25,7 @@ from .inventory import LoraEntry, LoraPart
 from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
-from .run_folder import RunFolder, choose_run_folder, with_final_name
+from .run_folder import RunFolder, choose_run_folder, recover_interrupted, with_final_name
 from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress, runs_in_progress
 from .run_records import (
     GraphRecord,
@@ -82,6 +82,7 @@ __all__ = [
     "read_samples",
     "read_state",
     "read_training_prompt",
+    "recover_interrupted",
     "refuse_in_progress",
     "retention",
     "run_files",

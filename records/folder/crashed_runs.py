@@ -13,10 +13,11 @@ from ...train_utils import duration
 from . import loras
 from .filenames import GRAPH, LOG, STATE
 from .heartbeat import read_heartbeat
+from .journal import read_journal
 from .loras import Checkpoint
 from .run_files import log_entry
-from .run_folder import RunFolder
-from .run_lock import is_in_progress
+from .run_folder import RunFolder, recover_interrupted
+from .run_lock import hold_run_lock, is_in_progress
 from .run_records import read_state
 
 
@@ -50,6 +51,8 @@ def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     paths = [
         path for parent in (folders.loras, folders.models) for path in usable_entries(parent) if path.is_dir()
     ]
+    for path in paths:
+        recover_interrupted(path, folders)
     candidates = [run for path in paths if not safe_paths.leads_out(path) and (run := _crashed_run(path))]
     runs = [run for run in candidates if not is_in_progress(run.name, folders)]
     return sorted(runs, key=lambda run: -run.at)
@@ -68,41 +71,35 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     graph = state.get("graph") or []
     write_json(run.folder / GRAPH, graph)
     write_json(run.folder / LOG, log_entry(_log_values(run, checkpoint, dict(graph[-1]) if graph else {})))
+    folder.recover()
     return run.folder
 
 
 def discard_run(run: CrashedRun, folders: Folders) -> None:
     """Restore the folder as it was before the run: empty, an earlier LoRA, or the run before it was resumed."""
-    RunFolder(run.folder, folders.logs, start=_find_start(run)).discard()
-
-
-def _find_start(run: CrashedRun) -> Checkpoint | None:
-    """Return the checkpoint that a crashed run was resumed from; None if it began at step 0."""
-    beat = read_heartbeat(run.folder)
-    if beat is not None and not beat.began_at_step:
-        return None
-    checkpoints = loras.resumable_checkpoints(run.folder)
-    start = next((c for c in checkpoints if beat is not None and c.step == beat.began_at_step), None)
-    if start is None:
+    journal = read_journal(run.folder)
+    steps = [checkpoint.step for checkpoint in loras.resumable_checkpoints(run.folder)]
+    if journal is None or journal.began_at_step not in (0, *steps):
         reason = (
             "it isn't known from which step it was resumed"
-            if beat is None
+            if journal is None
             else "the checkpoint that it was resumed from no longer exists"
         )
         raise SavingError(
             f"{run.name!r} can't be restored to its state before the run, because {reason}. You can delete the "
             "LoRA instead."
         )
-    return start
+    with hold_run_lock(run.name, folders):
+        RunFolder(run.folder, folders.logs).discard()
 
 
 def _crashed_run(folder: Path) -> CrashedRun | None:
     beat, checkpoints = read_heartbeat(folder), loras.resumable_checkpoints(folder)
-    ended = loras.run_status(folder) not in ("cut off", "nothing")
-    if ended or (beat is None and not checkpoints):
+    if loras.run_status(folder) != "cut off":
         return None
     step = checkpoints[-1].step if checkpoints else 0
-    last_seen = max([beat.at if beat else 0.0, *(modified_at(c.folder / STATE) for c in checkpoints)])
+    states = [modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
+    last_seen = max([beat.at if beat else modified_at(folder), *states])
     if beat is None:
         return CrashedRun(folder.name, folder, last_seen, step, 0, step, 0.0)
     lost = beat.unsaved_seconds if beat.step > step else 0.0

@@ -16,13 +16,12 @@ INTERVAL_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class HeartbeatState:
-    """Progress of a run, the time since its last checkpoint, and the step at which it began."""
+    """Progress of a run, and the time since its last checkpoint."""
 
     step: Count
     steps: Count
     at: Timestamp
     unsaved_seconds: float
-    began_at_step: Count = 0
 
 
 class Heartbeat:
@@ -43,7 +42,7 @@ class Heartbeat:
             return
         self._written_at = now
         folder = self._folder
-        beat = HeartbeatState(step, steps, time.time(), now - self._saved_at, folder.start_step)
+        beat = HeartbeatState(step, steps, time.time(), now - self._saved_at)
         with suppress(OSError):
             write_json(folder.partial_folder / HEARTBEAT_FILE, asdict(beat))
 

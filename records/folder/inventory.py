@@ -16,6 +16,7 @@ from . import loras, retention
 from .filenames import BACKUP_FOLDER, BEST_SUFFIX, PARAMETERS, REPLACED_PREFIX, STATE, is_hidden
 from .loras import RunStatus
 from .run_files import read_note
+from .run_folder import recover_interrupted
 from .run_lock import is_in_progress
 from .run_records import RunLog, StateSummary, read_log, read_summary
 
@@ -67,6 +68,8 @@ class LoraEntry:
 
 def list_entries(folders: Folders) -> list[LoraEntry]:
     """Return all LoRAs and runs, in natural order; a run from its start on."""
+    for path in usable_entries(folders.loras):
+        recover_interrupted(path, folders)
     run_folders = [
         p
         for p in usable_entries(folders.loras)
@@ -112,6 +115,7 @@ def find_folder(name: str, folders: Folders) -> Path:
         hint = f" Did you mean {similar}?" if similar else ""
         raise SavingError(f"There is no LoRA {lora!r} in {folders.loras}.{hint}")
     folder = safe_paths.child(folders.loras, lora, "LoRA")
+    recover_interrupted(folder, folders)
     if not part:
         return folder
     parts = {p.folder.relative_to(folder).as_posix(): p.folder for p in _parts(folder)}

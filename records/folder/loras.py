@@ -14,6 +14,7 @@ from ...core.errors import SavingError
 from ...core.files import PART_SUFFIX, move_atomically, remove_folder, safe_paths, usable_entries
 from ...train_utils import checkpoint_step, natural_key
 from .filenames import BACKUP_FOLDER, STATE, is_hidden, replaced_folders
+from .journal import JOURNAL
 from .run_records import read_log
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -115,9 +116,14 @@ def run_status(folder: Path) -> RunStatus:
     """Return the status of the run in this folder."""
     if ended := read_log(folder).get("ended"):
         return ended
-    if resumable_checkpoints(folder):
+    if resumable_checkpoints(folder) or (folder / JOURNAL).is_file():
         return "cut off"
     return "made elsewhere" if has_weights(folder) else "nothing"
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether the last record of the run in this folder is written."""
+    return bool(read_log(folder).get("ended"))
 
 
 def output_kind(folder: Path) -> Literal["LoRA", "model"]:

@@ -6,14 +6,14 @@ import datetime
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.errors import SavingError, SettingsError
+from ...core import dist_env
+from ...core.errors import BusyError, SavingError, SettingsError
 from ...core.files import (
     PART_SUFFIX,
     move_atomically,
-    read_record,
     remove_folder,
     safe_paths,
     usable_entries,
@@ -29,20 +29,20 @@ from . import loras
 from .filenames import (
     BACKUP_FOLDER,
     DATA_SAMPLE,
-    LOG,
     PARAMETERS,
     RECORDS,
     REPLACED_PREFIX,
     RUN_FILES,
     replaced_folders,
 )
+from .journal import JOURNAL, Journal, read_journal, write_journal
 from .loras import Checkpoint, FinishedSteps
-from .run_lock import refuse_in_progress
+from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
 
 IF_EXISTS = SETTINGS["if_exists"]
 
-EARLIER_RECORDS, BACKUP_FILE = "before", "backup.json"
-"""In the folder for partial files: the records from before the run was resumed, and the name of its backup."""
+EARLIER_RECORDS = "before"
+"""In the folder for partial files: the records from before the run was resumed."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class RunFolder:
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
-        if self.resumes and self.start is None and self.initial_lora is None and loras.has_weights(self.path):
+        begins = self.start is None and self.initial_lora is None and read_journal(self.path) is None
+        if self.resumes and begins and loras.has_weights(self.path):
             advice = f"choose 'continue' under '{IF_EXISTS.label}' ({IF_EXISTS.flag})"
             if (noun := loras.output_kind(self.path)) == "model":
                 advice = "load it as the model and choose another name for the run"
@@ -95,34 +96,96 @@ class RunFolder:
 
     def open(self, settings: TrainingSettings) -> None:
         """Create the folder, and move what the run replaces into a backup inside it. A failure changes nothing."""
+        crashed: Journal | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.clean_up()
-            self._back_up_replaced()
-            try:
-                self._set_records_aside()
-                self.write_settings(settings)
-            except OSError:
-                self.discard()
-                raise
+            self.recover()
+            crashed = read_journal(self.path)
+            if crashed is not None and self.start is None and not loras.resumable_checkpoints(self.path):
+                self.discard()  # it left nothing to resume from: this run begins with what was there before it
+                self.path.mkdir(parents=True, exist_ok=True)
+            self._begin()
+            self.write_settings(settings)
         except OSError as error:
+            with suppress(OSError):
+                if read_journal(self.path) != crashed:
+                    self.discard()
             reason = write_error_reason(error, self.path)
             raise SavingError(
                 f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
 
-    def _back_up_replaced(self) -> None:
-        """Move replaced files into a backup. The log is last: while it exists, a kill leaves no crashed run."""
-        items = _files_to_replace(self.path) if self.replaces else self._later_checkpoints()
-        if not items:
-            return
-        backup = _free_backup_path(self.path)
-        write_json(self.partial_folder / BACKUP_FILE, {"name": backup.name})
-        try:
-            _move_into_backup(backup, sorted(items, key=lambda item: item.name == LOG))
-        except SavingError:
+    def _begin(self) -> None:
+        """Move what this run replaces into a backup, and the records of a run that it resumes out of the way."""
+        self.remove_partial_files()
+        replaced = _files_to_replace(self.path) if self.replaces else self._later_checkpoints()
+        backup, earlier = _free_backup_path(self.path), self.partial_folder / EARLIER_RECORDS
+        records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
+        if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it, too
+            earlier.mkdir(parents=True)
+            shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+        journal = Journal("begin", self.start_step, backup.name if replaced else "", self.initial_lora is not None)
+        write_journal(self.path, journal)
+        for folder, items in ((backup, replaced), (earlier, records)):
+            for item in items:
+                folder.mkdir(parents=True, exist_ok=True)
+                move_atomically(item, folder / item.name)
+        write_journal(self.path, replace(journal, action="run"))
+
+    def recover(self) -> None:
+        """Finish or undo what a kill interrupted, and remove incomplete files; a crashed run stays resumable."""
+        journal = read_journal(self.path)
+        if journal is not None and journal.action == "discard":
+            self._remove_own_files(journal)
+            journal = replace(journal, action="begin")
+        if journal is not None and journal.action != "run":
+            self._restore_replaced(journal)
+        loras.finish_interrupted(self.path)
+        for name in RUN_FILES:
+            (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
+        (self.path / f"{JOURNAL}{PART_SUFFIX}").unlink(missing_ok=True)
+        if loras.finished_steps(self.path):
+            self.remove_backups()
+        if loras.has_ended(self.path):
+            self.close()
+
+    def close(self) -> None:
+        """Remove what only an unfinished run needs, after its last record is written."""
+        self.remove_partial_files()
+        (self.path / JOURNAL).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
+        journal = read_journal(self.path)
+        if journal is not None and journal.action == "run":
+            write_journal(self.path, replace(journal, action="discard"))
+        if journal is not None:
+            self.recover()
+
+    def _remove_own_files(self, journal: Journal) -> None:
+        """Remove all but the backup, or else the checkpoints after the one that the run resumed from."""
+        step = journal.began_at_step
+        for item in _files_to_replace(self.path) if not step else _checkpoints_after(self.path, step):
+            remove_folder(item) if item.is_dir() else with_retries(item.unlink)
+        write_journal(self.path, replace(journal, action="begin"))
+
+    def _restore_replaced(self, journal: Journal) -> None:
+        """Move everything that was set aside back, the journal of an earlier run last."""
+        earlier = self.partial_folder / EARLIER_RECORDS
+        backup = _backup_of(self.path, journal)
+        for folder in (backup, earlier):
+            for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
+                if item.name != JOURNAL:
+                    move_atomically(item, self.path / item.name)
+        if backup is not None:
+            backup.rmdir()
+        if (earlier / JOURNAL).is_file():
+            move_atomically(earlier / JOURNAL, self.path / JOURNAL)
             self.remove_partial_files()
-            raise
+        else:
+            self.close()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
@@ -135,10 +198,7 @@ class RunFolder:
 
     def _later_checkpoints(self) -> list[Path]:
         """Return the checkpoints after the one that the run resumes from, which this run replaces."""
-        if self.start is None:
-            return []
-        folders = loras.checkpoint_folders(self.path)
-        return [path for path in folders if (checkpoint_step(path.name) or 0) > self.start.step]
+        return _checkpoints_after(self.path, self.start.step) if self.start else []
 
     def empty_weights_folder(self) -> Path:
         """Return the folder for weights that are not in place yet, without those that a kill left there."""
@@ -160,62 +220,17 @@ class RunFolder:
             with_retries((self.path / name).unlink)
         for name in sorted(names - weights):
             move_atomically(written / name, self.path / name)
-        self.remove_partial_files()
+        shutil.rmtree(written, ignore_errors=True)
 
     def remove_partial_checkpoints(self) -> None:
         """Remove checkpoints that could not be written completely."""
         for leftover in self.partial_folder.glob("checkpoint-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def clean_up(self) -> None:
-        """Clean up after a kill, also after one at the very end of a run."""
-        self.remove_partial_files()
-        self._remove_empty_backups()
-        for name in RUN_FILES:
-            (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
-        loras.finish_interrupted(self.path)
-        if loras.finished_steps(self.path):
-            self.remove_backups()
-
-    def _remove_empty_backups(self) -> None:
-        """Remove the folders of backups into which a kill let nothing get."""
-        for folder in [self.path / BACKUP_FOLDER, *replaced_folders(self.path)]:
-            with suppress(OSError):  # it is not there, or not empty
-                folder.rmdir()
-
     def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
         with suppress(OSError, SavingError):  # none was made, or one is held open: the run is saved all the same
             loras.remove_checkpoint(self.path / BACKUP_FOLDER)
-
-    def discard(self) -> None:
-        """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
-        if self.start is not None:
-            self._discard_later()
-        else:
-            _remove_all(_files_to_replace(self.path))
-            self._restore_backup()
-        self.remove_partial_files()
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
-
-    def _discard_later(self) -> None:
-        """Remove the checkpoints after the start, all written by this run; restore the earlier ones."""
-        for checkpoint in self._later_checkpoints():
-            loras.remove_checkpoint(checkpoint)
-        earlier_records = self.partial_folder / EARLIER_RECORDS
-        for file in earlier_records.iterdir() if earlier_records.is_dir() else ():
-            move_atomically(file, self.path / file.name)
-        self._restore_backup()
-
-    def _restore_backup(self) -> None:
-        """Move the backup of this run back. It is found by its name, since a clock may have been set back."""
-        nothing: dict[str, str] = {}
-        name = read_record(self.partial_folder / BACKUP_FILE, dict[str, str], nothing).get("name", "")
-        for backup in [path for path in replaced_folders(self.path) if path.name == name]:
-            for item in list(backup.iterdir()):
-                move_atomically(item, self.path / item.name)
-            backup.rmdir()
 
     def copy_records_to(self, place: RunFolder) -> None:
         """Copy the records to another folder, to which the LoRA was saved."""
@@ -224,33 +239,47 @@ class RunFolder:
                 shutil.copyfile(self.path / name, place.path / name)
         self.remove_partial_files()
 
-    def _set_records_aside(self) -> None:
-        """Keep the records from before the run was resumed, in case it is discarded."""
-        for file in [self.path / name for name in RECORDS if (self.path / name).is_file()]:
-            (self.partial_folder / EARLIER_RECORDS).mkdir(parents=True, exist_ok=True)
-            move_atomically(file, self.partial_folder / EARLIER_RECORDS / file.name)
-
     def remove_partial_files(self) -> None:
         shutil.rmtree(self.partial_folder, ignore_errors=True)
 
 
-def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
+def recover_interrupted(path: Path, folders: Folders) -> None:
+    """Finish or undo what a killed program was doing to a LoRA's folder, unless a program works on it now."""
+    journal = None if path.is_symlink() or not dist_env.is_main_process() else read_journal(path)
+    if journal is not None and (journal.action != "run" or loras.has_ended(path)):
+        with suppress(BusyError, OSError), hold_run_lock(path.name, folders):
+            RunFolder(path, folders.logs).recover()
+
+
+def choose_run_folder(
+    settings: TrainingSettings, folders: Folders, resume: str, *, holds_lock: bool = False
+) -> RunFolder:
     """Return the folder of a run; raise SettingsError or SavingError if the user has to choose first."""
     home = folders.output_folder(full_finetune=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
+    if path.is_symlink():  # it would be trained under two names, each with a lock of its own
+        target = path.resolve().name
+        raise SettingsError([f"Name: {path.name!r} is a link to {target!r}. Enter {target!r} or another name."])
+    recover_interrupted(path, folders)
     if_exists = settings.what.if_exists
     if resume or if_exists == "continue":
-        start = _find_start(path, resume)
+        start, crashed = _find_start(path, resume), read_journal(path)
+        if start is None and crashed is not None and crashed.initial_lora and (lora := _backup_of(path, crashed)):
+            return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=lora)
         if not resume and loras.has_lora(path) and (start is None or loras.run_status(path) == "finished"):
             return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=path)
         return RunFolder(path, folders.logs, start, resumes=True, replaces=start is None and _has_files(path))
-    if not path.exists() or not any(path.iterdir()):
+    in_progress = not holds_lock and is_in_progress(path.name, folders)
+    if if_exists == "new_name" and in_progress:
+        path = home / loras.free_name(home, path.name)
+    if not path.exists() or all(item.name.endswith(PART_SUFFIX) for item in path.iterdir()):
         return RunFolder(path, folders.logs)
     if if_exists == "new_name":
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
     if if_exists == "replace":
         return RunFolder(path, folders.logs, replaces=_has_files(path))
-    refuse_in_progress(path.name, folders)
+    if in_progress:
+        refuse_in_progress(path.name, folders)
     raise SettingsError([_exists_problem(path)])
 
 
@@ -289,30 +318,18 @@ def _has_files(path: Path) -> bool:
     return path.is_dir() and bool(_files_to_replace(path))
 
 
+def _backup_of(path: Path, journal: Journal) -> Path | None:
+    """Return the backup that a journal names; a name that leads elsewhere is that of none."""
+    return next((folder for folder in replaced_folders(path) if folder.name == journal.backup), None)
+
+
 def _files_to_replace(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if not p.name.startswith(REPLACED_PREFIX) and p.name != PART_SUFFIX]
+    kept = (PART_SUFFIX, JOURNAL)
+    return [p for p in path.iterdir() if not p.name.startswith(REPLACED_PREFIX) and p.name not in kept]
 
 
-def _move_into_backup(backup: Path, items: Sequence[Path]) -> None:
-    """Move all items or none; on Windows a file that another program holds open cannot be moved."""
-    path = backup.parent
-    backup.mkdir()
-    try:
-        for item in items:
-            move_atomically(item, backup / item.name)
-    except OSError as error:
-        for item in list(backup.iterdir()):
-            move_atomically(item, path / item.name)
-        backup.rmdir()
-        raise SavingError(
-            f"The contents of {path} can't be moved to a backup: {write_error_reason(error, path)}. "
-            "Close the program that uses this LoRA, or choose another name."
-        ) from error
-
-
-def _remove_all(items: Sequence[Path]) -> None:
-    for item in items:
-        remove_folder(item) if item.is_dir() else with_retries(item.unlink)
+def _checkpoints_after(path: Path, step: int) -> list[Path]:
+    return [folder for folder in loras.checkpoint_folders(path) if (checkpoint_step(folder.name) or 0) > step]
 
 
 def _free_backup_path(path: Path) -> Path:

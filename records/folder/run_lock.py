@@ -52,4 +52,7 @@ def _busy_error(name: str) -> BusyError:
 
 
 def _lock_path(name: str, folders: Folders) -> Path:
+    link = folders.loras / name
+    if not safe_paths.name_fault(name) and link.is_symlink():  # both names of a folder have one lock
+        name = link.resolve().name
     return safe_paths.child(folders.training, f"{name}{LOCK_SUFFIX}", "Name")

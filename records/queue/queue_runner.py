@@ -17,7 +17,7 @@ from ...core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.parsing import training_settings
 from ...train_utils import plural
-from ..folder import is_in_progress, loras, with_final_name
+from ..folder import is_in_progress, loras, recover_interrupted, with_final_name
 from . import queue
 from .queue import Queue, QueuedRun
 
@@ -50,6 +50,7 @@ class QueueRunner:
         for run in current.begun:
             if run.number != self._auto_start.current_number and not is_locked(self._lock_path(run)):
                 remove_lock_file(self._lock_path(run))
+                recover_interrupted(self._run_folder(run), self._host.folders)
                 current = _after_restart(current, run, self._run_folder(run))
         return current
 

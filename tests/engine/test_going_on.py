@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_pro.core.errors import SavingError, SettingsError
+from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Stage, Step
 from training_pro.core.jobs.job import Job
 from training_pro.engine.training import run
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder import loras
+from training_pro.records.folder import hold_run_lock, loras, refuse_in_progress
 from training_pro.records.folder.crashed_runs import find_crashed_runs
 from training_pro.records.folder.filenames import LOG, STATE
 from training_pro.records.folder.run_folder import with_final_name
@@ -478,8 +478,8 @@ def test_discarding_a_replacement_restores_the_old_lora(place):
     assert not list(place.lora().glob("Backup-*"))
 
 
-def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(place):
-    """The replaced LoRA is only in a backup: its replacement failed before its first checkpoint."""
+def test_discarding_a_run_without_checkpoints_restores_the_lora_that_a_crashed_run_replaced(place):
+    """The old LoRA is only in a backup: its replacement failed before its first checkpoint."""
     place.train(epochs=1)
     before = read_tree(place.lora())
     with pytest.raises(OSError, match="the power went"):
@@ -487,8 +487,7 @@ def test_discarding_a_run_without_checkpoints_keeps_the_backup_of_the_old_lora(p
     (backup,) = place.lora().glob("Backup-*")
     assert read_tree(backup) == before
     place.train(if_exists="continue", job=at(2, lambda job: job.control.ask(Request.DISCARD)), **LONG)
-    assert read_tree(backup) == before
-    assert list(place.lora().glob("Backup-*")) == [backup]
+    assert read_tree(place.lora()) == before
 
 
 def test_discarding_a_resume_leaves_none_of_its_checkpoints(place):
@@ -606,3 +605,56 @@ def test_a_kill_while_the_old_run_is_moved_leaves_no_crashed_run(with_lora, monk
             assert {file.rpartition("/")[2] for file in before} <= kept
         else:
             return
+
+
+def finishing_meanwhile(place, **run):
+    """A job that another program overtakes: it trains the same name while this one reads its data."""
+    others = [lambda: place.train(**run)]
+    return watched_job(lambda job, event: others.pop()() if others and isinstance(event, Stage) else None)
+
+
+@pytest.mark.parametrize("if_exists", ["ask", "replace", "continue", "new_name"])
+def test_a_lora_that_another_program_finishes_while_this_one_prepares_is_not_lost(place, if_exists):
+    job = finishing_meanwhile(place, learning_rate=5e-3)
+    if if_exists == "ask":
+        with pytest.raises(SettingsError, match="'a' already exists: a finished LoRA"):
+            place.train(job=job)
+    else:
+        place.train(job=job, if_exists=if_exists)
+    other = [path for path in place.folders.loras.rglob("training_parameters.json") if "0.005" in path.read_text()]
+    assert [(path.parent / "adapter_model.safetensors").is_file() for path in other] == [True]
+    where = {"replace": "Backup-*", "continue": "Backup-*", "new_name": "../a-2", "ask": "."}[if_exists]
+    assert len([*place.lora().glob(where)]) == 1 if "*" in where else (place.lora() / where).is_dir()
+
+
+def test_continuing_a_lora_that_crashes_before_its_first_checkpoint_begins_with_it_again(with_lora):
+    run = {**LONG, "save_each_epoch": False}
+    with_lora.train(name="whole")
+    with_lora.train(name="whole", if_exists="continue", **run)
+    for resume, if_exists in (("", "continue"), ("newest", "ask"), ("", "continue")):
+        job = breaking_at(2)
+        with pytest.raises(OSError, match="the power went"):
+            with_lora.train(job=job, resume=resume, if_exists=if_exists, **run)
+    with_lora.train(resume="newest", **run)
+    assert with_lora.weights("a") == with_lora.weights("whole")
+
+
+def test_a_link_to_another_lora_is_not_trained(with_lora):
+    (with_lora.folders.loras / "link").symlink_to(with_lora.lora())
+    before = read_tree(with_lora.lora())
+    with pytest.raises(SettingsError, match=r"'link' is a link to 'a'\. Enter 'a' or another name"):
+        with_lora.train(name="link", if_exists="replace")
+    with hold_run_lock("a", with_lora.folders), pytest.raises(BusyError):
+        refuse_in_progress("link", with_lora.folders)
+    assert read_tree(with_lora.lora()) == before
+
+
+def test_a_run_that_resumes_at_its_last_step_has_a_report(place):
+    def watch(job, event):
+        if isinstance(event, CheckpointSaved):
+            raise OSError("the power went")
+
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=watched_job(watch), save_each_epoch=True)
+    place.train(resume="newest")
+    assert (place.lora() / "report.html").is_file()

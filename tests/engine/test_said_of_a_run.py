@@ -14,7 +14,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
-from training_pro.records.folder import choose_run_folder, hold_run_lock, inventory
+from training_pro.records.folder import choose_run_folder, hold_run_lock
 from training_pro.records.report import write_missing_report
 from training_pro.tests.records.on_disk import CUT_OFF, write_files
 from training_pro.tests.tiny import watched_job
@@ -70,14 +70,3 @@ def test_no_report_is_made_up_for_what_was_made_elsewhere(place):
     folder = write_files(place.folders.loras, "story", files)
     write_missing_report(folder, place.folders)
     assert not (folder / "report.html").exists()
-
-
-def test_empty_backups_after_a_kill_are_removed_at_the_next_start(place):
-    folder = place.lora()
-    for name in ("backup", "Backup-2026-11-20"):
-        (folder / name).mkdir(parents=True)
-    (folder / "Backup-2026-11-21").mkdir()
-    (folder / "Backup-2026-11-21" / "notes.txt").write_text("mine")
-    place.train(if_exists="continue")
-    assert [path.name for path in folder.glob("[Bb]ackup*")] == ["Backup-2026-11-21"]
-    assert inventory.read_entry(folder, place.folders).status == "finished"

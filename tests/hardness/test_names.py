@@ -162,11 +162,11 @@ def test_every_file_that_carries_names(root):
 def test_a_record_of_a_run_names_no_other_folder(root):
     folders = standalone_folders(root)
     for number, value in enumerate(names(root)):
-        part = folders.loras / f"cut-{number}" / ".part"
-        part.mkdir(parents=True)
-        (part / "backup.json").write_text(json.dumps({"name": value}), encoding="utf-8")
-        beat = {"step": 1, "steps": 2, "at": 1.0, "unsaved_seconds": 0.0}
-        (part / "pulse.json").write_text(json.dumps(beat), encoding="utf-8")
+        folder = folders.loras / f"cut-{number}"
+        folder.mkdir()
+        action = ("begin", "run", "discard")[number % 3]
+        journal = {"action": action, "began_at_step": 0, "backup": value, "initial_lora": True}
+        (folder / ".journal.json").write_text(json.dumps(journal), encoding="utf-8")
     kept = {path: content for path, content in tree(root).items() if "cut-" not in path}
     for run in crashed_runs.find_crashed_runs(folders):
         if run.name.startswith("cut-"):

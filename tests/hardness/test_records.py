@@ -74,7 +74,7 @@ def root(tmp_path_factory):
     shutil.copy(WRITTEN / "settings.json", training / "form.json")
     (training / "presets").mkdir()
     (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
-    beat = {"step": 5, "steps": 8, "at": 1e9, "unsaved_seconds": 3.0, "began_at_step": 0}
+    beat = {"step": 5, "steps": 8, "at": 1e9, "unsaved_seconds": 3.0}
     sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
     (made / "loras" / "crashed" / ".part").mkdir(exist_ok=True)
     (made / "loras" / "crashed" / ".part" / "pulse.json").write_text(json.dumps(beat))

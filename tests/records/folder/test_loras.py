@@ -168,7 +168,7 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
         "training_graph.json.part": "[",
     }
     on_disk.write_files(tmp_path, "a", partial_files)
-    RunFolder(run, tmp_path).clean_up()
+    RunFolder(run, tmp_path).recover()
     added = {path: content for path, content in read_tree(run).items() if path not in before}
     assert sorted(added) == [
         "backup/",
@@ -192,7 +192,7 @@ def test_backups_that_a_kill_left_half_removed_are_not_listed(tmp_path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             folder.remove_backups()
     assert resumable_checkpoints(run) == []
-    folder.clean_up()
+    folder.recover()
     assert read_tree(run) == {}
     folder.remove_backups()  # there are none
 
