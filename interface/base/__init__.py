@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import markup, model_status, outdated, setting_layout
+from .confirm import confirm_click
 from .form import Form, shown_value
 from .gradio_compat import make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
@@ -17,6 +18,7 @@ from .page_context import (
     latest_status,
     stop_job,
 )
+from .resume import can_resume, resume_run
 from .scripts import load_script
 from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .stop_button import StopButton
@@ -32,6 +34,8 @@ __all__ = [
     "StreamPace",
     "add_handler",
     "apply_button",
+    "can_resume",
+    "confirm_click",
     "describe_existing_name",
     "fill_button",
     "follow_changes",
@@ -49,6 +53,7 @@ __all__ = [
     "private_options",
     "refresh_choices",
     "reset_button",
+    "resume_run",
     "setting_layout",
     "setting_link",
     "shown_value",

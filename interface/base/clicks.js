@@ -90,24 +90,29 @@
     stored(() => localStorage.setItem("training-pro-axis", axis));
   };
 
-  // What Check and Start show may be below the window, such as on a phone.
+  // What answers a click may be outside the window, such as on a phone.
+  const ANSWERS = "#tp-answer, [id^=tp-][id$=-said], [id^=tp-][id$=-done]";
+  let watching = null;
   const showResult = (of) => {
-    const observer = new MutationObserver((changes) => {
-      const shown = changes.map(({ target }) => target.closest(of)).find((part) => part?.querySelector(".tp-card"));
+    watching?.disconnect();
+    const observer = (watching = new MutationObserver((changes) => {
+      const shown = changes.map(({ target }) => target.closest?.(of)).find((part) => part?.querySelector(".tp-card"));
       if (!shown) return;
       observer.disconnect();
       setTimeout(() => {
         // The result that it replaces may still be above it at first.
-        if (shown.getBoundingClientRect().top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth" });
+        const { top } = shown.getBoundingClientRect();
+        if (top < 0 || top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth", block: "start" });
       }, 700);
-    });
+    }));
     document.querySelectorAll(of).forEach((part) => observer.observe(part, { childList: true, subtree: true }));
     setTimeout(() => observer.disconnect(), 60000);
   };
 
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("#tp-check")) showResult("#tp-answer");
-    if (event.target.closest?.("#tp-start")) showResult("#tp-answer, #tp-run");
+    if (event.target.closest?.("button[id^=tp-], [data-tp-queue]")) {
+      showResult(event.target.closest("#tp-start") ? ANSWERS + ", #tp-run" : ANSWERS);
+    }
     const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis]");
     if (!clicked) return;
     event.preventDefault();

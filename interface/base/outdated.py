@@ -12,7 +12,7 @@ from ...settings import presets
 
 ResultKind = Literal["check", "example", "probe"]
 NOTICES: Mapping[ResultKind, str] = {
-    "check": "Settings have changed since this check. Press Check for a new report, or press Start.",
+    "check": "Settings have changed since this check, so it may no longer be true. Press Check again.",
     "example": "Settings have changed since this example was shown. Press Show again.",
     "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
 }
@@ -38,6 +38,9 @@ def notice(kind: ResultKind) -> Markup:
 
 
 def style(kinds: Iterable[ResultKind]) -> Markup:
-    """A style sheet that shows the notices of these results."""
-    selectors = ", ".join(f".tp-card .tp-outdated-{kind}" for kind in kinds)
-    return Markup("<style>{} {{display: block !important}}</style>" if selectors else "").format(selectors)
+    """A style sheet that shows the notices of these results, and dims what is below them."""
+    notices = [f".tp-card .tp-outdated-{kind}" for kind in kinds]
+    if not notices:
+        return Markup()
+    shown, dimmed = ", ".join(notices), ", ".join(f"{notice} ~ *" for notice in notices)
+    return Markup("<style>{} {{display: block !important}} {} {{opacity: .5}}</style>").format(shown, dimmed)

@@ -51,16 +51,20 @@ def reset_button(key: str, default: str) -> Markup:
 
 
 def link_settings(text: str) -> Markup:
-    """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'."""
-    label, colon, rest = text.partition(":")
+    """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'.
+
+    Flags of the command line behind labels are left out.
+    """
+    label, colon, rest = FLAG.sub("", text).partition(":")
     if colon and label in _KEY_BY_LABEL:
         return setting_link(_KEY_BY_LABEL[label], label) + ":" + link_settings(rest)
-    parts = _LABEL_AFTER_UNDER.split(text)  # alternates: text, label, text, ...
+    parts = _LABEL_AFTER_UNDER.split(FLAG.sub("", text))  # alternates: text, label, text, ...
     return Markup("").join(
         setting_link(_KEY_BY_LABEL[part], part) if n % 2 else part for n, part in enumerate(parts)
     )
 
 
+FLAG = re.compile(r" \(--[a-z-]+\)")
 _KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
 _LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
 _LABEL_AFTER_UNDER = re.compile(rf"(?<=\bunder )({_LABELS})(?!\w)")

@@ -20,6 +20,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .form:has(> #tp-perplexity-stride) {column-gap: 16px;}
 .tp-quiet {color: var(--tp-quiet) !important; font-size: 0.92em; overflow-wrap: anywhere;}
 .tp-right:has(#tp-answer .tp-card) .tp-first {display: none;}
+.tp-right:has(#tp-run .tp-live) :is(#tp-answer, div:has(> #tp-answer)) {order: 1;} /* does not push the run down */
 .tp-outdated {display: none; position: sticky; top: 6px; z-index: 30; padding: 4px 8px;
   background: linear-gradient(var(--block-background-fill), var(--block-background-fill))
     var(--body-background-fill); border-left: 5px solid #c98a10; font-weight: 600;}

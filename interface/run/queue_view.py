@@ -40,13 +40,13 @@ class QueueView:
     def draw(self) -> None:
         with suppress(TrainingProError, OSError):  # an error is shown above the list
             self._runner.recover()
-        self._message = gr.HTML(elem_id="tp-queue-said", elem_classes="tp-said")
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
         self._start_button = gr.Button(RESUME_LABEL, visible=False, elem_id="tp-queue-go-on")
         self._wish_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
 
-    def connect(self) -> None:
-        options = {"outputs": self._message, "says": self._message, **private_options()}
+    def connect(self, answer: gr.HTML) -> None:
+        """Register the event handlers; errors are shown in the box for the answers of Check and Start."""
+        options = {"outputs": answer, "says": answer, **private_options()}
         add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
         add_handler(
             self._start_button.click,

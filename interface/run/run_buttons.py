@@ -14,7 +14,7 @@ from ...core.errors import BusyError, SettingsError
 from ...core.jobs import Job, Request, RunControl
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LiveSettings
-from ..base import Form, PageContext, add_handler, markup, private_options
+from ..base import Form, PageContext, add_handler, confirm_click, markup, private_options
 from .run_view import RunView
 
 Action = Callable[[RunControl[Any]], object]
@@ -46,8 +46,8 @@ class RunButtons:
                 self._epochs = gr.Number(1, label=EXTRA_EPOCHS.label, min_width=90, elem_id="tp-more-epochs")
                 self._extend_button = gr.Button("Add epochs", size="sm", interactive=False, elem_id="tp-extend")
                 self._request_button("Pause and free memory", Request.FREE_MEMORY, "tp-free", size="sm")
-                self._discard_button = self._request_button(
-                    "Stop and discard", Request.DISCARD, "tp-throw-away", size="sm"
+                self._discard_button = gr.Button(
+                    "Stop and discard", interactive=False, size="sm", elem_id="tp-throw-away"
                 )
             explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in BUTTON_HELP.items())
             gr.HTML(markup.html_list(explained, quiet=True))
@@ -70,6 +70,16 @@ class RunButtons:
             on_click = partial(self._run_action, action)
             add_handler(button.click, on_click, None, what=button.value, **options)
         add_handler(self._extend_button.click, self._extend_run, self._epochs, what="Add epochs", **options)
+        discard = partial(self._run_action, lambda control: control.ask(Request.DISCARD))
+        confirm_click(
+            self._discard_button,
+            lambda _: "Delete all that this run has saved?",
+            lambda _: {answer: discard()},
+            set(),
+            [answer],
+            says=answer,
+            **private_options(),
+        )
         on_apply = partial(self._apply_live, form)
         add_handler(self._live_button.click, on_apply, form.inputs(), what="Changing the run", **options)
 
@@ -94,7 +104,7 @@ class RunButtons:
 
     @property
     def components(self) -> list[Any]:
-        return [*self._actions, self._extend_button, self._more_part, self._live_button]
+        return [*self._actions, self._discard_button, self._extend_button, self._more_part, self._live_button]
 
     def button_updates(self, view: RunView | None) -> dict[Any, Any]:
         """Updates that enable and label the buttons for this run."""

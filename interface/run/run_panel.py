@@ -24,6 +24,7 @@ from ..base import (
     PageContext,
     StreamPace,
     add_handler,
+    can_resume,
     follow_refusal,
     load_script,
     markup,
@@ -31,6 +32,7 @@ from ..base import (
     on_load,
     outdated,
     private_options,
+    resume_run,
     stream_options,
     unanswered_choices,
 )
@@ -96,9 +98,12 @@ class RunPanel:
             self._charts = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
         self.example_browser.draw()
-        self._copy_button = gr.Button(
-            "Copy this run's settings to the form", size="sm", visible=False, elem_id="tp-copy"
-        )
+        with gr.Row(elem_classes="tp-buttons"):
+            self._resume_button = gr.Button("Resume this run", size="sm", visible=False, elem_id="tp-run-resume")
+            self._copy_button = gr.Button(
+                "Copy this run's settings to the form", size="sm", visible=False, elem_id="tp-copy"
+            )
+        self._end_buttons = [self._resume_button, self._copy_button]
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
         self.model = gr.Textbox(
             self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
@@ -129,7 +134,7 @@ class RunPanel:
         self._status_line = line
         self._connect_actions()
         self._buttons.connect(self._form, self._response)
-        self._queue.connect()
+        self._queue.connect(self._response)
         self.example_browser.connect()
         self._connect_follow()
 
@@ -139,6 +144,8 @@ class RunPanel:
         self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
         options = {"what": "Start", "says": self._response, **stream_options()}
         add_handler(self._start_button.click, self._on_start, form, results, **options)
+        options = {"what": "Resuming the run", "says": self._response, **private_options()}
+        add_handler(self._resume_button.click, self._on_resume, None, self._response, **options)
         fields = list(self._form.components.values())
         options = {"what": "Copying the settings", **private_options()}
         add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
@@ -161,7 +168,14 @@ class RunPanel:
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
         add_handler(self._look_button.click, self._look, self._shown, outputs, queue=False, **options)
-        own = [self._charts_part, self._copy_button, self._start_button, self.ended, self.model, self.working]
+        own = [
+            self._charts_part,
+            *self._end_buttons,
+            self._start_button,
+            self.ended,
+            self.model,
+            self.working,
+        ]
         controls = [*own, *self._buttons.components, *self._queue.components]
         options = {"trigger_mode": "always_last", **private_options()}
         add_handler(self._version.change, self._draw_controls, None, controls, what=what, **options)
@@ -204,7 +218,13 @@ class RunPanel:
 
     def _run_parts(self) -> list[Any]:
         """The parts of the page that show a run."""
-        return [self._panel, self._charts_part, self._charts, self._samples, self._copy_button]
+        return [
+            self._panel,
+            self._charts_part,
+            self._charts,
+            self._samples,
+            *self._end_buttons,
+        ]
 
     def _without_failed_run(self) -> dict[Any, Any]:
         """Updates that remove the last run from this page if it failed; its result stays otherwise."""
@@ -215,12 +235,23 @@ class RunPanel:
         """Updates that remove the last run from this page."""
         hidden = gr.update(visible=False)
         texts = {self._panel: "", self._charts: "", self._samples: ""}
-        return {**texts, self._charts_part: hidden, self._copy_button: hidden}
+        return {**texts, **dict.fromkeys((self._charts_part, *self._end_buttons), hidden)}
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
         planned = next((e for e in job.log.since(0) if isinstance(e, RunPlanned)), None) if job else None
         return self._form.updates(planned.settings) if planned else {}
+
+    def _on_resume(self) -> str:
+        """Resume the last run; the panel shows its progress."""
+        resume_run(self._context, self._last_run_name())
+        return ""
+
+    def _last_run_name(self) -> str:
+        """The name of the last run, if it has a folder among the LoRAs."""
+        job = self._context.session.latest("training")
+        folder = job.end.folder if job is not None and job.end is not None else None
+        return folder.name if folder is not None and folder.parent == self._context.host.folders.loras else ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the running or last run and the queue, then every change while the page is open and pages are few.
@@ -298,6 +329,9 @@ class RunPanel:
         return {
             self._charts_part: gr.update(visible=view is not None and view.has_charts),
             self._copy_button: gr.update(visible=view is not None and view.planned),
+            self._resume_button: gr.update(
+                visible=enabled and not running and can_resume(self._context, self._last_run_name())
+            ),
             self._start_button: gr.update(interactive=enabled and not running),
             self.ended: view.job.title if view and not running else "",
             self.model: self._context.host.model_status().model,

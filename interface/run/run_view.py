@@ -65,7 +65,6 @@ NEXT_STEPS = (
     "To compare replies with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
     "the Runs tab."
 )
-RESUME_STEPS = "To continue this run, choose it in the Runs tab and press Resume."
 _MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
 
 
@@ -322,8 +321,6 @@ class RunView:
         ]
         if end.folder and self._planned and self._planned.settings.get("method") == "lora":
             parts.append(markup.paragraph(NEXT_STEPS, quiet=True))
-            if end.outcome == "stopped":
-                parts.append(markup.paragraph(RESUME_STEPS, quiet=True))
         if self._last is not None:
             recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))

@@ -18,7 +18,7 @@ from .use_panel import require_choice
 LABELS = {
     "stop": "Stop",
     "pause": "Pause",
-    "resume": "Unpause",
+    "resume": "Resume",
     "save": "Save checkpoint",
     "sample": "Sample",
     "evaluate": "Evaluate",
@@ -26,7 +26,7 @@ LABELS = {
 
 
 class RemotePanel:
-    """Stop, Pause or Unpause, Save checkpoint, Sample and Evaluate, while the chosen run is in progress."""
+    """Stop, Pause or Resume, Save checkpoint, Sample and Evaluate, while the chosen run is in progress."""
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
@@ -66,7 +66,7 @@ class RemotePanel:
 
 
 def _pause_updates(*, paused: bool) -> tuple[Any, Any]:
-    """Show Pause or Unpause."""
+    """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from ...core.host import Folders
 from ...core.html import html
 from ...records.folder import GRAPH, LOG, RECALL, LoraEntry, inventory, read_graph, read_recalls
+from ...records.remote import read_progress
 from ...records.report import best_evaluation, read_evaluations
 from ...train_utils import natural_key, plural, size
 from ..base import markup
@@ -121,8 +122,16 @@ class ListView:
 
 def list_runs(folders: Folders) -> list[ListedRun]:
     """Read all runs from the disk."""
-    entries = inventory.list_entries(folders)
+    entries = [_with_progress(entry, folders) for entry in inventory.list_entries(folders)]
     return [ListedRun(entry, validation_loss(entry.folder), *_recall(entry.folder)) for entry in entries]
+
+
+def _with_progress(entry: LoraEntry, folders: Folders) -> LoraEntry:
+    """A run in progress with its own figures, which are newer than those of its last checkpoint."""
+    now = read_progress(entry.name, folders) if entry.status == "in progress" else None
+    if now is None or not now.step:
+        return entry
+    return replace(entry, step=now.step, steps=now.steps, loss=now.smoothed_loss)
 
 
 def validation_loss(folder: Path) -> float | None:

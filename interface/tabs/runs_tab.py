@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, run_fil
 from ...records.report import write_missing_report
 from ...settings.name_rules import name_problem
 from ...train_utils import format_count, plural, size
-from ..base import Form, PageContext, add_handler, markup
+from ..base import Form, PageContext, add_handler, confirm_click, markup
 from .compare_runs import comparison_html
 from .merge_panel import MergePanel
 from .remote_panel import RemotePanel, progress_line
@@ -62,18 +59,9 @@ ACTION_HELP = {
     "Merge into model": "save a new model that includes the LoRA, under the new name.",
     "Export GGUF": "save the LoRA as a file for llama.cpp.",
 }
-CONFIRM_SECONDS = 8
 IN_ORDER: dict[str, Any] = {"concurrency_id": "training_pro_run_card", "concurrency_limit": 1}
 """Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice."""
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
-
-
-@dataclass(frozen=True)
-class TrashConfirmation:
-    """The question before the trash is emptied: its text, and until when a second click confirms it."""
-
-    text: str = ""
-    until: float = 0.0
 
 
 class RunsTab:
@@ -129,7 +117,6 @@ class RunsTab:
                 "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
             )
             self._empty_button = gr.Button(EMPTY_TRASH, size="sm", interactive=enabled, elem_id="tp-runs-empty")
-        self._confirmation = gr.State(TrashConfirmation())
 
     def _draw_actions(self, enabled: bool) -> None:
         """The buttons for the chosen run; those that need a note or a name follow its box."""
@@ -152,7 +139,12 @@ class RunsTab:
     def _connect(self, tab: gr.Tab) -> None:
         view, lists = self._view, self._lists
         self._connect_actions({*view, self._name, self._note}, [self._status, *lists])
-        self._connect_trash({*view, self._confirmation}, lists)
+        empty = self._dict_handler(lambda _, folders: self._empty_trash(folders))
+        outputs = [self._status, *lists]
+        confirm_click(self._empty_button, lambda _: self._in_trash(), empty, view, outputs)
+        slim = self._dict_handler(self._on_slim)
+        slimmed = confirm_click(self._slim_button, self._slim_question, slim, view, outputs)
+        self._read_state_after(slimmed.then)
         self._remote_panel.connect(self._chosen, self._status)
         self._use_panel.connect(self._chosen, self._status)
         self._merge_panel.connect(self._chosen, self._name, self._status)
@@ -203,7 +195,8 @@ class RunsTab:
         options: dict[str, Any] = {"clears": {self._note: ""}, **IN_ORDER}
         for event in (chosen.change, self._refresh_button.click):
             add_handler(event, self._show_run, chosen, outputs, what=action, **options)
-        add_handler(chosen.change, _message_after_choice, chosen, self._status, what=action)
+        after = [self._status, self._name]
+        add_handler(chosen.change, _after_choice, chosen, after, what=action)
         outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
         add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
         add_handler(
@@ -216,19 +209,12 @@ class RunsTab:
         for button, action in (
             (self._delete_button, self._on_delete),
             (self._undo_button, self._on_undo),
-            (self._slim_button, self._on_slim),
             (self._gguf_button, self._on_gguf),
             (self._copy_button, self._on_copy),
             (self._note_button, self._on_note),
         ):
             done = add_handler(button.click, self._handler(action), form, outputs, what=button.value)
             self._read_state_after(done.then)
-
-    def _connect_trash(self, inputs: set[Any], lists: list[Any]) -> None:
-        """The second click arrives while the first one still waits."""
-        outputs = [self._status, self._empty_button, self._confirmation, *lists]
-        options: dict[str, Any] = {"what": EMPTY_TRASH, "trigger_mode": "multiple"}
-        add_handler(self._empty_button.click, self._on_empty, inputs, outputs, **options)
 
     def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
         """A handler that runs the action, and shows the new list afterwards."""
@@ -237,6 +223,11 @@ class RunsTab:
             return self._context.run_disk_action(partial(action, inputs)), *self._list_runs(inputs)
 
         return on_click
+
+    def _dict_handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], Mapping[Any, Any]]:
+        """The same, as updates by output."""
+        handler, outputs = self._handler(action), [self._status, *self._lists]
+        return lambda inputs: dict(zip(outputs, handler(inputs), strict=True))
 
     def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any, Any]:
         """Read the runs; a chosen run that no longer exists is deselected, which also clears its card.
@@ -319,6 +310,15 @@ class RunsTab:
         restored = trash.restore_item(latest, folders)
         return f"{restored.relative_to(folders.loras).as_posix()} is restored."
 
+    def _slim_question(self, inputs: Mapping[Any, Any]) -> str:
+        """What would be shrunk; empty if that is nothing."""
+        if not (name := inputs[self._chosen]):
+            return ""
+        checkpoints = self._context.read_disk(
+            lambda folders: inventory.slimmable_checkpoints(inventory.find_folder(name, folders)), []
+        )
+        return f"Never resume from {format_count(len(checkpoints), 'checkpoint')}?" if checkpoints else ""
+
     def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
         folder = inventory.find_folder(require_choice(inputs[self._chosen]), folders)
         trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
@@ -329,27 +329,6 @@ class RunsTab:
         number = len(checkpoints)
         now = f"{format_count(number, 'checkpoint')} now {plural(number, 'contains', 'contain')} only the LoRA"
         return f"{now}, which freed {size(freed)}. You can't resume from {plural(number, 'it', 'them')}."
-
-    async def _on_empty(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        """Delete for good: the first click asks, a second click soon after it confirms."""
-        contents, confirmation = self._in_trash(), inputs[self._confirmation]
-        if contents and (confirmation.text != contents or time.monotonic() > confirmation.until):
-            yield {
-                self._status: "",
-                self._empty_button: contents,
-                self._confirmation: TrashConfirmation(contents, time.monotonic() + CONFIRM_SECONDS),
-            }
-            await asyncio.sleep(CONFIRM_SECONDS)
-            yield {self._empty_button: EMPTY_TRASH}
-            return
-        message = self._context.run_disk_action(self._empty_trash)
-        lists = zip((self._table, self._runs, self._chosen, self._other), self._list_runs(inputs), strict=True)
-        yield {
-            self._status: message,
-            self._empty_button: EMPTY_TRASH,
-            self._confirmation: TrashConfirmation(),
-            **dict(lists),
-        }
 
     def _in_trash(self) -> str:
         """What would be deleted, as a question; empty if the trash is empty or cannot be read."""
@@ -388,9 +367,9 @@ class RunsTab:
         return f"The note for {folder.name} is saved."
 
 
-def _message_after_choice(name: str) -> Any:
-    """A message is about the run that was chosen before; without a choice, it says why there is none."""
-    return "" if name else gr.update()
+def _after_choice(name: str) -> tuple[Any, str]:
+    """The message and the new name are about the run that was chosen before."""
+    return "" if name else gr.update(), ""
 
 
 def _run_folder(folder: Path, folders: Folders) -> Path:

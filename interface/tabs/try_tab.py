@@ -22,9 +22,10 @@ from ..base import PageContext, StopButton, add_handler, follow_job, markup, pag
 NO_LORA = "(no LoRA)"
 OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
 MAX_PROMPT_SHOWN = 200
+GENERATE_HELP = "'Generate' writes one reply without the LoRA and one with it."
 ATTACH_HELP = (
-    "'Generate' writes one reply without the LoRA and one with it. To use the LoRA outside this tab, for example "
-    "in the webui's Chat or Notebook tab, press 'Attach LoRA'. 'Detach LoRA' removes it from the model."
+    "{} To use the LoRA outside this tab, for example in the webui's Chat or Notebook tab, press 'Attach LoRA'. "
+    "'Detach LoRA' removes it from the model."
 )
 NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
@@ -85,7 +86,8 @@ class TryTab:
             self.stop_button.draw()
             self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
             self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
-        gr.HTML(markup.paragraph(ATTACH_HELP, quiet=True))
+        help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
+        gr.HTML(markup.paragraph(help_text, quiet=True))
         self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
         self._status = gr.HTML(elem_id="tp-try-said")
         self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
@@ -103,6 +105,7 @@ class TryTab:
             self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
         )
         self.stop_button.connect(self._status)
+        add_handler(self._prompt.input, lambda: "", None, self._status, what="Removing a message")
         chosen, status = {self._lora, self._strength}, self._lora_status
         add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")
         add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Detaching the LoRA")

@@ -13,10 +13,7 @@ from ...core.errors import SavingError
 from ...core.jobs import EvidenceMeasured, Job, RecallMeasured
 from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
 from ...settings import files
-from ...settings.parsing import training_settings
-from ..base import Form, PageContext, add_handler, follow_job, markup
-
-RESUMABLE = ("stopped", "failed", "cut off")
+from ..base import Form, PageContext, add_handler, can_resume, follow_job, markup, resume_run
 
 
 class UsePanel:
@@ -71,34 +68,21 @@ class UsePanel:
 
     def resume_update(self, run: LoraEntry | None) -> Any:
         """Resume is shown for a run that is not finished and has a complete checkpoint."""
-        can_resume = (
-            run is not None
-            and run.status in RESUMABLE
-            and (run.folder / PARAMETERS).is_file()
-            and bool(loras.resumable_checkpoints(run.folder))
-        )
-        return gr.update(visible=can_resume, interactive=not self._context.read_only_reason())
+        visible = run is not None and run.status != "in progress" and can_resume(self._context, run.name)
+        return gr.update(visible=visible, interactive=not self._context.read_only_reason())
 
     def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
-        """Resume with the run's own settings, from the chosen checkpoint or else the newest one."""
-        context = self._context
-        context.check_writable()
-        folders = context.host.folders
+        """Resume from the chosen checkpoint, or else from the newest one."""
+        folders = self._context.host.folders
         folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
         name, *part = folder.relative_to(folders.loras).parts
-        if inventory.read_entry(folders.loras / name, folders).status not in RESUMABLE:
+        if loras.run_status(folders.loras / name) == "finished":
             raise SavingError(
                 f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
                 "interrupted by a crash."
             )
-        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
-        # The name comes from the folder, because the user may have renamed it.
-        settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
-        work = partial(context.engine.train, settings, context.host, resume=folder.name if part else "newest")
-        context.session.train(name, context.host, work)
-        return markup.card(
-            "", markup.paragraph(f"Resuming {name}. The Train tab shows its progress."), mood="good"
-        )
+        message = resume_run(self._context, name, folder.name if part else "newest")
+        return markup.card("", markup.paragraph(f"{message} The Train tab shows its progress."), mood="good")
 
     async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Attach the LoRA to the model in memory, at its full strength."""

@@ -121,6 +121,12 @@ def suggest_lora_name(data: str, model: str) -> str:
     return re.sub(r"[^\w-]+", "_", "-".join(parts)).strip("_-")[:50]
 
 
+def is_suggested(name: str, data: str) -> bool:
+    """Whether a name was suggested for this dataset, with any model."""
+    stem = suggest_lora_name(data, "")
+    return name == stem or name.startswith(f"{stem}-")
+
+
 def safe_name(name: str) -> str:
     """A file name without characters that are unsafe in paths."""
     stem, suffix = Path(name).stem, Path(name).suffix

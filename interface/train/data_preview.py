@@ -11,6 +11,7 @@ from markupsafe import Markup
 from ...core.errors import DataError, TrainingProError, first_line
 from ...data import dataset_index
 from ...data.readers import unsupported
+from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
 from ..base import PageContext, markup
 from . import data_menu
@@ -25,6 +26,10 @@ SHARE_FIELD = (
     '<label class="tp-share">use <input type="number" min="1" max="{max}" value="{per_cent}" '
     'data-tp-share="{name}"> % of {name}</label>'
 )
+
+
+EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
+"""Settings that change the examples."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ def _quiet_note(text: str) -> str:
 def _report(values: Mapping[str, Any], context: PageContext) -> DatasetReport | None:
     if _bytes_of(values["data"], context) > MAX_PREVIEW_BYTES or context.host.model_status().problem:
         return None
-    return context.engine.check(training_settings({**values, "name": "look"}), context.host)
+    used = {key: values[key] for key in EXAMPLE_KEYS if key in values}  # others may be half typed
+    return context.engine.check(training_settings({**used, "name": "look"}), context.host)
 
 
 def _kinds_of_sources(sources: Iterable[SourceReport]) -> tuple[DataKind, ...]:

@@ -11,10 +11,8 @@ import gradio as gr
 
 from ...core.errors import SavingError
 from ...core.host import Folders
-from ...records.folder import PARAMETERS, CrashedRun, crashed_runs
-from ...settings import files
-from ...settings.parsing import training_settings
-from ..base import PageContext, add_handler, markup, on_load
+from ...records.folder import CrashedRun, crashed_runs
+from ..base import PageContext, add_handler, confirm_click, markup, on_load, resume_run
 
 RunAction = Callable[[CrashedRun, Folders], str]
 
@@ -43,10 +41,17 @@ class ResumePanel:
         for button, action in (
             (self._resume_button, self._resume),
             (self._keep_button, self._keep),
-            (self._delete_button, self._delete),
         ):
             on_click = partial(self._on_click, action)
             add_handler(button.click, on_click, {self._menu}, [self.message, *panel], what=button.value)
+        outputs = [self.message, *panel]
+        confirm_click(
+            self._delete_button,
+            lambda inputs: f"Delete what {inputs[self._menu]} has saved?" if inputs[self._menu] else "",
+            lambda inputs: dict(zip(outputs, self._on_click(self._delete, inputs), strict=True)),
+            {self._menu},
+            outputs,
+        )
         options: dict[str, Any] = {
             "what": "Looking for interrupted runs",
             "clears": {self._card: gr.update(visible=True)},
@@ -79,14 +84,8 @@ class ResumePanel:
         return (self._context.run_disk_action(run_action), *self._panel_updates())
 
     def _resume(self, run: CrashedRun, folders: Folders) -> str:
-        """Resume the run with its own settings, bit for bit as if it had not crashed."""
-        context = self._context
-        loaded = files.load_settings(run.folder / PARAMETERS, folders.datasets)
-        # The name comes from the folder, because the user may have renamed it.
-        settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
-        work = partial(context.engine.train, settings, context.host, resume="newest")
-        context.session.train(run.name, context.host, work)
-        return f"Resuming {run.name}."
+        """Resume the run, bit for bit as if it had not crashed."""
+        return resume_run(self._context, run.name)
 
     def _keep(self, run: CrashedRun, folders: Folders) -> str:
         crashed_runs.keep_run(run, folders)

@@ -12,7 +12,7 @@ import gradio as gr
 from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
-from ...settings.definitions import section_keys
+from ...settings.definitions import SETTINGS
 from ..base import (
     Form,
     PageContext,
@@ -27,7 +27,7 @@ from ..base import (
 )
 from ..run import RunPanel
 from . import data_menu, field_visibility, summary
-from .data_preview import DataPreview, preview_data
+from .data_preview import EXAMPLE_KEYS, DataPreview, preview_data
 from .js_bridge import JsBridge
 from .layers import LayerPicker
 from .presets_panel import PresetsPanel
@@ -36,8 +36,6 @@ from .resume_panel import ResumePanel
 from .setting_search import SettingSearch
 
 REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
-EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
-"""Settings that change the examples."""
 
 
 class TrainTab:
@@ -81,6 +79,8 @@ class TrainTab:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
         self._presets.draw()
         self._form.draw_row("name", "if_exists")
+        self._data_before = gr.State("")
+        """The first dataset that a name was suggested for, or with which the form was restored."""
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
             self._form.draw("data", **data_options, scale=7)
@@ -134,7 +134,9 @@ class TrainTab:
         """Suggest a name for new data, and describe an existing LoRA of the name, also one just trained."""
         parts, name = self._form.components, self._form.components["name"]
         data = parts["data"]
-        add_handler(data.change, self._suggest_name, {data, name}, name, what="Finding a name")
+        suggested = [name, parts["if_exists"], self._data_before]
+        inputs = {data, name, self._data_before}
+        add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
         inputs = {name, parts["if_exists"], parts["method"]}
         changes = [*(part.change for part in inputs), self._run_panel.ended.change]
         add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
@@ -206,6 +208,7 @@ class TrainTab:
             values = presets.load_form(self._context.host.folders.form)
         except TrainingProError:
             values = {}
+        values.pop("if_exists", None)  # the answer for one LoRA; the next one may be another book's
         menus = {}
         for key in ("data", "eval_data"):
             last = values.pop(key, None)
@@ -271,12 +274,15 @@ class TrainTab:
         chosen = data_menu.merge_chosen(inputs[self._form.components["data"]] or [], added)
         return gr.update(choices=data_menu.dataset_choices(self._context), value=chosen), message
 
-    def _suggest_name(self, inputs: Mapping[Any, Any]) -> Any:
-        """Suggest a name from data and model, if none is typed."""
-        parts = self._form.components
-        if inputs[parts["name"]] or not inputs[parts["data"]]:
-            return gr.update()
-        return data_menu.suggest_lora_name(inputs[parts["data"]][0], self._context.host.model_status().model)
+    def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
+        """Suggest a name from data and model, unless one is typed; the choice for the old name is undone."""
+        parts, before = self._form.components, inputs[self._data_before]
+        name, data = inputs[parts["name"]] or "", (inputs[parts["data"]] or [""])[0]
+        is_typed = bool(name) and not (before and data_menu.is_suggested(name, before))
+        if is_typed or not data or data == before:
+            return gr.update(), gr.update(), data or before
+        suggestion = data_menu.suggest_lora_name(data, self._context.host.model_status().model)
+        return suggestion, SETTINGS["if_exists"].default, data
 
     def _describe_name(self, inputs: Mapping[Any, Any]) -> str:
         """Describe an existing LoRA of this name, unless it is being trained right now."""

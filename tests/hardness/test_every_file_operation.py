@@ -20,6 +20,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import crashed_runs, inventory, loras
 from training_pro.records.queue import QueueRunner
+from training_pro.records.report import write_missing_report
 from training_pro.tests.tiny import QUICK, Workspace, read_tree, watched_job
 
 RUN = {"epochs": 1, "save_every": 2, "save_each_epoch": False}
@@ -110,13 +111,12 @@ def run_queue(place):
         place.train(resume="newest", **RUN)
 
 
-RUNS = (train(resume="newest"), train(if_exists="replace"), train(if_exists="continue"))
 # What was there before, what is killed, and what the user does next if it did not get to its end.
 JOBS = {
-    "new": ([], train(), RUNS[0]),
-    "replace": ([old_lora], train(if_exists="replace"), RUNS[1]),
-    "continue": ([old_lora], train(if_exists="continue"), RUNS[2]),
-    "resume": ([stop], train(resume="newest"), RUNS[0]),
+    "new": ([], train(), train(resume="newest")),
+    "replace": ([old_lora], train(if_exists="replace"), train(if_exists="replace")),
+    "continue": ([old_lora], train(if_exists="continue"), train(if_exists="continue")),
+    "resume": ([stop], train(resume="newest"), None),
     "discard": ([old_lora, crash_at(Step, if_exists="replace")], to_crashed_run(crashed_runs.discard_run), None),
     "discard after a resume": (
         [stop, crash_at(CheckpointSaved, resume="newest")],
@@ -169,8 +169,7 @@ def test_killed_before_any_file_operation(tmp_path, place, job, every):
             refuse_lost_lora(opened, whole)
         if files_of(opened) != expected or crashed:
             (next_act or act)(opened)
-        elif next_act in RUNS:
-            train(resume="newest")(opened)  # "is finished", and clears up
         assert files_of(opened) == expected, number
+        write_missing_report(opened.lora(), opened.folders)  # as the Runs tab does for a run that is chosen
         left = [path for path in read_tree(opened.folders.loras) if ".part" in path or ".journal" in path]
         assert left == [], number

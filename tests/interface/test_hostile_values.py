@@ -15,7 +15,7 @@ from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
-from training_pro.interface.base import page_context
+from training_pro.interface.base import confirm, page_context
 from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.page import page
@@ -68,7 +68,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(page_context.LOOKS, "shortest", 0.001)
     monkeypatch.setattr(run_panel, "REFRESH_SECONDS", 0.001)
-    monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
+    monkeypatch.setattr(confirm, "CONFIRM_SECONDS", 0)
 
 
 def disk(root: Path) -> dict[str, str]:

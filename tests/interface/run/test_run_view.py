@@ -139,13 +139,6 @@ def test_a_run_that_is_stopping_says_so_until_its_end():
     assert "Stopping. Measuring recall" in measuring.html(), "a discarded run saves nothing"
 
 
-def test_a_stopped_run_says_how_to_continue_it(tmp_path):
-    plan = replace(planned(9), settings={"method": "lora"})
-    for outcome, said in (("stopped", True), ("finished", False)):
-        ended = view_of(plan, step(3, 9), JobEnded(outcome=outcome, text="Done.", folder=tmp_path))
-        assert ("choose it in the Runs tab and press Resume" in ended.html()) is said
-
-
 def test_a_stopping_run_shows_no_remaining_time():
     view = view_of(planned(9), step(3, 9))
     assert "ends at about" in view.html()

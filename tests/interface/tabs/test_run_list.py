@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from training_pro.core.jobs import Job
 from training_pro.interface.tabs.run_list import (
     COLUMNS,
     PAGE,
@@ -17,9 +18,11 @@ from training_pro.interface.tabs.run_list import (
     sort_runs,
     validation_loss,
 )
-from training_pro.records.folder import LoraEntry
+from training_pro.records.folder import LoraEntry, hold_run_lock
+from training_pro.records.remote import read_progress, remote_control
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.records.on_disk import FINISHED, write_files
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
+from training_pro.tests.records.remote.test_remote_control import a_step, wait_for
 
 
 def run(name, *, loss=None, when=0.0, validation=None, **more):
@@ -126,3 +129,13 @@ def test_the_best_validation_loss_is_read_again_when_the_graph_has_changed(tmp_p
     assert listed.validation_loss == 2.5
     write_files(folders.loras, "story", {"training_graph.json": [*graph, {"current_steps": 9, "eval_loss": 1.25}]})
     assert validation_loss(folder) == 1.25
+
+
+def test_a_run_in_progress_shows_its_own_figures_and_not_those_of_its_last_checkpoint(tmp_path):
+    folders, job = make_folders(tmp_path), Job("training", "a test")
+    write_files(folders.loras, "night", CUT_OFF)
+    with hold_run_lock("night", folders), remote_control("night", job, folders):
+        job.log.append(a_step(7))
+        wait_for(lambda: read_progress("night", folders).step == 7)
+        (listed,) = list_runs(folders)
+    assert (listed.entry.step, listed.entry.steps, listed.entry.loss) == (7, 8, a_step(7).smoothed)

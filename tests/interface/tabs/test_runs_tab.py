@@ -17,7 +17,7 @@ from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.interface.tabs.merge_panel import MergePanel
-from training_pro.records.folder import hold_run_lock, inventory, trash
+from training_pro.records.folder import hold_run_lock, inventory
 from training_pro.records.remote import remote_control
 from training_pro.records.report.verdict import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -114,37 +114,6 @@ def test_the_card_shows_a_checkpoint_as_slim_afterwards(folders, tab):
     tab._handler(tab._on_slim)(tab_inputs(tab, "story/checkpoint-4-epoch-1"))
     card, *_ = tab._show_state("story/checkpoint-4-epoch-1")
     assert ">checkpoint-4-epoch-1</button> LoRA only" in card
-
-
-def test_the_trash_is_emptied_by_a_second_click_soon_after_the_first(folders, tab, monkeypatch):
-    write_files(folders.loras, "story", FINISHED)
-    trash.move_to_trash("story/checkpoint-6-user", folders)
-    first = asyncio.run(
-        first_of(tab._on_empty(tab_inputs(tab, "story") | {tab._confirmation: runs_tab.TrashConfirmation()}))
-    )
-    assert first[tab._empty_button].startswith("Delete 1 item permanently (")
-    assert len(trash.list_trash(folders)) == 1
-    confirmation = first[tab._confirmation]
-    trash.move_to_trash("story", folders)  # the trash now holds more than the user was asked about
-    monkeypatch.setattr(runs_tab, "CONFIRM_SECONDS", 0)
-    asked_again, back = asyncio.run(
-        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation}))
-    )
-    assert asked_again[tab._empty_button].startswith("Delete 2 items permanently (") and back == {
-        tab._empty_button: "Empty trash"
-    }
-    late, _ = asyncio.run(
-        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: asked_again[tab._confirmation]}))
-    )
-    assert late[tab._empty_button].startswith("Delete 2 items permanently (")
-    assert len(trash.list_trash(folders)) == 2
-    confirmation = runs_tab.TrashConfirmation(late[tab._empty_button], until=confirmation.until)
-    (done,) = asyncio.run(all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: confirmation})))
-    assert "The trash is empty" in done[tab._status] and trash.list_trash(folders) == []
-    (nothing,) = asyncio.run(
-        all_of(tab._on_empty(tab_inputs(tab, None) | {tab._confirmation: runs_tab.TrashConfirmation()}))
-    )
-    assert "There is nothing in the trash." in nothing[tab._status]
 
 
 @pytest.mark.parametrize(("here", "where"), [(True, "model menu above"), (False, "on the Model tab")])

@@ -18,6 +18,7 @@ from training_pro.interface.base import stream_pace
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.run.run_panel import ShownRun
 from training_pro.interface.train.train_tab import TrainTab
+from training_pro.settings import presets
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
 
@@ -103,6 +104,34 @@ def test_the_data_preview_does_not_replace_the_message_of_add_files(tab, tmp_pat
     assert menu["value"] == ["story.txt"] and "photo.jpg can't be used as a dataset" in unescape(message)
     writes = {fn.targets[0] for fn in root(tab._add_message).fns.values() if tab._add_message in fn.outputs}
     assert (tab._add_button._id, "upload") in writes and (data._id, "change") not in writes
+
+
+def test_the_suggested_name_follows_the_dataset_and_a_typed_one_stays(tab):
+    parts = tab._form.components
+
+    def suggest(data, name, before):
+        return tab._suggest_name({parts["data"]: data, parts["name"]: name, tab._data_before: before})
+
+    first, if_exists, before = suggest(["story.txt"], "", "")
+    assert first.startswith("story-") and (if_exists, before) == ("ask", "story.txt")
+    second, if_exists, before = suggest(["chats.jsonl"], first, before)
+    assert second.startswith("chats-") and (if_exists, before) == ("ask", "chats.jsonl")
+    unchanged = gr.update()
+    assert suggest(["story.txt"], "mine", before) == (unchanged, unchanged, "story.txt")
+    assert suggest(["story.txt"], "story-of-last-time", "")[0] == unchanged, "a restored form keeps its name"
+
+
+def test_a_choice_for_one_lora_is_not_remembered_for_the_next_visit(tab):
+    parts, folders = tab._form.components, tab._context.host.folders
+    presets.save_form(folders.form, {"name": "story", "if_exists": "replace", "rank": 8})
+    restored = tab._restore_form()
+    assert restored[parts["rank"]]["value"] == 8 and parts["if_exists"] not in restored
+
+
+def test_a_half_typed_setting_is_not_told_by_the_preview_of_the_data(tab):
+    inputs = {part: part.value for part in tab._form.components.values()}
+    inputs |= {tab._form.components["data"]: ["story.txt"], tab._form.components["learning_rate"]: "abc"}
+    assert "abc" not in tab._preview_data(inputs)[0]
 
 
 def test_start_asks_about_an_existing_lora_before_the_run(tab):
