@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import markup, model_status, outdated, setting_layout
 from .confirm import confirm_click
 from .form import Form, shown_value
-from .gradio_compat import make_blocks, private_options, stream_options
+from .gradio_compat import RELOAD, make_blocks, private_options, stream_options
 from .handlers import add_handler, on_load, page_load, refresh_choices
 from .markup import table_row
 from .name_status import describe_existing_name, unanswered_choices
@@ -27,6 +27,7 @@ from .style import CSS
 
 __all__ = [
     "CSS",
+    "RELOAD",
     "Form",
     "PageContext",
     "ResultInputs",

@@ -1,6 +1,6 @@
 // Clicks inside our HTML: data-tp-set puts values into the form (through a hidden text box), data-tp-go jumps to a
 // setting, also inside a folded part; data-tp-queue moves a waiting run; data-tp-box puts a text into a text box;
-// data-tp-axis switches the curves between steps and epochs.
+// data-tp-axis switches the curves between steps and epochs, data-tp-bell the sound at the end of a run.
 // Rows of a list with data-tp-box are chosen by click, Enter or Space; arrow keys go to the next row.
 // Changed settings get a reset button. Also fixes for Gradio's components: the Tab key leaves the chips of a menu,
 // help stays inside the window, unfolded details stay open, and a tooltip shows a text that is cut off in its box.
@@ -90,6 +90,35 @@
     stored(() => localStorage.setItem("training-pro-axis", axis));
   };
 
+  // A sound and a notice at the end of a run, if the user wants them: the title of the page tells when a run goes on.
+  const showBell = (on) => {
+    for (const [state, shown] of [["on", on], ["off", !on]])
+      document.documentElement.style.setProperty("--tp-bell-" + state, shown ? "inline" : "none");
+  };
+  let bell = stored(() => localStorage.getItem("training-pro-bell")) === "on", sound = null;
+  showBell(bell);
+  const switchBell = () => {
+    bell = !bell;
+    showBell(bell);
+    stored(() => localStorage.setItem("training-pro-bell", bell ? "on" : "off"));
+    if (!bell) return;
+    sound ??= new AudioContext(); // browsers allow sound only after a click
+    window.Notification?.requestPermission();
+  };
+  const ring = () => {
+    const tone = (sound ??= new AudioContext()).createOscillator();
+    tone.connect(sound.destination);
+    tone.start();
+    tone.stop(sound.currentTime + 0.4);
+    if (window.Notification?.permission === "granted") new Notification("Training PRO: the run has ended.");
+  };
+  let wasRunning = false;
+  setInterval(() => {
+    const running = Boolean(document.querySelector("#tp-run .tp-live"));
+    if (wasRunning && !running && bell) ring();
+    wasRunning = running;
+  }, 1000);
+
   // What answers a click may be outside the window, such as on a phone.
   const ANSWERS = "#tp-answer, [id^=tp-][id$=-said], [id^=tp-][id$=-done]";
   let watching = null;
@@ -113,10 +142,11 @@
     if (event.target.closest?.("button[id^=tp-], [data-tp-queue]")) {
       showResult(event.target.closest("#tp-start") ? ANSWERS + ", #tp-run" : ANSWERS);
     }
-    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis]");
+    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis], [data-tp-bell]");
     if (!clicked) return;
     event.preventDefault();
     if ("tpAxis" in clicked.dataset) switchAxis();
+    else if ("tpBell" in clicked.dataset) switchBell();
     else if (clicked.dataset.tpSet) {
       told({ set: JSON.parse(clicked.dataset.tpSet) });
       if (clicked.matches(".tp-use")) markUsed(clicked);

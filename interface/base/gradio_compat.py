@@ -11,6 +11,7 @@ import gradio as gr
 from ...core.readable import readable
 
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
+RELOAD = "Reload the page."
 MAX_REASON_CHARS = 200
 
 
@@ -32,6 +33,10 @@ def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
     return _page_class()(title=title, analytics_enabled=False), {"css": css}
 
 
+def is_list_of_texts(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
 @cache
 def _page_class() -> type[gr.Blocks]:
     """Create the class of standalone pages, which the tab in the webui does without.
@@ -48,10 +53,14 @@ def _page_class() -> type[gr.Blocks]:
         async def preprocess_data(self, *args: Any, **options: Any) -> Any:
             """Turn what a browser sent into the inputs of a handler."""
             try:
-                return await super().preprocess_data(*args, **options)
+                inputs = await super().preprocess_data(*args, **options)
+                for component, value in zip(args[0].inputs, inputs, strict=True):
+                    if getattr(component, "multiselect", False) and not is_list_of_texts(value):
+                        raise TypeError(f"{component.label} is not a list")
+                return inputs
             except Exception as error:
                 reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
-                message = f"The page received a value of the wrong type. Reload the page. ({reason})"
+                message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
                 raise gr.Error(message) from error
 
     return Page

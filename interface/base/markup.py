@@ -34,6 +34,11 @@ AXIS_SWITCH = (
     '<button type="button" class="tp-use" data-tp-axis data-tp-focus="axis">Show '
     '<span class="tp-by-step">epochs</span><span class="tp-by-epoch">steps</span></button></p>'
 )
+BELL_SWITCH = (
+    '<p class="tp-quiet">At the end of the run, play a sound and show a notice: <span class="tp-bell-on">on</span>'
+    '<span class="tp-bell-off">off</span> <button type="button" class="tp-use" data-tp-bell data-tp-focus="bell">'
+    'Turn <span class="tp-bell-on">off</span><span class="tp-bell-off">on</span></button></p>'
+)
 PROGRESS_BAR = (
     '<div class="tp-bar" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" '
     'aria-valuenow="{0:.0f}">'

@@ -11,12 +11,12 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.errors import TrainingProError, error_message
+from ...core.errors import SettingsError, TrainingProError, error_message
 from ...core.jobs import AutoStart, Request
 from ...records.queue import EndedRun, Queue, QueuedRun, QueueRunner
 from ...settings import presets
 from ...train_utils import plural
-from ..base import Form, PageContext, add_handler, apply_button, markup, private_options
+from ..base import RELOAD, Form, PageContext, add_handler, apply_button, markup, private_options
 
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
@@ -70,8 +70,12 @@ class QueueView:
         yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
 
     def _on_wish(self, wish: str) -> str:
-        action, number = json.loads(wish)["queue"].split()
-        return self._run_action(partial(_ACTIONS[action], number=int(number)))
+        try:
+            action, number = json.loads(wish)["queue"].split()
+            act = partial(_ACTIONS[action], number=int(number))
+        except (ValueError, LookupError, TypeError, AttributeError):  # not written by the script of the page
+            raise SettingsError([f"The page sent a request that can't be read. {RELOAD}"]) from None
+        return self._run_action(act)
 
     def _run_action(self, action: Callable[[QueueRunner], object]) -> str:
         """Run an action on the queue. Returns an error as HTML, or nothing: the list shows the result."""

@@ -153,6 +153,7 @@ class RunView:
             markup.recall(self._recalls),
             markup.phases(measure_phases(self._steps, self._evaluations)),
             self._messages_html(),
+            markup.BELL_SWITCH,
         ]
         after = f" \u00b7 next: {following}" if following else ""
         return markup.card(f"{self.job.title}: {self._status()}{after}", *parts, mood="live")

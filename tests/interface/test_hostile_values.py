@@ -245,3 +245,18 @@ def test_load_model_takes_no_path(user_data, quick):
         with pytest.raises(TrainingProError):
             host.validate_name(value)
     assert host.selected_model == ("tiny", "auto")
+
+
+def test_malformed_requests_are_answered_without_a_python_error(user_data, quick, caplog):
+    """What gets past Gradio reaches the handlers, whose unexpected errors are logged."""
+    blocks, session = make_page(user_data)
+    for endpoint in [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]:
+        for value in ("{", '{"set": 1, "queue": "up x"}', True, [1]):
+            with suppress(gr.Error):
+                inputs = asyncio.run(
+                    blocks.preprocess_data(endpoint, [value] * len(endpoint.inputs), None, explicit_call=True)
+                )
+                call(endpoint, dict(zip(endpoint.inputs, inputs, strict=True)))
+        stop_jobs(session)
+    failed = [record for record in caplog.records if record.exc_info]
+    assert not failed, "\n".join(sorted({f"{r.getMessage()}: {r.exc_info[1]!r}" for r in failed}))
