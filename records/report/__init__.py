@@ -9,7 +9,7 @@ from .late_report import write_missing_report
 from .recall_strip import draw_recall_strip
 from .report import ReportData, peak_name, render_report, run_speed
 from .time_estimate import estimate_time
-from .verdict import judge_run, read_verdict
+from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
     "Mark",
@@ -21,6 +21,7 @@ __all__ = [
     "draw_recall_strip",
     "estimate_time",
     "graph_entry",
+    "judge_live",
     "judge_run",
     "peak_name",
     "read_evaluations",
