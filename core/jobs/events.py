@@ -157,6 +157,17 @@ class LiveSettingsChanged(Event):
     changes: Mapping[str, tuple[object, object]]
 
 
+def settings_in_force(events: Iterable[Event]) -> dict[str, object]:
+    """The settings of a run by its events: as planned, then as the user changed them; empty before the plan."""
+    settings: dict[str, object] = {}
+    for event in events:
+        if isinstance(event, RunPlanned):
+            settings = {**event.settings}
+        elif isinstance(event, LiveSettingsChanged):
+            settings |= {key: new for key, (_, new) in event.changes.items()}
+    return settings
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint was saved."""

@@ -173,7 +173,7 @@ def _write_records(
     marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
     write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
-    write_record(lambda: folder.write_settings(trained.run_plan.settings), path, job.log)
+    write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
@@ -252,6 +252,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "smoothed_loss": step_log.smoothed,
         "steps": run_plan.plan.steps,
         "schedule": f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}",
+        "live_changes": trained.controller.live_changes,
         "learning_rate_factor": trained.controller.rates.factor,
         "loaded_as": run_plan.card.loading,
         **({"tokenizer": run_plan.card.tokenizer_name} if run_plan.card.tokenizer_name else {}),

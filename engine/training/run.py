@@ -199,7 +199,7 @@ def _announce(
                 steps_per_epoch=plan.steps_per_epoch,
                 first_step=segment.state.step,
                 rates=rates.all(callback.step_log.rates_used()),
-                settings=settings.values(),
+                settings=callback.controller.settings.values(),
                 earlier=(
                     *read_steps(segment.state.graph),
                     *read_evaluations(segment.state.graph),

@@ -13,6 +13,7 @@ from ...core.errors import SavingError
 from ...core.jobs import EvidenceMeasured, Job, RecallMeasured
 from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
 from ...settings import files
+from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
 from ..base import Form, PageContext, add_handler, follow_job, markup
 
@@ -33,7 +34,11 @@ class UsePanel:
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         add_handler(
-            self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resuming the run"
+            self.resume_button.click,
+            partial(self._on_resume, chosen, status),
+            {chosen},
+            [status, *self._form.components.values()],
+            what="Resuming the run",
         )
         add_handler(
             self.attach_button.click,
@@ -79,7 +84,7 @@ class UsePanel:
         )
         return gr.update(visible=can_resume, interactive=not self._context.read_only_reason())
 
-    def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
+    def _on_resume(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Resume with the run's own settings, from the chosen checkpoint or else the newest one."""
         context = self._context
         context.check_writable()
@@ -96,9 +101,9 @@ class UsePanel:
         settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume=folder.name if part else "newest")
         context.session.train(name, context.host, work)
-        return markup.card(
-            "", markup.paragraph(f"Resuming {name}. The Train tab shows its progress."), mood="good"
-        )
+        message = markup.paragraph(f"Resuming {name}. The Train tab shows its progress.")
+        context.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
+        return {**self._form.updates(context.live_values), status: markup.card("", message, mood="good")}
 
     async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Attach the LoRA to the model in memory, at its full strength."""

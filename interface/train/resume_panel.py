@@ -13,8 +13,9 @@ from ...core.errors import SavingError
 from ...core.host import Folders
 from ...records.folder import PARAMETERS, CrashedRun, crashed_runs
 from ...settings import files
+from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
-from ..base import PageContext, add_handler, markup, on_load
+from ..base import Form, PageContext, add_handler, markup, on_load
 
 RunAction = Callable[[CrashedRun, Folders], str]
 
@@ -22,8 +23,8 @@ RunAction = Callable[[CrashedRun, Folders], str]
 class ResumePanel:
     """A panel that is visible only if there are crashed runs."""
 
-    def __init__(self, context: PageContext) -> None:
-        self._context = context
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self) -> None:
         self._card = gr.Group(visible=False, elem_id="tp-unfinished")
@@ -46,7 +47,8 @@ class ResumePanel:
             (self._delete_button, self._delete),
         ):
             on_click = partial(self._on_click, action)
-            add_handler(button.click, on_click, {self._menu}, [self.message, *panel], what=button.value)
+            outputs = [self.message, *panel, *self._form.components.values()]
+            add_handler(button.click, on_click, {self._menu}, outputs, what=button.value)
         options: dict[str, Any] = {
             "what": "Looking for interrupted runs",
             "clears": {self._card: gr.update(visible=True)},
@@ -69,14 +71,17 @@ class ResumePanel:
         runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
-    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             return action(run, folders)
 
-        return (self._context.run_disk_action(run_action), *self._panel_updates())
+        message = {self.message: self._context.run_disk_action(run_action)}
+        panel = zip((self._card, self._description, self._menu), self._panel_updates(), strict=True)
+        shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
+        return {**message, **dict(panel), **shown}
 
     def _resume(self, run: CrashedRun, folders: Folders) -> str:
         """Resume the run with its own settings, bit for bit as if it had not crashed."""
@@ -86,6 +91,7 @@ class ResumePanel:
         settings = training_settings({**loaded.values, "name": run.name, "if_exists": "continue"})
         work = partial(context.engine.train, settings, context.host, resume="newest")
         context.session.train(run.name, context.host, work)
+        context.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
         return f"Resuming {run.name}."
 
     def _keep(self, run: CrashedRun, folders: Folders) -> str:

@@ -133,6 +133,7 @@ class _Course:
     @staticmethod
     def of(evaluations: Sequence[EvaluationDone]) -> _Course:
         """Judge at least two evaluations with finite losses."""
+        evaluations = sorted(evaluations, key=lambda e: e.step)
         first, span = evaluations[0], evaluations[-1].step - evaluations[0].step
         # With many evaluations, the loss jitters, and the lowest and the last one would be chance. So each part of
         # the run counts as its median evaluation.
