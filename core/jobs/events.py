@@ -63,6 +63,7 @@ class RunPlanned(Event):
     """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0
     answer_every: int = 0
+    recall_every: int = 0
     """Steps between two; also before the first step and at the end. 0 means never."""
 
 

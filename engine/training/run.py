@@ -210,6 +210,7 @@ def _announce(
                 disk=data.report.disk.words() if data.report.disk else "",
                 evaluate_every=evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=sample_interval(settings, plan),
+                recall_every=callback.recalls.every if data.report.recall_tokens else 0,
             )
         )
         phases = describe_phases(run_plan.phases)

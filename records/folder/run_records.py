@@ -45,6 +45,7 @@ class RunLog(TypedDict, total=False):
     verdict: Mapping[str, Any] | None
     recall: list[RecallMeasured]
     live_changes: list[LiveChange]
+    speeds: dict[str, float]
 
 
 class _GraphPlace(TypedDict):

@@ -8,13 +8,14 @@ from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations
 from .late_report import write_missing_report
 from .recall_strip import draw_recall_strip
 from .report import ReportData, peak_name, render_report, run_speed
-from .time_estimate import estimate_time
+from .time_estimate import Workload, estimate_time, measured_speeds
 from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
     "Mark",
     "ReportData",
     "RunGraph",
+    "Workload",
     "best_evaluation",
     "curve_png",
     "draw_curve",
@@ -23,6 +24,7 @@ __all__ = [
     "graph_entry",
     "judge_live",
     "judge_run",
+    "measured_speeds",
     "peak_name",
     "read_evaluations",
     "read_steps",
