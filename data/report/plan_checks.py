@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...core.findings import Finding, advice, note, problem
-from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
+from ...schedulers import ScheduleSteps, find_crossed_points
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
@@ -24,8 +24,6 @@ def check_plan(
     steps = ScheduleSteps(plan.steps, plan.steps_per_epoch)
     for crossed in find_crossed_points(settings.learning.schedule, steps):
         yield problem("schedule", f"LR Scheduler: {crossed}")
-    yield from _check_accumulation(plan)
-    yield from _check_warmup(settings, plan)
     yield from _note_flat_schedule(settings, plan)
     yield from _check_stop_epoch(settings, plan)
     yield from _check_early_stopping(settings, plan)
@@ -102,30 +100,6 @@ def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
     """Steps between two answers to the sample prompts; 0 for never."""
     every = settings.samples.sample_every
     return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
-
-
-def _check_accumulation(plan: StepPlan) -> Iterator[Finding]:
-    if plan.effective_accumulation < plan.accumulation:
-        yield advice(
-            "accumulation",
-            f"Gradient Accumulation {plan.accumulation} is more than the number of batches in an epoch "
-            f"({plan.batches}), so it is reduced to {plan.effective_accumulation}.",
-        )
-
-
-def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    warmup, steps = settings.learning.warmup_steps, plan.steps
-    if warmup < max(1, steps) or steps == 1:
-        return
-    first = get_schedule(settings.learning.schedule).phases(
-        ScheduleSteps(steps, plan.steps_per_epoch, int(warmup))
-    )[0]
-    if first.words == "warmup":  # some schedules have none
-        yield advice(
-            "warmup_steps",
-            f"Warmup {warmup:g}: the run has only {format_count(steps, 'step')}, and the learning rate rises "
-            f"until step {first.end}. Use 0.05, for example: a value below 1 is a fraction of the run.",
-        )
 
 
 def _note_flat_schedule(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:

@@ -195,27 +195,6 @@ def test_a_stop_epoch_after_the_end():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "warmup", "until"),
-    [
-        ("cosine", 10, 10),
-        ("cosine", 1000, 10),
-        ("cosine", 9, None),
-        ("cosine", 0.9, None),
-        ("FP_low_epoch_annealing", 1000, 5),
-        ("one_cycle", 1000, None),
-        ("0:0 1:1", 1000, None),
-    ],
-)
-def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
-    sentences = advice(2, schedule=schedule, warmup_steps=warmup)
-    assert len(sentences) == (until is not None)
-    if until:
-        assert sentences[0].startswith(
-            f"Warmup {warmup}: the run has only 10 steps, and the learning rate rises until step {until}."
-        )
-
-
-@pytest.mark.parametrize(
     ("schedule", "epochs", "is_flat"),
     [("FP_low_epoch_annealing", 1, True), ("FP_low_epoch_annealing", 2, False), ("cosine", 1, False)],
 )
