@@ -58,7 +58,8 @@ def suggest_settings(facts: RunFacts) -> Iterator[Suggestion]:
 def _batch(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     batches = format_count(plan.batches, "batch", "batches")
-    fitting = _fitting_batch(facts)
+    does_not_fit = facts.memory and not facts.memory.fits(facts.memory.memory(facts.settings))
+    fitting = largest_batch(facts.memory, facts.settings) if facts.memory and does_not_fit else 0
     if steps.batch_size > max(plan.examples, smaller := SETTINGS["batch_size"].default):
         why = f"The run has only {format_count(plan.examples, 'example')}, so every step trains on all of them."
         return Suggestion("batch_size", smaller, why, also={"accumulation": 1})
@@ -84,13 +85,6 @@ def _batch(facts: RunFacts) -> Suggestion:
     return _keep(
         "batch_size", steps.batch_size, f"With {per_step} per step, an epoch has {_steps(plan.steps_per_epoch)}."
     )
-
-
-def _fitting_batch(facts: RunFacts) -> int:
-    """The largest batch that fits into the free memory, if it is smaller than the one of the settings; else 0."""
-    if facts.memory is None or facts.memory.fits(facts.memory.memory(facts.settings)):
-        return 0
-    return largest_batch(facts.memory, facts.settings)
 
 
 def _epochs(facts: RunFacts) -> Suggestion:

@@ -56,17 +56,16 @@ MIN_SWING = 0.3
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict in words, the step it refers to, the better checkpoint if there is one, and the figures."""
+    """The verdict in words, the step it refers to, and the better checkpoint if there is one."""
 
     kind: VerdictKind
     text: str
-    step: int
-    better: str
-    evidence: Mapping[str, float]
+    step: int = 0
+    better: str = ""
 
     def as_log(self) -> dict[str, Any]:
         """Return plain values for training_log.json."""
-        return {**vars(self), "evidence": dict(self.evidence)}
+        return {**vars(self)}
 
 
 def judge_run(
@@ -90,9 +89,9 @@ def judge_run(
     if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
         return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
     if steps and len(evaluations) >= 2:
-        verdict = _with_recall(_judge_validation(steps, evaluations, checkpoints, kept, recalls), recalls)
+        verdict = _judge_validation(steps, evaluations, checkpoints, kept, recalls)
     elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
-        verdict = _judge_recall(recalls[0], recalls[-1])
+        verdict = _judge_recall(recalls)
     else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
         verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
@@ -233,15 +232,6 @@ def _judge_validation(
     else:
         kind, step, text = "about right", best.step, "About right (well fit). The validation loss fell from "
         text += f"{first.loss:.4f} to {best.loss:.4f} (step {best.step}) and was {end.loss:.4f} at the end."
-    evidence = {
-        "kept_aside_first": first.loss,
-        "kept_aside_lowest": best.loss,
-        "kept_aside_lowest_at_step": best.step,
-        "kept_aside_halfway": course.halfway,
-        "kept_aside_last": end.loss,
-        "training_at_lowest": training_best,
-        "training_last": training_last,
-    }
     control = recalls[-1].control if recalls else None
     if control:  # both losses are of passages, measured in the same way after the same step
         gap, of = control.loss - recalls[-1].learned.loss, "on unseen passages minus the loss on training passages"
@@ -251,7 +241,7 @@ def _judge_validation(
             "on the validation split minus the mean training loss of the last steps",
         )
     text += f" The generalization gap is {gap:.4f} (the loss {of})." if math.isfinite(gap) else ""
-    return Verdict(kind, text, step, better, evidence)
+    return Verdict(kind, f"{text}{_describe_recall(recalls)}", step, better)
 
 
 def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[EvaluationDone] = ()) -> str:
@@ -304,48 +294,29 @@ def _change(losses: Sequence[float]) -> float:
     return (last - first) / max(first, 1e-9) if abs(last - first) > 2 * error else 0.0
 
 
-def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
+def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
     """Judge without a validation split, by passages of the training data before the run and after it."""
-    before, after = first.learned, last.learned
-    evidence = {
-        "recall_first": before.recall,
-        "recall_last": after.recall,
-        "passages_loss_first": before.loss,
-        "passages_loss_last": after.loss,
-    }
-    losses = f"the loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
-    if before.loss - after.loss <= MIN_CHANGE * before.loss:
-        text = f"The model did not learn (underfit): {losses}. {LEARN_MORE}"
-        return Verdict("did not learn", text, last.step, "", evidence)
+    first, last = recalls[0], recalls[-1]
+    before, after = first.learned.loss, last.learned.loss
+    losses = f"the loss on passages of the training data went from {before:.4f} to {after:.4f}"
+    if before - after <= MIN_CHANGE * before:
+        return Verdict("did not learn", f"The model did not learn (underfit): {losses}. {LEARN_MORE}", last.step)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
-    text = f"{title}: {losses}. {SAME_PASSAGES} {_describe_recall(before.recall, after.recall)} {ADD_VALIDATION}"
-    return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
+    text = f"{title}: {losses}. {SAME_PASSAGES}{_describe_recall(recalls)} {ADD_VALIDATION}"
+    return Verdict("learned by heart" if by_heart else "learned", text, last.step)
 
 
-def _describe_recall(before: float, after: float) -> str:
-    share = f"on average, the model reproduces {after:.0%} of a passage word for word"
-    if f"{after:.0%}" == f"{before:.0%}":
-        return (
-            f"The model did not memorize the text: {share}, as before the run. Recall does not show whether it "
-            "learned a writing style."
-        )
-    by_heart = "" if after >= BY_HEART else ", so it does not know the text by heart"
-    return f"{share.capitalize()} ({before:.0%} before the run){by_heart}."
-
-
-def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
-    """Add the recall of the training data to a verdict that rests on validation losses."""
+def _describe_recall(recalls: Sequence[RecallMeasured]) -> str:
+    """Tell how much of the text the model knew by heart before the run and after it; empty if unknown."""
     if len(recalls) < 2:
-        return verdict
-    first, last = recalls[0], recalls[-1]
-    unseen = f", and {last.control.recall:.0%} of a passage that it has not seen" if last.control else ""
-    text = (
-        f" On average, the model reproduces {last.learned.recall:.0%} of a training passage word for word "
-        f"({first.learned.recall:.0%} before){unseen}."
-    )
-    evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}
-    return replace(verdict, text=verdict.text + text, evidence=evidence)
+        return ""
+    first, last = recalls[0].learned.recall, recalls[-1].learned.recall
+    control = recalls[-1].control
+    unseen = f", and {control.recall:.0%} of a passage that it has not seen" if control else ""
+    reproduced = f" On average, the model reproduces {last:.0%} of a training passage word for word"
+    same = " Recall does not show whether it learned a writing style." if f"{first:.0%}" == f"{last:.0%}" else ""
+    return f"{reproduced} ({first:.0%} before){unseen}.{same}"
 
 
 def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
@@ -365,8 +336,7 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     else:
         less = "With fewer epochs or a lower learning rate, it forgets less."
         text = f"{text}, so with the LoRA, the model forgot a lot. {less}"
-    evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
-    return replace(verdict, text=verdict.text + text, evidence=evidence)
+    return replace(verdict, text=verdict.text + text)
 
 
 def _describe_swings(steps: Sequence[Step]) -> str:
@@ -387,24 +357,18 @@ def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = ""
     """Judge by the training losses; `too_few` says how many steps there are of a run that ended too early."""
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
-        return Verdict("too early to tell", "No step has a valid loss.", 0, "", {})
+        return Verdict("too early to tell", "No step has a valid loss.")
     first, last = losses[0], losses[-1]
-    evidence = {"training_first": first, "training_last": last}
     change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
     if too_few or len(losses) < MIN_STEPS:
         count = too_few or format_count(len(losses), "step")
         text = f"After {count}, it is too early to tell what the model learned. {change.capitalize()}."
-        return Verdict("too early to tell", text, 0, "", evidence)
+        return Verdict("too early to tell", text)
     if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
         text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "
-        return Verdict("did not learn", f"{text}{LEARN_MORE}", 0, "", evidence)
+        return Verdict("did not learn", f"{text}{LEARN_MORE}")
     falling = _change([s.loss for s in steps[-1 - int(LAST_SHARE * len(steps)) :]]) < -MIN_CHANGE
     fall = "was still falling" if last < first else "fell again"
     trend = f"and {fall if falling else 'did not clearly fall any more'} in the last quarter of the run"
-    return Verdict(
-        "training loss only",
-        f"{reason}, so only the training loss can be judged: {change} {trend}.",
-        0,
-        "",
-        evidence,
-    )
+    text = f"{reason}, so only the training loss can be judged: {change} {trend}."
+    return Verdict("training loss only", text)

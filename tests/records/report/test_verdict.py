@@ -41,15 +41,6 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
         "(step 16), while the training loss kept falling from 2.2500 to 1.4500. checkpoint-8 is better. "
         f"The generalization gap is 1.4500{GAP}"
     )
-    assert verdict.evidence == {
-        "kept_aside_first": 3.0,
-        "kept_aside_lowest": 2.2,
-        "kept_aside_lowest_at_step": 8,
-        "kept_aside_halfway": 2.2,
-        "kept_aside_last": 2.9,
-        "training_at_lowest": pytest.approx(2.25),
-        "training_last": pytest.approx(1.45),
-    }
     assert verdict.as_log()["better"] == "checkpoint-8"
 
 
@@ -164,7 +155,6 @@ def test_without_a_validation_split_it_says_no_more_than_is_known(losses, trend)
     assert verdict.kind == "training loss only"
     assert verdict.text.startswith("There was no validation split, so only the training loss can be judged: ")
     assert trend in verdict.text
-    assert verdict.evidence["training_last"] == losses[16]
 
 
 def test_a_flat_training_loss_is_enough_to_say_that_nothing_was_learned():
@@ -246,7 +236,11 @@ def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, wo
     verdict = judge_run(graph(LEVEL, {}), NAMES, recalls=[recall(0, 0.02, 3.0), last])
     assert verdict.kind == kind
     assert verdict.text.startswith(words)
-    assert verdict.evidence["recall_last"] == last.learned.recall
+    if kind != "did not learn":
+        assert (
+            f"reproduces {last.learned.recall:.0%} of a training passage word for word (2% before)."
+            in verdict.text
+        )
 
 
 def test_a_few_steps_are_too_few_to_judge_by_recall():
