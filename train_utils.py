@@ -107,6 +107,10 @@ def is_logged(step: int, last: int, every: float | str, first: bool) -> bool:
     return step == last or (step == 1 and first) or step % max(1, interval_steps(every, last)) == 0
 
 
+FORWARD_SHARE = 1 / 3
+"""The time of a token that is only read, relative to that of a token that is trained on."""
+
+
 def smooth_loss(previous: float | None, loss: float) -> float:
     """The smoothed loss: it begins at the first step's loss and then moves a tenth of the way."""
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss

@@ -18,7 +18,7 @@ from ..settings.rules import check_settings
 from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
-from .examples import Examples
+from .examples import Examples, pick_passages
 from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
 from .readers import reader_process
 from .report import (
@@ -32,7 +32,9 @@ from .report import (
     check_plan,
     check_stops,
     check_windows,
+    count_evaluations,
     count_learned_stops,
+    count_sample_rounds,
     estimate_disk,
     preview_examples,
     report_examples,
@@ -91,6 +93,9 @@ def prepare(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
+        evaluations=count_evaluations(settings, plan, validation),
+        sample_rounds=count_sample_rounds(settings, plan),
+        recall_tokens=_recall_tokens(settings, examples, validation, tokenizer),
         sources=data.reports,
         findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
         resolved=resolved,
@@ -140,6 +145,15 @@ def check_datasets(
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
     return replace(data.report, shown=preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops))
+
+
+def _recall_tokens(
+    settings: TrainingSettings, examples: Examples, validation: Examples, tokenizer: Tokenizer
+) -> int:
+    count, bos = settings.aside.recall_passages, tokenizer.bos
+    learned = pick_passages(examples, count, bos)
+    passages = [*learned, *pick_passages(validation, count, bos)] if learned else []
+    return sum(len(passage.example.ids) for passage in passages)
 
 
 def _step_plan(settings: TrainingSettings, examples: int) -> StepPlan:

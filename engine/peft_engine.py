@@ -22,7 +22,7 @@ from ..core.findings import Finding, note, texts
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Note, Stage
 from ..records.folder import loras, run_files
-from ..records.report import estimate_time
+from ..records.report import Workload, estimate_time
 from ..settings.definitions import TrainingSettings
 from ..train_utils import plural
 
@@ -51,8 +51,7 @@ class PeftEngine:
             machine=host.memory(),
             keep=not host.read_only_reason,
         )
-        notes = *_time_notes(report, settings, host), *_recall_notes(report, settings)
-        return report.with_findings([*check_run(settings, host), *notes])
+        return report.with_findings([*check_run(settings, host), *_run_notes(report, settings, host)])
 
     def check_start(
         self, settings: TrainingSettings, host: Host, *, resume: str = "", show: PreviewQuery = NO_PREVIEW
@@ -181,23 +180,24 @@ def _where_to_use(folder: Path) -> str:
     return f"{chat}." if kind else f"{chat}, or its Notebook tab if the LoRA was trained on raw text."
 
 
-def _time_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:
-    """Yield the expected time by earlier runs; none while there are problems."""
-    if report.examples and not report.problems:
-        tokens = report.tokens * report.steps / report.steps_per_epoch
-        loras_folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
-        yield note("", estimate_time(tokens, host.card(), settings.lora.method, loras_folder))
+def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:
+    """Yield the time of the run by earlier runs, and when recall is measured; none while there are problems."""
+    from ..data.rows import PROMPT_COUNT
+    from .inference import plan_recall
 
-
-def _recall_notes(report: DatasetReport, settings: TrainingSettings) -> Iterator[Finding]:
-    """Yield when recall is measured, and its cost; none while there are problems."""
-    from .inference import describe_recall
-
-    passages = settings.aside.recall_passages
-    if passages and report.examples and not report.problems:
-        has_validation = bool(settings.aside.eval_share or settings.aside.eval_data)
-        epochs = report.steps / report.steps_per_epoch
-        yield note("", describe_recall(passages, report.tokens, epochs, has_validation=has_validation))
+    if not report.examples or report.problems:
+        return
+    epochs, read, asked = report.steps / report.steps_per_epoch, 0, settings.samples.sample_prompts
+    if report.kept_aside:
+        read = report.evaluations * report.kept_aside.tokens
+    if settings.aside.recall_passages:
+        recall = plan_recall(report.recall_tokens, report.tokens, epochs)
+        read += recall.tokens
+        yield note("recall_passages", recall.words)
+    samples = report.sample_rounds * (PROMPT_COUNT if isinstance(asked, str) else len(asked))
+    folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
+    workload = Workload(report.tokens * epochs, read, samples)
+    yield note("", estimate_time(workload, host.card(), settings.lora.method, folder))
 
 
 def _start(host: Host, job: Job) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..core.errors import SettingsError
-from .definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings
+from .definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings, section_keys
 from .setting import comma_hint
 
+LIVE_KEYS = section_keys("saving", "stopping")
 RATE_FACTOR = "rate_factor"
 MAX_FACTOR = 100.0
 
@@ -25,6 +26,10 @@ class LiveSettings:
     @staticmethod
     def of(settings: TrainingSettings) -> LiveSettings:
         return LiveSettings(settings.saving, settings.stopping)
+
+    def applied_to(self, settings: TrainingSettings) -> TrainingSettings:
+        """Return the settings of a run with the rules that are in force."""
+        return replace(settings, saving=self.saving, stopping=self.stopping)
 
     def values(self) -> dict[str, Any]:
         """Return flat keys and plain values."""

@@ -10,6 +10,9 @@ from .definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 USUAL_FIRST_LOSS = 4.0
+DROP_FACTOR = 0.9
+HOLD_STEPS = 3
+"""Steps in a row that the smoothed loss must stay below the level before the drop counts."""
 MAX_USUAL_SPLIT = 0.5
 
 
@@ -19,8 +22,6 @@ def check_settings(settings: TrainingSettings) -> list[Finding]:
 
 
 def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
-    if settings.text.chunking == "dementor" and settings.text.overlap:
-        yield note("overlap", "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored.")
     for key in ("eval_every", "eval_batch_size"):
         if getattr(settings.aside, key) != SETTINGS[key].default and _has_no_eval_data(settings):
             label = SETTINGS[key].label
@@ -31,6 +32,12 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
             "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. The "
             "run may therefore use a different validation split, and different examples from datasets that you "
             "use only in part.",
+        )
+    if begin := settings.saving.save_on_loss_drop:
+        yield note(
+            "save_on_loss_drop",
+            f"Save when the loss falls below {begin:g}: the first of these checkpoints is saved when the smoothed "
+            f"loss is 10% lower, at {DROP_FACTOR * begin:.4g}, and stays there for {HOLD_STEPS} steps.",
         )
     lora = settings.lora
     if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
@@ -54,8 +61,8 @@ def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, so training "
-            f"may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
+            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high. It "
+            f"multiplies what the LoRA adds to each layer. Try alpha {round(lora.alpha / lora.strength)}.",
         )
 
 
@@ -83,9 +90,8 @@ def _stops_at_start(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
         yield advice(
             "stop_at_loss",
-            f"Stop at loss {settings.stopping.stop_at_loss:g}: on text in a language that they know, "
-            "most models start below this loss, so the run would end within its first steps. Use 1.5, or 0 to "
-            "turn this off.",
+            f"Stop at loss {settings.stopping.stop_at_loss:g}: many models start near or below this loss, and "
+            "then the run ends within its first steps. Use a lower value, or 0 to turn this off.",
         )
 
 

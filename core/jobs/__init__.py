@@ -32,6 +32,7 @@ from .events import (
     TimeLimited,
     Trigger,
     peak_memory_of,
+    settings_in_force,
 )
 from .evidence_event import (
     Copying,
@@ -121,4 +122,5 @@ __all__ = [
     "progress_text",
     "recall_table",
     "recall_text",
+    "settings_in_force",
 ]

@@ -63,6 +63,7 @@ class RunPlanned(Event):
     """Disk space the run will use and the free space, in words."""
     evaluate_every: int = 0
     answer_every: int = 0
+    recall_every: int = 0
     """Steps between two; also before the first step and at the end. 0 means never."""
 
 
@@ -155,6 +156,17 @@ class LiveSettingsChanged(Event):
 
     step: int
     changes: Mapping[str, tuple[object, object]]
+
+
+def settings_in_force(events: Iterable[Event]) -> dict[str, object]:
+    """The settings of a run by its events: as planned, then as the user changed them; empty before the plan."""
+    settings: dict[str, object] = {}
+    for event in events:
+        if isinstance(event, RunPlanned):
+            settings = {**event.settings}
+        elif isinstance(event, LiveSettingsChanged):
+            settings |= {key: new for key, (_, new) in event.changes.items()}
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,8 @@ class ProgressReader:
                 self._progress = replace(self._progress, stage=event_text(event))
             elif isinstance(event, Step):
                 self._add_step(event)
+        if self._progress.step:
+            self._progress = replace(self._progress, seconds_left=self._eta.seconds_left)
         paused = self._job.control.asked(Request.PAUSE)
         self._progress = replace(self._progress, at=time.time(), paused=paused)
         return self._progress
@@ -60,7 +62,6 @@ class ProgressReader:
             epoch=step.epoch,
             loss=step.loss,
             smoothed_loss=step.smoothed,
-            seconds_left=self._eta.seconds_left,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...core.findings import Finding, advice, note, problem
-from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
+from ...schedulers import ScheduleSteps, find_crossed_points
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
@@ -24,8 +24,6 @@ def check_plan(
     steps = ScheduleSteps(plan.steps, plan.steps_per_epoch)
     for crossed in find_crossed_points(settings.learning.schedule, steps):
         yield problem("schedule", f"LR Scheduler: {crossed}")
-    yield from _check_accumulation(plan)
-    yield from _check_warmup(settings, plan)
     yield from _note_flat_schedule(settings, plan)
     yield from _check_stop_epoch(settings, plan)
     yield from _check_early_stopping(settings, plan)
@@ -104,30 +102,6 @@ def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
     return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
 
 
-def _check_accumulation(plan: StepPlan) -> Iterator[Finding]:
-    if plan.effective_accumulation < plan.accumulation:
-        yield advice(
-            "accumulation",
-            f"Gradient Accumulation {plan.accumulation} is more than the number of batches in an epoch "
-            f"({plan.batches}), so it is reduced to {plan.effective_accumulation}.",
-        )
-
-
-def _check_warmup(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    warmup, steps = settings.learning.warmup_steps, plan.steps
-    if warmup < max(1, steps) or steps == 1:
-        return
-    first = get_schedule(settings.learning.schedule).phases(
-        ScheduleSteps(steps, plan.steps_per_epoch, int(warmup))
-    )[0]
-    if first.words == "warmup":  # some schedules have none
-        yield advice(
-            "warmup_steps",
-            f"Warmup {warmup:g}: the run has only {format_count(steps, 'step')}, and the learning rate rises "
-            f"until step {first.end}. Use 0.05, for example: a value below 1 is a fraction of the run.",
-        )
-
-
 def _note_flat_schedule(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     """Note that a schedule which falls after the first epoch never falls."""
     name = settings.learning.schedule
@@ -168,38 +142,28 @@ def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterato
 
 def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     """Check that each change of the order comes before the end of the run."""
-    switching = settings.switching
-    if switching.switch_after == "loss":
+    switching, unit = settings.switching, settings.switching.switch_after
+    if unit == "loss":
         return
-    count = plan.steps if switching.switch_after == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
-    run_length = f"the run has {count} {switching.switch_after if count > 1 else switching.switch_after[:-1]}"
+    count = plan.steps if unit == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
+    key, phases, last = "", 2 + switching.switch_pairs, count - 1
     if switching.switch_at >= count:
-        yield advice(
-            "switch_at",
-            (f"'Switch at' {switching.switch_at} is never reached: {run_length}. Batches stay grouped by length. ")
-            + _earlier_switch(settings, plan, count - 1),
-        )
+        key, effect = "switch_at", "is never reached, so batches stay grouped by length"
     elif switching.switch_pairs and switching.second_switch_at >= count:
-        last = count - 1 if count - 1 > switching.switch_at else 0
-        yield advice(
-            "second_switch_at",
-            (
-                f"Second switch at {switching.second_switch_at}: {run_length}, so the pair phase "
-                "lasts until the end. "
-            )
-            + _earlier_switch(settings, plan, last),
-        )
-
-
-def _earlier_switch(settings: TrainingSettings, plan: StepPlan, last: int) -> str:
-    """Advise an earlier change; `last` is the latest one within the run, 0 where there is none."""
-    phase_count = 3 if settings.switching.switch_pairs else 2
-    if last:
-        return f"Use {last} or less."
-    if plan.steps < phase_count:
-        return "Set 'Batch order' to 'By length', or train for more epochs."
-    steps = " and ".join(str(plan.steps * n // phase_count) for n in range(1, phase_count))
-    return f"Set 'Switch after' to Steps and switch earlier, for example at {steps}, or train for more epochs."
+        key, effect = "second_switch_at", "is never reached, so the pair phase lasts until the end"
+        last = last if last > switching.switch_at else 0
+    if not key:
+        return
+    remedy = f"Use {last} or less"
+    if not last and plan.steps < phases:
+        remedy = "Set 'Batch order' to 'By length', or train for more epochs"
+    elif not last:
+        steps = " and ".join(str(plan.steps * n // phases) for n in range(1, phases))
+        remedy = f"Set 'Switch after' to Steps and switch earlier, for example at {steps}"
+        remedy = f"{remedy}, or train for more epochs"
+    value = getattr(switching, key)
+    length = format_count(count, unit[:-1])
+    yield advice(key, f"{SETTINGS[key].label} {value} {effect}: the run has {length}. {remedy}.")
 
 
 def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:

@@ -171,6 +171,10 @@ class DatasetReport:
     memory: MemoryEstimate | None = None
     disk: DiskEstimate | None = None
     stops: StopTokenCount | None = None
+    evaluations: int = 0
+    sample_rounds: int = 0
+    recall_tokens: int = 0
+    """Tokens of the passages that recall is measured on; 0 if no example has a passage that is long enough."""
     tokens_known: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[ExamplePreview, ...] = ()
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...core.findings import Suggestion
+from ...schedulers import ScheduleSteps, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, interval_steps
 from .estimates import MemoryModel, largest_batch
 
 MIN_STEPS, MAX_EPOCHS = 30, 10
-"""docs/what-works.md: of a story that a model saw in 8 steps it knew almost nothing, and in 32 steps half."""
 MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 4, 3
 """Muennighoff et al., Scaling Data-Constrained Language Models: up to 4 epochs, repeated data is worth nearly as
 much as new data, and then its worth decays."""
@@ -21,10 +21,18 @@ MAX_STEP_EXAMPLES = 32
 MIN_RANK, MAX_RANK = 8, 256
 """LoRA Without Regret: a LoRA keeps up with full fine-tuning until its data exceed its capacity. The rule here is
 one weight per trained token."""
-USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-2), "full": (1e-6, 1e-5, 1e-3)}
-"""The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones. The usual ones
-are of QLoRA, arXiv:2305.14314, and, with the factor of 10 between the methods, of LoRA Without Regret."""
-LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN = 500, 5, 4
+USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-3), "full": (1e-6, 1e-5, 1e-4)}
+"""The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones. A tenth of the
+rates of QLoRA is usual for full fine-tuning, as in LoRA Without Regret."""
+RATE_SOURCES = {
+    "lora": "The QLoRA paper (arXiv:2305.14314) used 0.0001 to 0.0002",
+    "full": 'Full fine-tuning needs about a tenth of the learning rate of a LoRA (article "LoRA Without Regret")',
+}
+FORGETS = (
+    "In our measurements at 0.003 and more, the loss on general text rose by at least 0.6 (docs/what-works.md)"
+)
+"""bench/recipe_data/results.csv: all runs of 20 steps or more at these rates, whatever their schedule."""
+LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN, MAX_SAVES = 500, 5, 4, 100
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,11 @@ def suggest_settings(facts: RunFacts) -> Iterator[Suggestion]:
 def _batch(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     batches = format_count(plan.batches, "batch", "batches")
-    fitting = _fitting_batch(facts)
+    does_not_fit = facts.memory and not facts.memory.fits(facts.memory.memory(facts.settings))
+    fitting = largest_batch(facts.memory, facts.settings) if facts.memory and does_not_fit else 0
+    if steps.batch_size > max(plan.examples, smaller := SETTINGS["batch_size"].default):
+        why = f"The run has only {format_count(plan.examples, 'example')}, so every step trains on all of them."
+        return Suggestion("batch_size", smaller, why, also={"accumulation": 1})
     if plan.effective_accumulation < plan.accumulation:
         return Suggestion("accumulation", plan.effective_accumulation, f"An epoch has {batches}.")
     if fitting:
@@ -65,8 +77,8 @@ def _batch(facts: RunFacts) -> Suggestion:
     ):
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
-            f"With more than {MAX_STEP_EXAMPLES} examples per step, a LoRA learns less from each of them (article "
-            '"LoRA Without Regret").'
+            f"With many examples per step, here more than {MAX_STEP_EXAMPLES}, a LoRA learns less than full "
+            'fine-tuning (article "LoRA Without Regret").'
         )
         return Suggestion("accumulation", smaller, why)
     per_step = format_count(plan.examples_per_step, "example")
@@ -75,27 +87,22 @@ def _batch(facts: RunFacts) -> Suggestion:
     )
 
 
-def _fitting_batch(facts: RunFacts) -> int:
-    """The largest batch that fits into the free memory, if it is smaller than the one of the settings; else 0."""
-    if facts.memory is None or facts.memory.fits(facts.memory.memory(facts.settings)):
-        return 0
-    return largest_batch(facts.memory, facts.settings)
-
-
 def _epochs(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     if steps.max_steps:
         return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
-    if plan.steps < MIN_STEPS:
+    if plan.steps < MIN_STEPS and facts.settings.learning.learning_rate <= USUAL_RATES["lora"][-1]:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
             why = (
-                f"The run has only {_steps(plan.steps)}. In our measurements, a model learned almost nothing in 8 "
-                "steps, and half of a story in 32 (docs/what-works.md)."
+                f"The run has only {_steps(plan.steps)}. With Adam, a step changes a weight by about the learning "
+                "rate at most, so few steps change the model little."
             )
             return Suggestion("epochs", float(epochs), why)
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
-        why = f"After {MANY_EPOCHS} epochs, repeated examples teach the model less and less (arXiv:2305.16264)."
+        why = (
+            f"In pretraining, repeated data is worth less and less after {MANY_EPOCHS} epochs (arXiv:2305.16264)."
+        )
         return Suggestion("epochs", float(USUAL_EPOCHS), why)
     return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
 
@@ -113,8 +120,7 @@ def _rank(facts: RunFacts) -> Suggestion:
         rank *= 2
     why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
     if rank <= lora.rank:
-        enough = weights >= tokens
-        return _keep("rank", lora.rank, f"{why}, so it has enough capacity." if enough else f"{why}.")
+        return _keep("rank", lora.rank, f"{why}.")
     return Suggestion(
         "rank",
         rank,
@@ -128,32 +134,39 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
     method = "full" if lora.whole_model else "lora"
     lowest, usual, highest = USUAL_RATES[method]
     highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
-    kind = "full fine-tuning" if lora.whole_model else "a LoRA"
-    if lowest <= rate <= highest:
-        return _keep(
-            "learning_rate", rate, f"Common values for {kind} range from {_plain(lowest)} to {_plain(highest)}."
-        )
-    trend = "too low for the model to learn much" if rate < lowest else "so high that training may diverge"
-    return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is {trend}.")
+    if rate > highest:
+        why = f"{FORGETS if method == 'lora' else RATE_SOURCES[method]}."
+        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
+    if rate < lowest:
+        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}.")
+    return _keep("learning_rate", rate, f"{RATE_SOURCES[method]}.")
 
 
 def _warmup(facts: RunFacts) -> Suggestion:
-    plan, warmup_steps = facts.plan, facts.settings.learning.warmup_steps
-    warmup = plan.warmup(warmup_steps)
-    if warmup > plan.steps / 2:
-        why = f"The warmup takes more than half of the {_steps(plan.steps)}."
-        return Suggestion("warmup_steps", SETTINGS["warmup_steps"].default, why)
-    return _keep(
-        "warmup_steps",
-        warmup_steps,
-        f"The warmup takes {warmup:,} of {_steps(plan.steps)} ({warmup / plan.steps:.0%}).",
-    )
+    plan, learning, default = facts.plan, facts.settings.learning, SETTINGS["warmup_steps"].default
+    asked, warmup, total = learning.warmup_steps, plan.warmup(learning.warmup_steps), _steps(plan.steps)
+    phases = get_schedule(learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, 1))
+    if phases[0].words != "warmup":
+        return _keep("warmup_steps", asked, f"{learning.schedule} has no warmup.")
+    if 2 * warmup >= plan.steps and warmup > plan.warmup(default):
+        why = f"The learning rate rises until step {warmup:,}, and the run has {total}."
+        return Suggestion("warmup_steps", default, why)
+    if not warmup and "adam" in learning.optimizer:
+        why = "Without a warmup, the first steps are large, because Adam's averages rest on few gradients"
+        return Suggestion("warmup_steps", default, f"{why} (arXiv:1908.03265).")
+    return _keep("warmup_steps", asked, f"The warmup takes {warmup:,} of {total} ({warmup / plan.steps:.0%}).")
 
 
 def _save_frequency(facts: RunFacts) -> Suggestion:
     plan, saving = facts.plan, facts.settings.saving
     if asked := interval_steps(saving.save_every, plan.steps):
         count = plan.steps // asked
+        if not count:
+            why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
+            return Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
+        if count > MAX_SAVES:
+            why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
+            return Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
         return _keep(
             "save_every",
             saving.save_every,
@@ -179,8 +192,3 @@ def _keep(key: str, value: float, why: str) -> Suggestion:
 
 def _steps(count: int) -> str:
     return format_count(count, "step")
-
-
-def _plain(rate: float) -> str:
-    """A rate without an exponent: '0.00002', so that both ends of a range read alike."""
-    return f"{float(f'{rate:.3g}'):.10f}".rstrip("0").rstrip(".")

@@ -5,12 +5,20 @@ from __future__ import annotations
 from . import row_dataset
 from .chat_templates import CHATML
 from .encoding import PortableEncoder, RowCounts, Tokenizer
-from .prompts_from_data import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
+from .prompts_from_data import (
+    PROMPT_COUNT,
+    Prompt,
+    PromptStyle,
+    chat_prompt_style,
+    detect_prompt_style,
+    make_prompts,
+)
 from .row_dataset import RowDataset, load_row_dataset
 from .text_quality import inspect_texts
 
 __all__ = [
     "CHATML",
+    "PROMPT_COUNT",
     "PortableEncoder",
     "Prompt",
     "PromptStyle",

@@ -143,74 +143,46 @@ def gpu_index_problems(card: int) -> Iterator[Finding]:
         )
 
 
+_BASE_WEIGHTS = {
+    "train_head": ("the embeddings and the head", "turn Train Head off"),
+    "modules_to_save": ("these modules", "clear Modules to save"),
+    "bias": ("the biases", "set Bias to none"),
+}
+"""Settings that train weights of the model beside the LoRA, which is float32, and how to turn them off."""
+
+
+def _trained_base_weights(lora: LoraSettings) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the weights of the model itself that are trained: key and label, the weights, how to turn it off."""
+    if lora.whole_model:
+        yield "method", "Method full", "its weights", "train a LoRA"
+        return
+    for key, words in _BASE_WEIGHTS.items():
+        if getattr(lora, key) != SETTINGS[key].default:
+            yield key, SETTINGS[key].label, *words
+
+
 def float16_problems(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
     """In float16 the optimizer's epsilon rounds to 0, and dividing by it gives NaN."""
-    if dtype != "float16":
-        return
-    if settings.lora.whole_model:
-        yield problem(
-            "method",
-            "Method full: the model is in float16, and an optimizer step would turn its weights into NaN. "
-            "Load it in bfloat16 or float32.",
-        )
-        return
-    for key, weights in _trained_base_weights(settings.lora).items():
-        label = SETTINGS[key].label
+    for key, label, weights, turn_off in _trained_base_weights(settings.lora) if dtype == "float16" else ():
         yield problem(
             key,
             f"{label}: the model is in float16, and an optimizer step would turn {weights} into NaN. Load the "
-            f"model in bfloat16 or float32, or {_TURN_OFF[key]}.",
+            f"model in bfloat16 or float32, or {turn_off}.",
         )
-
-
-_TURN_OFF = {
-    "train_head": "turn Train Head off",
-    "modules_to_save": "clear Modules to save",
-    "bias": "set Bias to none",
-}
-
-
-def _trained_base_weights(lora: LoraSettings) -> dict[str, str]:
-    """Settings that train weights of the model itself beside the LoRA, with these weights in words."""
-    words = {
-        "train_head": "the embeddings and the head",
-        "modules_to_save": "these modules",
-        "bias": "the biases",
-    }
-    return {key: weights for key, weights in words.items() if getattr(lora, key) != SETTINGS[key].default}
 
 
 def rounding_advice(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
     """Advice for training weights of this dtype; a LoRA itself is always float32."""
-    lora = settings.lora
-    with_head_rate = lora.train_head or lora.saved_modules
-    rate = settings.learning.learning_rate * (lora.head_rate if with_head_rate else 1)
+    lora, rate = settings.lora, settings.learning.learning_rate
+    rate *= lora.head_rate if lora.train_head or lora.saved_modules else 1
     if dtype != "bfloat16" or rate >= SAFE_LR:
         return
-    cause = (
-        "the model is in bfloat16, which rounds away changes that are smaller than about 1/256 of a weight. "
-        f"At a learning rate of {rate:g},"
-    )
-    if settings.lora.whole_model:
+    for key, label, weights, turn_off in _trained_base_weights(lora):
         yield advice(
-            "learning_rate",
-            f"Method full: {cause} many updates are so small that rounding discards them. Load the model in "
-            f"float32, or use a learning rate of {SAFE_LR:g} or more.",
-        )
-    elif settings.lora.train_head:
-        yield advice(
-            "head_rate",
-            f"Train Head: {cause} many updates of the embeddings and the head are so small that rounding "
-            "discards them. The LoRA is not affected. Raise Train Head rate until the learning rate of the "
-            f"embeddings and the head is at least {SAFE_LR:g}, load the model in float32, or turn Train Head off.",
-        )
-    elif trained := _trained_base_weights(lora):
-        label = " and ".join(SETTINGS[key].label for key in trained)
-        turn_off = " and ".join(_TURN_OFF[key] for key in trained)
-        yield advice(
-            next(iter(trained)),
-            f"{label}: {cause} many updates are so small that rounding discards them. The LoRA is not affected. "
-            f"Load the model in float32, use a learning rate of {SAFE_LR:g} or more, or {turn_off}.",
+            key,
+            f"{label}: the model is in bfloat16, which rounds away changes that are smaller than about 1/256 of a "
+            f"weight. At their learning rate of {rate:g}, many updates of {weights} are lost. Load the model in "
+            f"float32, train them at {SAFE_LR:g} or more, or {turn_off}.",
         )
 
 

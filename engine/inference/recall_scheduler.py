@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ...core.jobs import Job, RecallMeasured, Request, Stage, Trigger
-from ...data.examples import PROMPT_TOKENS, TARGET_TOKENS
+from ...data.examples import MIN_PASSAGE_TOKENS
+from ...train_utils import FORWARD_SHARE
 from ..plan import RunPlan
 from .eval_loop import StageProgress, measure_in_run
 from .general_loss import GENERAL_TOKENS
@@ -15,8 +17,6 @@ from .recall import RecallMeter, RecallScores, mean_loss, summarize, summarize_b
 
 MAX_SHARE = 0.05
 """The largest share of an epoch's time that measuring after it may take."""
-FORWARD_SHARE = 1 / 3
-"""The time of a token that is only read, relative to that of a token that is trained on."""
 MEASURING = "Measuring recall: how much of the text the model knows by heart"
 
 
@@ -33,9 +33,8 @@ class RecallScheduler:
         self._meter, self._log = meter, job.log
         self.measured = [event for event in earlier if event.why != "end"]
         self._epoch = run_plan.plan.steps_per_epoch
-        self._every = self._epoch * epochs_between(
-            meter.tokens if meter else 0, sum(run_plan.data.examples.lengths())
-        )
+        tokens = meter.tokens if meter else 0
+        self.every = self._epoch * epochs_between(tokens, sum(run_plan.data.examples.lengths()))
 
     def measure_at_start(self, step: int) -> None:
         """Measure before the first step; a run that resumes has that figure."""
@@ -44,7 +43,7 @@ class RecallScheduler:
 
     def measure_after(self, step: int, *, asked: bool) -> None:
         """Measure after an epoch whose turn it is, and when the user asked for it."""
-        if asked or step % self._every == 0:
+        if asked or step % self.every == 0:
             self._measure(step, "asked" if asked else "planned")
 
     def measure_at_end(self, step: int) -> None:
@@ -83,17 +82,29 @@ class RecallScheduler:
         )
 
 
-def describe_recall(passages: int, epoch_tokens: int, epochs: float, *, has_validation: bool) -> str:
-    """Say when recall is measured in a run of so many epochs, and what one measurement costs at most."""
-    tokens = passages * (PROMPT_TOKENS + TARGET_TOKENS) * (1 + has_validation) + GENERAL_TOKENS
+class RecallCost(NamedTuple):
+    """The tokens that recall reads in a whole run, and in words, when and for how long."""
+
+    tokens: int
+    words: str
+
+
+def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> RecallCost:
+    """Plan the measurements of recall in a run of so many epochs, by the tokens of its passages."""
+    if not passage_tokens:
+        few = f"no text or reply of the training data has a passage of {MIN_PASSAGE_TOKENS} tokens"
+        return RecallCost(0, f"Recall is not measured, because {few}.")
+    tokens = passage_tokens + GENERAL_TOKENS
     every = epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
     percent = "less than 1%" if share < 0.01 else f"about {share:.0%}"
     cost = f"{percent} of an epoch's time" if share < 1 else f"as long as {share:.1f} epochs"
-    when = ", after each epoch" if every == 1 else f", every {every} epochs" if every < epochs else ""
-    return (
-        f"Recall (how much of the text the model reproduces word for word) is measured before the first step"
-        f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}."
+    between = math.ceil(epochs / every) - 1  # the last one is measured at the end
+    when = "" if between < 1 else ", after each epoch" if every == 1 else f", every {every} epochs"
+    return RecallCost(
+        (2 + max(between, 0)) * tokens,
+        "Recall (how much of the text the model reproduces word for word) is measured before the first step"
+        f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}.",
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
+from ...records.folder import LiveChange
+from ...settings.definitions import TrainingSettings
 from ...settings.live_settings import LiveSettings, resumed_settings
 from .lr_plan import WindDown, load_wind_down
 from .run_plan import RunPlan
@@ -59,6 +61,7 @@ class SteeringRecord(_LiveRecords, total=False):
     patience: Patience
     kept_aside: str
     stopped_by: str
+    live_changes: list[LiveChange]
 
 
 class RunController:
@@ -67,7 +70,8 @@ class RunController:
     def __init__(self, run_plan: RunPlan, state: Mapping[str, Any], job: Job) -> None:
         """`state` is the memory of the controller of the checkpoint that the run resumes from."""
         self._requested, self._control, self._log = LiveSettings.of(run_plan.settings), job.control, job.log
-        self._validation_key = run_plan.validation_key
+        self._validation_key, self._settings = run_plan.validation_key, run_plan.settings
+        self.live_changes: list[LiveChange] = [*state.get("live_changes", ())]
         self.live = _effective_live(self._requested, state)
         self.rates = run_plan.rates(self.live.rate_factor)
         same_plan = state.get("planned") == len(self.rates.planned)
@@ -88,6 +92,11 @@ class RunController:
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live
 
+    @property
+    def settings(self) -> TrainingSettings:
+        """The settings of the run, with the live settings that are in force."""
+        return self.live.applied_to(self._settings)
+
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
@@ -105,6 +114,7 @@ class RunController:
             "saving": self._saving.memory(),
             "patience": asdict(self._patience),
             "kept_aside": self._validation_key,
+            "live_changes": self.live_changes,
             "stopped_by": "" if self.time_over else self.stopped_by,  # a resume has its own time limit
         }
 
@@ -163,6 +173,8 @@ class RunController:
         if requested.rate_factor != self.live.rate_factor:
             self.rates = self.rates.scaled(requested.rate_factor)
         self.live = requested
+        before, after = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
+        self.live_changes.append({"step": step, "before": before, "after": after})
         self._log.append(LiveSettingsChanged(step=step, changes=changes))
 
     def _take(self, request: Request, state: StepState) -> bool:

@@ -8,11 +8,9 @@ from typing import Any
 
 from ...core.jobs import Request
 from ...settings.definitions import SavingSettings, StoppingSettings
+from ...settings.rules import DROP_FACTOR, HOLD_STEPS
 from ...train_utils import format_count, interval_steps
 
-DROP_FACTOR = 0.9
-HOLD_STEPS = 3
-"""Steps in a row that the smoothed loss must stay below the level before the drop counts."""
 CHECKS_PER_EPOCH = 10
 """How often per epoch the smoothed loss is compared with the best, without a validation split."""
 BACKUP = "backup"

@@ -74,10 +74,15 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Open the run folder after the first step, when there is something to save."""
         run, folder = self._run_plan, self._run_plan.folder
         if folder.is_open:  # opened by an earlier segment, with another plan
-            write_record(lambda: folder.write_settings(run.settings), folder.path, self._log)
+            self._write_settings()
             return
-        folder.open(run.settings)
+        folder.open(self.controller.settings)
         write_record(lambda: folder.write_data_sample(run.sample()), folder.path, self._log)
+
+    def _write_settings(self) -> None:
+        """Write the settings that are in force, so that what reads them later knows of changes in mid-run."""
+        folder = self._run_plan.folder
+        write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
 
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
@@ -151,10 +156,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self, step: int, smoothed: float, evaluation: Evaluation | None, control: TrainerControl, scheduler: Any
     ) -> None:
         plan, (requests, clock) = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
+        changes_before = len(self.controller.live_changes)
         state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps, requests=requests)
         decision = self.controller.decide(
             state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )
+        if len(self.controller.live_changes) > changes_before:
+            self._write_settings()
         control.should_training_stop |= decision.stop
         control.should_save, self._reason = decision.save is not None, decision.save or ""
         if decision.replanned:
@@ -200,7 +208,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         try:
             self.last_saved = finalize_checkpoint(folder, self._reason, state)
             if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings
-                folder.write_settings(self._run_plan.settings)
+                folder.write_settings(controller.settings)
         except OSError as error:
             return write_error_reason(error, folder.path)
         self._heartbeat.record_checkpoint()

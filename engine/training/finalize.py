@@ -34,10 +34,11 @@ from ...core.jobs import (
 )
 from ...core.version import VERSION
 from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, RunFolder, loras, retention, run_files
-from ...records.report import Mark, curve_png, judge_run, read_evaluations, read_steps
+from ...records.report import Mark, curve_png, judge_run, measured_speeds, read_evaluations, read_steps
 from ...schedulers import describe_phases
 from ...train_utils import checkpoint_step, duration
 from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
+from ..inference import GENERAL_TOKENS
 from ..lora import compute_dtype
 from ..plan import RunController, RunPlan, StepLog
 from ..saving import WriteFn, save_with_fallbacks, write_record
@@ -84,7 +85,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     is_done = controller.is_over(trained.step)
     outcome: Outcome = "failed" if trained.divergence else "finished" if is_done else "stopped"
     checkpoints = _checkpoints_by_step(run_folder)
-    entry = _log_entry(trained, outcome) | _closing_entries(best, job)
+    entry = _log_entry(trained, outcome) | _closing_entries(trained, best, job)
     if folder is not run_folder:
         _move_records(run_folder, folder, entry, job)
     kept_step = best.step if best else 0
@@ -142,12 +143,15 @@ def _divergence_warning(trained: TrainingResult, best: _Checkpoint | None) -> st
     )
 
 
-def _closing_entries(best: _Checkpoint | None, job: Job) -> dict[str, Any]:
+def _closing_entries(trained: TrainingResult, best: _Checkpoint | None, job: Job) -> dict[str, Any]:
     """Return log entries on the chosen checkpoint, on a missing picture, and from events of the job."""
     events = job.log.since(0)
     entries: dict[str, Any] = {"kept_step": best.step, "kept_because": best.words} if best else {}
     if not curve_png.has_matplotlib():
         entries["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
+    report = trained.run_plan.data.report
+    evaluated = report.kept_aside.tokens if report.kept_aside else 0
+    entries["speeds"] = measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
     entries["memory_at_most"] = peak_memory_of(events) or None
     if any(isinstance(event, StartedFromQueue) for event in events):
         entries["from_queue"] = True
@@ -175,7 +179,7 @@ def _write_records(
     marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
     write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
-    write_record(lambda: folder.write_settings(trained.run_plan.settings), path, job.log)
+    write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
@@ -255,6 +259,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome) -> dict[str, Any]:
         "smoothed_loss": step_log.smoothed,
         "steps": run_plan.plan.steps,
         "schedule": f"{run_plan.settings.learning.schedule}: {describe_phases(run_plan.phases)}",
+        "live_changes": trained.controller.live_changes,
         "learning_rate_factor": trained.controller.rates.factor,
         "loaded_as": run_plan.card.loading,
         **({"tokenizer": run_plan.card.tokenizer_name} if run_plan.card.tokenizer_name else {}),

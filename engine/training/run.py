@@ -204,7 +204,7 @@ def _announce(
                 steps_per_epoch=plan.steps_per_epoch,
                 first_step=segment.state.step,
                 rates=rates.all(callback.step_log.rates_used()),
-                settings=settings.values(),
+                settings=callback.controller.settings.values(),
                 earlier=(
                     *read_steps(segment.state.graph),
                     *read_evaluations(segment.state.graph),
@@ -215,6 +215,7 @@ def _announce(
                 disk=data.report.disk.words() if data.report.disk else "",
                 evaluate_every=evaluation_interval(settings, plan, run_plan.data.validation),
                 answer_every=sample_interval(settings, plan),
+                recall_every=callback.recalls.every if data.report.recall_tokens else 0,
             )
         )
         phases = describe_phases(run_plan.phases)

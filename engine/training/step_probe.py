@@ -20,8 +20,6 @@ from ...data.examples import Example
 from ...data.report import (
     MemoryModel,
     apply_changes,
-    count_evaluations,
-    count_sample_rounds,
     fit_to_memory,
     largest_batch,
 )
@@ -179,12 +177,12 @@ def _extra_times(
 ) -> dict[str, Any]:
     """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
     times: dict[str, Any] = {}
-    if evaluations := count_evaluations(run_plan.settings, run_plan.plan, run_plan.data.validation):
+    if evaluations := run_plan.data.report.evaluations:
         job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
         times["evaluations"] = evaluations
         with suppress(Exception):  # a run also continues when an evaluation or an answer fails
             times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
-    if rounds := count_sample_rounds(run_plan.settings, run_plan.plan):
+    if rounds := run_plan.data.report.sample_rounds:
         job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
         with suppress(Exception):
             generator = SampleGenerator(run_plan, host, job, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.engine import Engine
@@ -40,6 +40,8 @@ class PageContext:
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
     models: Any = None
+    live_values: dict[str, Any] = field(default_factory=dict)
+    """Saving and stopping rules that the form shows only because they are in force in the run in progress."""
 
     def read_only_reason(self) -> str:
         """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""
@@ -47,6 +49,12 @@ class PageContext:
             return self.host.read_only_reason
         except TrainingProError:
             return ""
+
+    @property
+    def in_run(self) -> bool:
+        """Whether a run is in progress."""
+        job = self.session.latest("training")
+        return job is not None and job.running
 
     def is_training(self, name: str) -> bool:
         """Whether this LoRA is being trained right now."""

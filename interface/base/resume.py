@@ -6,6 +6,7 @@ from functools import partial
 
 from ...records.folder import PARAMETERS, loras
 from ...settings import files
+from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
 from .page_context import PageContext
 
@@ -27,4 +28,5 @@ def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> s
     context.session.train(
         name, context.host, partial(context.engine.train, settings, context.host, resume=checkpoint)
     )
+    context.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
     return f"Resuming {name}."

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ...core.errors import BusyError, SettingsError
 from ...core.jobs import Job, Request, RunControl
 from ...settings.definitions import SETTINGS
-from ...settings.live_settings import LiveSettings
+from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ..base import Form, PageContext, add_handler, confirm_click, markup, private_options
 from .run_view import RunView
 
@@ -94,8 +94,10 @@ class RunButtons:
     def _apply_live(self, form: Form, inputs: Mapping[Any, Any]) -> str:
         """Send the live settings of the form; they all take effect after the next step."""
         values = form.values(inputs)
-        changes = {key: values[key] for key in LiveSettings().values().keys() & values.keys()}
-        return self._run_action(lambda control: _change_live(control, lambda live: live.changed(changes)))
+        changes = {key: values[key] for key in LIVE_KEYS}
+        message = self._run_action(lambda control: _change_live(control, lambda live: live.changed(changes)))
+        self._context.live_values.update(changes)
+        return message
 
     def _run_action(self, action: Action) -> str:
         """Apply an action to the run. The message is empty, since the run panel confirms the request."""

@@ -14,7 +14,7 @@ import gradio as gr
 
 from ...core.engine import PreviewQuery
 from ...core.errors import SettingsError, TrainingProError
-from ...core.jobs import RunPlanned
+from ...core.jobs import settings_in_force
 from ...records.folder import choose_run_folder, with_final_name
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
@@ -239,8 +239,7 @@ class RunPanel:
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
-        planned = next((e for e in job.log.since(0) if isinstance(e, RunPlanned)), None) if job else None
-        return self._form.updates(planned.settings) if planned else {}
+        return self._form.updates(settings_in_force(job.log.since(0))) if job else {}
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""

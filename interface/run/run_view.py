@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -33,7 +31,7 @@ from ...core.jobs import (
     event_text,
     measure_phases,
 )
-from ...records.report import Mark, best_evaluation, draw_curve, peak_name, run_speed
+from ...records.report import Mark, best_evaluation, draw_curve, judge_live, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
@@ -147,7 +145,7 @@ class RunView:
         parts = [
             markup.progress_bar(share),
             self._figures(),
-            markup.paragraph(describe_trend(self._steps, steps), quiet=True),
+            markup.paragraph(judge_live(self._steps, steps, self._evaluations), quiet=True),
             markup.paragraph(self._machine_line(), quiet=True),
             self._loss_curve(),
             markup.recall(self._recalls),
@@ -382,58 +380,6 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool = False) ->
         f"Samples: what the model wrote for each prompt. {'' if shown else missing}", quiet=True
     )
     return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
-
-
-LEVEL_CHANGE = 0.01
-TREND_PARTS = 4  # the trend is that of a quarter of the run
-MEMORIZED_LOSS = 0.5
-TOO_EARLY = "It is too early to judge the loss."
-
-
-def describe_trend(done: Sequence[Step], steps: int) -> str:
-    """Describe how the smoothed loss changed over the last quarter of the run, and give advice."""
-    if not done:
-        return ""
-    last = done[-1]
-    if not math.isfinite(last.loss):
-        return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
-    compared = max(4, steps // TREND_PARTS)
-    if len(done) < 5:
-        return TOO_EARLY
-    if last.step <= compared:
-        return _describe(_early_change(done), last, compared)
-    reference = done[max(0, len(done) - 1 - compared)]
-    change = (last.smoothed - reference.smoothed) / max(reference.smoothed, 1e-9)
-    return _describe(change, last, compared)
-
-
-def _early_change(done: Sequence[Step]) -> float:
-    """The relative change of the loss from the first third of the steps to the last; 0 if it may be chance.
-
-    It may be chance if it is less than twice the error of the difference. How far losses scatter around a trend is
-    estimated from the differences between neighbors.
-    """
-    losses = [step.loss for step in done if math.isfinite(step.loss)]
-    third = max(1, len(losses) // 3)
-    first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
-    scatter = math.sqrt(sum((b - a) ** 2 for a, b in pairwise(losses)) / max(1, 2 * (len(losses) - 1)))
-    error = scatter * math.sqrt(2 / third)
-    return (last - first) / max(first, 1e-9) if abs(last - first) > 2 * error else 0.0
-
-
-def _describe(change: float, last: Step, compared: int) -> str:
-    early = last.step <= compared
-    if last.smoothed < MEMORIZED_LOSS:
-        return "The loss is very low: the model is memorizing the text."
-    if change < -LEVEL_CHANGE:
-        return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
-    if change <= LEVEL_CHANGE:
-        if early:
-            return TOO_EARLY
-        return f"The loss is about the same as {compared} steps ago."
-    if early:
-        return "The loss is rising, which can happen in the first steps."
-    return "The loss is rising. If this continues, stop the run and use a lower learning rate."
 
 
 def step_before(steps: Sequence[Step], seconds: float, now: float) -> Step | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from ...core.errors import TrainingProError
 from ...core.jobs import evidence_verdict
-from ...records.folder import PARAMETERS, LoraEntry, read_evidence, read_graph, read_recalls
+from ...records.folder import PARAMETERS, LoraEntry, read_evidence, read_graph, read_log, read_recalls
 from ...records.report import best_evaluation, read_evaluations, read_steps
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
+from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, size
 from ..base import fill_button, markup
 from ..run import line_chart
@@ -106,6 +107,17 @@ def _training_time(run: RunRecords) -> str:
     return duration(seconds) if seconds else ""
 
 
+def _live_changes(run: RunRecords) -> str:
+    """What the user changed while the run went on."""
+    words = []
+    for change in read_log(run.entry.folder).get("live_changes", ()):
+        changed = presets.describe_changes(change["before"], change["after"])
+        if RATE_FACTOR in change["after"]:
+            changed.append(f"learning rate × {change['after'][RATE_FACTOR]}")
+        words.append(f"after step {change['step']}: {', '.join(changed)}")
+    return "; ".join(words)
+
+
 FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "model": lambda run: run.entry.model,
     "steps": lambda run: f"{run.entry.step:,}" if run.entry.step else "",
@@ -114,5 +126,6 @@ FIGURES: Mapping[str, Callable[[RunRecords], str]] = {
     "recall": _recall,
     "tested": _evidence,
     "training time": _training_time,
+    "changed during the run": _live_changes,
     "on disk": lambda run: size(run.entry.size),
 }

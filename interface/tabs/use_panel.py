@@ -30,7 +30,11 @@ class UsePanel:
 
     def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
         add_handler(
-            self.resume_button.click, partial(self._on_resume, chosen), {chosen}, status, what="Resuming the run"
+            self.resume_button.click,
+            partial(self._on_resume, chosen, status),
+            {chosen},
+            [status, *self._form.components.values()],
+            what="Resuming the run",
         )
         add_handler(
             self.attach_button.click,
@@ -71,7 +75,7 @@ class UsePanel:
         visible = run is not None and run.status != "in progress" and can_resume(self._context, run.name)
         return gr.update(visible=visible, interactive=not self._context.read_only_reason())
 
-    def _on_resume(self, chosen: Any, inputs: Mapping[Any, Any]) -> str:
+    def _on_resume(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Resume from the chosen checkpoint, or else from the newest one."""
         folders = self._context.host.folders
         folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
@@ -81,8 +85,9 @@ class UsePanel:
                 f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
                 "interrupted by a crash."
             )
-        message = resume_run(self._context, name, folder.name if part else "newest")
-        return markup.card("", markup.paragraph(f"{message} The Train tab shows its progress."), mood="good")
+        message = f"{resume_run(self._context, name, folder.name if part else 'newest')} See the Train tab."
+        shown = markup.card("", markup.paragraph(message), mood="good")
+        return {**self._form.updates(self._context.live_values), status: shown}
 
     async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Attach the LoRA to the model in memory, at its full strength."""

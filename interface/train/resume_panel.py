@@ -12,7 +12,7 @@ import gradio as gr
 from ...core.errors import SavingError
 from ...core.host import Folders
 from ...records.folder import CrashedRun, crashed_runs
-from ..base import PageContext, add_handler, confirm_click, markup, on_load, resume_run
+from ..base import Form, PageContext, add_handler, confirm_click, markup, on_load, resume_run
 
 RunAction = Callable[[CrashedRun, Folders], str]
 
@@ -20,8 +20,8 @@ RunAction = Callable[[CrashedRun, Folders], str]
 class ResumePanel:
     """A panel that is visible only if there are crashed runs."""
 
-    def __init__(self, context: PageContext) -> None:
-        self._context = context
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
 
     def draw(self) -> None:
         self._card = gr.Group(visible=False, elem_id="tp-unfinished")
@@ -38,17 +38,17 @@ class ResumePanel:
 
     def connect(self) -> None:
         panel = [self._card, self._description, self._menu]
+        outputs = [self.message, *panel, *self._form.components.values()]
         for button, action in (
             (self._resume_button, self._resume),
             (self._keep_button, self._keep),
         ):
             on_click = partial(self._on_click, action)
-            add_handler(button.click, on_click, {self._menu}, [self.message, *panel], what=button.value)
-        outputs = [self.message, *panel]
+            add_handler(button.click, on_click, {self._menu}, outputs, what=button.value)
         confirm_click(
             self._delete_button,
             lambda inputs: f"Delete what {inputs[self._menu]} has saved?" if inputs[self._menu] else "",
-            lambda inputs: dict(zip(outputs, self._on_click(self._delete, inputs), strict=True)),
+            partial(self._on_click, self._delete),
             {self._menu},
             outputs,
         )
@@ -74,14 +74,17 @@ class ResumePanel:
         runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
-    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
+    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         def run_action(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             return action(run, folders)
 
-        return (self._context.run_disk_action(run_action), *self._panel_updates())
+        message = {self.message: self._context.run_disk_action(run_action)}
+        panel = zip((self._card, self._description, self._menu), self._panel_updates(), strict=True)
+        shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
+        return {**message, **dict(panel), **shown}
 
     def _resume(self, run: CrashedRun, folders: Folders) -> str:
         """Resume the run, bit for bit as if it had not crashed."""

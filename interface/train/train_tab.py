@@ -13,6 +13,7 @@ from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
 from ...settings.definitions import SETTINGS
+from ...settings.live_settings import LIVE_KEYS
 from ..base import (
     Form,
     PageContext,
@@ -48,7 +49,7 @@ class TrainTab:
         self._presets = PresetsPanel(context, self._form)
         self._run_panel = RunPanel(context, self._form)
         self._probe_panel = ProbePanel(context, self._form)
-        self._resume_panel = ResumePanel(context)
+        self._resume_panel = ResumePanel(context, self._form)
         self._layer_picker = LayerPicker(context, self._form)
         self._setting_search = SettingSearch()
         self._folded_parts: dict[str, gr.Accordion] = {}
@@ -128,6 +129,9 @@ class TrainTab:
         outputs = [*self._form.components.values(), self._presets.menu]
         restored = on_load(self._restore_form, outputs, what="Restoring the form")
         self._connect_consequences(self._connect_data(refresh), restored)
+        live_fields, inputs = [self._form.components[key] for key in LIVE_KEYS], self._form.inputs()
+        ended = self._run_panel.ended.change
+        add_handler(ended, self._restore_live, inputs, live_fields, what="Restoring the form")
         self._js_bridge.connect()
 
     def _connect_name(self) -> None:
@@ -209,6 +213,8 @@ class TrainTab:
         except TrainingProError:
             values = {}
         values.pop("if_exists", None)  # the answer for one LoRA; the next one may be another book's
+        if self._context.in_run:
+            values |= self._context.live_values
         menus = {}
         for key in ("data", "eval_data"):
             last = values.pop(key, None)
@@ -220,8 +226,27 @@ class TrainTab:
         """Save the form, and update what follows from it."""
         if not self._context.read_only_reason():
             with suppress(TrainingProError, OSError):  # the page works without a saved form
-                presets.save_form(self._context.host.folders.form, self._form.values(inputs))
+                presets.save_form(self._context.host.folders.form, self._own_values(inputs))
         return self._consequences(inputs)
+
+    def _own_values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
+        """The form for the next run: during a run, with the saving and stopping rules from before it."""
+        values = self._form.values(inputs)
+        if self._context.in_run:
+            saved = presets.load_form(self._context.host.folders.form)
+            values = {key: value for key, value in values.items() if key not in LIVE_KEYS}
+            values |= {key: saved[key] for key in LIVE_KEYS if key in saved}
+        return values
+
+    def _restore_live(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """After a run, put back what the form had before, where it still shows what was in force in the run."""
+        if self._context.in_run:
+            return {}
+        of_run, values = self._context.live_values, self._form.values(inputs)
+        typed = presets.differing_keys(of_run, {key: values[key] for key in of_run})
+        own = presets.load_form(self._context.host.folders.form)
+        unchanged = (key for key in of_run if key not in typed)
+        return self._form.updates({key: own.get(key, SETTINGS[key].default) for key in unchanged})
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Updates of the parts that follow from the form."""

@@ -29,6 +29,7 @@ from .run_folder import RunFolder, choose_run_folder, recover_interrupted, with_
 from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress, runs_in_progress
 from .run_records import (
     GraphRecord,
+    LiveChange,
     RunLog,
     StateRecord,
     describe_damage,
@@ -57,6 +58,7 @@ __all__ = [
     "CrashedRun",
     "GraphRecord",
     "Heartbeat",
+    "LiveChange",
     "LoraEntry",
     "LoraPart",
     "RunFolder",

@@ -17,6 +17,14 @@ Ended = Literal["finished", "stopped", "failed"]
 """How a run ended, if it did not crash."""
 
 
+class LiveChange(TypedDict):
+    """Live settings that the user changed after a step."""
+
+    step: Count
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
 class RunLog(TypedDict, total=False):
     """training_log.json, by the values that are read; how a run went is written with more."""
 
@@ -36,6 +44,8 @@ class RunLog(TypedDict, total=False):
     ended_at: str | None
     verdict: Mapping[str, Any] | None
     recall: list[RecallMeasured]
+    live_changes: list[LiveChange]
+    speeds: dict[str, float]
 
 
 class _GraphPlace(TypedDict):

@@ -8,20 +8,23 @@ from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations
 from .late_report import write_missing_report
 from .recall_strip import draw_recall_strip
 from .report import ReportData, peak_name, render_report, run_speed
-from .time_estimate import estimate_time
-from .verdict import judge_run, read_verdict
+from .time_estimate import Workload, estimate_time, measured_speeds
+from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
     "Mark",
     "ReportData",
     "RunGraph",
+    "Workload",
     "best_evaluation",
     "curve_png",
     "draw_curve",
     "draw_recall_strip",
     "estimate_time",
     "graph_entry",
+    "judge_live",
     "judge_run",
+    "measured_speeds",
     "peak_name",
     "read_evaluations",
     "read_steps",

@@ -33,6 +33,7 @@ from ...core.jobs import (
     peak_memory_of,
     phase_table,
     recall_table,
+    settings_in_force,
 )
 from ...settings import presets
 from ...settings.definitions import SETTINGS
@@ -117,7 +118,7 @@ def render_report(data: ReportData) -> str:
         **_recall(data),
         **_evidence(data),
         run_rows=_run_rows(data),
-        setting_rows=_setting_rows(data.plan.settings),
+        setting_rows=_setting_rows(settings_in_force(data.events)),
         disk_rows=_disk_rows(data.lora) if data.lora else (),
     )
 

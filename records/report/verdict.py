@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import quantiles
+from enum import Enum, auto
+from itertools import pairwise
+from statistics import fmean, quantiles
 from typing import Any, Literal
 
 from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
@@ -25,8 +27,12 @@ VerdictKind = Literal[
 ]
 MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
+MIN_FALL = 0.1
+"""A share of the whole fall: a validation loss that falls less in the second half of the run has leveled off."""
 LAST_SHARE = 0.25
 """The share of the run that is judged if there are only training losses."""
+COURSE_PARTS = 8
+"""So many parts of a run count as one evaluation each."""
 MIN_STEPS = 8
 """Fewer steps than this show no trend."""
 EARLY_SHARE = 0.1
@@ -34,12 +40,15 @@ EARLY_SHARE = 0.1
 MIN_EARLY_EVALUATIONS = 3  # one before the first step and one after the last show no trend
 BY_HEART = 0.5
 """How far recall must exceed that of unseen text before a text counts as known by heart."""
+LOW_LOSS = 0.5
+"""bench/recipe_data/results.csv: each run that ended below it reproduced over half of a passage on average."""
 WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
 """How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
 ADD_VALIDATION = (
     "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
     "the next run, for example to 0.05 (5%)."
 )
+LEARN_MORE = "More epochs or a higher learning rate may help."
 SAME_PASSAGES = "This loss is measured on the same passages each time, so trust it more than the loss curve."
 MIN_SWING = 0.3
 """A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
@@ -47,17 +56,16 @@ MIN_SWING = 0.3
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict in words, the step it refers to, the better checkpoint if there is one, and the figures."""
+    """The verdict in words, the step it refers to, and the better checkpoint if there is one."""
 
     kind: VerdictKind
     text: str
-    step: int
-    better: str
-    evidence: Mapping[str, float]
+    step: int = 0
+    better: str = ""
 
     def as_log(self) -> dict[str, Any]:
         """Return plain values for training_log.json."""
-        return {**vars(self), "evidence": dict(self.evidence)}
+        return {**vars(self)}
 
 
 def judge_run(
@@ -81,9 +89,9 @@ def judge_run(
     if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
         return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
     if steps and len(evaluations) >= 2:
-        verdict = _with_recall(_Judge(steps, evaluations, checkpoints, kept).verdict(), recalls)
+        verdict = _judge_validation(steps, evaluations, checkpoints, kept, recalls)
     elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
-        verdict = _judge_recall(recalls[0], recalls[-1])
+        verdict = _judge_recall(recalls)
     else:
         missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
         verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
@@ -101,156 +109,214 @@ ONE_EVALUATION = "The validation split was evaluated only once"
 NO_EVALUATION_YET = "The run ended before the validation split was evaluated"
 
 
-class _Judge:
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        evaluations: Sequence[EvaluationDone],
-        checkpoints: Mapping[int, str],
-        kept: int,
-    ) -> None:
-        self._smoothed = {s.step: s.smoothed for s in steps}
-        self._evaluations, self._checkpoints, self._kept_step = evaluations, checkpoints, kept
-        self._first, self._last, self._previous = evaluations[0], evaluations[-1], evaluations[-2]
+class Trend(Enum):
+    """Where the validation loss is going."""
+
+    RISEN = auto()
+    FALLING = auto()
+    LEVEL = auto()
+    UNCHANGED = auto()  # since before the first step
+    FELL = auto()  # known at two places only, so nobody knows when it fell
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How the validation loss went, so that many evaluations say the same as a few."""
+
+    first: EvaluationDone
+    best: EvaluationDone
+    last: EvaluationDone
+    halfway: float
+    trend: Trend
+
+    @staticmethod
+    def of(evaluations: Sequence[EvaluationDone]) -> _Course:
+        """Judge at least two evaluations with finite losses."""
+        evaluations = sorted(evaluations, key=lambda e: e.step)
+        first, span = evaluations[0], evaluations[-1].step - evaluations[0].step
+        # With many evaluations, the loss jitters, and the lowest and the last one would be chance. So each part of
+        # the run counts as its median evaluation.
+        parts: dict[int, list[EvaluationDone]] = {}
+        for e in evaluations[1:]:
+            parts.setdefault(math.ceil(COURSE_PARTS * (e.step - first.step) / max(span, 1)), []).append(e)
+        course = [first, *(sorted(part, key=lambda e: e.loss)[(len(part) - 1) // 2] for part in parts.values())]
+        lowest, last = min(e.loss for e in course), course[-1]
+        # The trend is that of the second half. A single step back would depend on how often the run is evaluated.
+        halfway = _interpolate(course, (first.step + last.step) / 2)
         best = best_evaluation(evaluations)
         assert best is not None
-        self._best = best
+        if last.loss > lowest * (1 + MIN_CHANGE):
+            trend = Trend.RISEN
+        elif first.step == 0 and first.loss - lowest <= MIN_CHANGE * first.loss:
+            trend = Trend.UNCHANGED
+        elif len(course) == 2:
+            trend = Trend.FELL
+        else:
+            fall, whole = halfway - last.loss, first.loss - last.loss
+            trend = Trend.FALLING if fall > max(MIN_CHANGE * halfway, MIN_FALL * whole) else Trend.LEVEL
+        return _Course(first, best, last, halfway, trend)
 
-    def verdict(self) -> Verdict:
-        if self._last.loss > self._best.loss * (1 + MIN_CHANGE):
-            return self._after_best()
-        drop = self._previous.loss - self._last.loss
-        if self._best is self._last and drop > MIN_CHANGE * self._previous.loss:
-            return self._make(
-                "could learn more",
-                f"The validation loss was still falling at the end: {self._loss_at(self._previous)}, then "
-                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
-                self._last,
+
+def _interpolate(course: Sequence[EvaluationDone], step: float) -> float:
+    """The validation loss at a step, on the straight line between the evaluations around it."""
+    before, after = next((a, b) for a, b in pairwise(course) if a.step <= step <= b.step)
+    share = (step - before.step) / max(after.step - before.step, 1)
+    return before.loss + share * (after.loss - before.loss)
+
+
+def _mean_loss(steps: Sequence[Step], step: int) -> float:
+    """The mean training loss of the steps up to this one; for step 0, of the first ones.
+
+    The smoothed loss would not do: it lags behind, and at first it is the loss of a single batch.
+    """
+    losses = [s.loss for s in steps if math.isfinite(s.loss)]
+    count = max(1, len(losses) // COURSE_PARTS)
+    up_to = sum(s.step <= step for s in steps if math.isfinite(s.loss))
+    part = losses[max(0, up_to - count) : max(up_to, count)]
+    return fmean(part) if part else math.nan
+
+
+def _judge_validation(
+    steps: Sequence[Step],
+    evaluations: Sequence[EvaluationDone],
+    checkpoints: Mapping[int, str],
+    kept: int,
+    recalls: Sequence[RecallMeasured],
+) -> Verdict:
+    course = _Course.of(evaluations)
+    first, best, last, end = course.first, course.best, course.last, evaluations[-1]
+    training_best, training_last = _mean_loss(steps, best.step), _mean_loss(steps, last.step)
+    better, step = "", last.step
+    went = f"{first.loss:.4f} (step {first.step}), then {last.loss:.4f} (step {last.step})"
+    kind: VerdictKind
+    if course.trend is Trend.RISEN:
+        step = best.step
+        saved = best_evaluation([e for e in evaluations if e.step in checkpoints and e.step != end.step])
+        better = checkpoints[saved.step] if saved and saved.loss < end.loss else ""
+        rise = f"rose from {best.loss:.4f} (step {best.step}) to {last.loss:.4f} (step {last.step})"
+        if training_last < training_best:
+            kind, since = "began to memorize", f"at step {step}" if step else "right from the start"
+            text = (
+                f"The model began to memorize {since} (overfit). The validation loss {rise}, while the training "
             )
-        if self._first.step == 0 and self._first.loss - self._best.loss <= MIN_CHANGE * self._first.loss:
-            return self._make(
-                "did not learn",
-                f"The validation loss is about the same as before training: {self._loss_at(self._first)}, then "
-                f"{self._loss_at(self._last)}. More epochs or a higher learning rate may help.",
-                self._last,
-            )
-        return self._make(
-            "about right",
-            f"The validation loss fell from {self._first.loss:.4f} to {self._best.loss:.4f} (step "
-            f"{self._best.step}) and was {self._last.loss:.4f} at the end.",
-            self._best,
+            text += f"loss kept falling from {training_best:.4f} to {training_last:.4f}."
+        else:
+            kind, text = "became worse", f"The model became worse. The validation loss {rise}, and the training "
+            text += "loss did not fall. Try a lower learning rate."
+        if kept and kept == best.step:
+            text += f" The saved LoRA is from step {kept}, before this rise."
+        elif better:
+            text += f" {better} is better."
+        elif best.step == 0:
+            text += " The validation loss was never lower than before the first step, so the model does better on "
+            text += "the validation split without this LoRA."
+        else:
+            text += f" No checkpoint near step {best.step} is left. To get one, train again and stop at that step."
+    elif course.trend is Trend.UNCHANGED:
+        kind, text = (
+            "did not learn",
+            "The model did not learn (underfit). The validation loss is about the same as ",
         )
-
-    def _after_best(self) -> Verdict:
-        loss_at_best, loss_at_end = self._training_loss(self._best.step), self._training_loss(self._last.step)
-        rise = f"rose from {self._loss_at(self._best)} to {self._loss_at(self._last)}"
-        start = f"The validation loss {rise}"
-        if math.isfinite(loss_at_best) and math.isfinite(loss_at_end) and loss_at_end < loss_at_best:
-            text = f"{start}, while the training loss kept falling from {loss_at_best:.4f} to {loss_at_end:.4f}."
-            return self._make("began to memorize", text + self._checkpoint_advice(), self._best)
-        text = f"{start}, and the training loss did not fall. Try a lower learning rate."
-        return self._make("became worse", text + self._checkpoint_advice(), self._best)
-
-    def _checkpoint_advice(self) -> str:
-        """Say which checkpoint to use."""
-        if self._kept_step and self._kept_step == self._best.step:
-            return f" The saved LoRA is from step {self._kept_step}, before this rise."
-        if name := self._better_checkpoint():
-            return f" {name} is better."
-        if self._best.step == 0:
-            return (
-                " The validation loss was never lower than before the first step, so the model does better on "
-                "the validation split without this LoRA."
-            )
-        return (
-            f" No checkpoint near step {self._best.step} is left. To get one, train again and stop at that step."
+        text += f"before training: {went}. {LEARN_MORE}"
+    elif course.trend is Trend.FELL:
+        kind, text = (
+            "learned",
+            f"The model learned. The validation loss fell: {went}. To see whether it was still ",
         )
-
-    def _better_checkpoint(self) -> str:
-        """Return the name of the checkpoint with the lowest measured loss, if it is lower than at the end."""
-        candidates = [e for e in self._evaluations if e.step in self._checkpoints and e.step != self._last.step]
-        best = best_evaluation(candidates)
-        return self._checkpoints[best.step] if best and best.loss < self._last.loss else ""
-
-    def _gap(self) -> str:
-        """The generalization gap at the end, as a sentence."""
-        gap = self._last.loss - self._training_loss(self._last.step)
-        return f" The generalization gap is {gap:.4f}." if math.isfinite(gap) else ""
-
-    def _training_loss(self, step: int) -> float:
-        """Return the smoothed loss at a step; for step 0 that of the first step."""
-        return self._smoothed.get(max(step, min(self._smoothed)), math.nan)
-
-    def _loss_at(self, evaluation: EvaluationDone) -> str:
-        return f"{evaluation.loss:.4f} (step {evaluation.step})"
-
-    def _make(self, kind: VerdictKind, text: str, evaluation: EvaluationDone) -> Verdict:
-        evidence = {
-            "kept_aside_first": self._first.loss,
-            "kept_aside_lowest": self._best.loss,
-            "kept_aside_lowest_at_step": self._best.step,
-            "kept_aside_last": self._last.loss,
-            "training_at_lowest": self._training_loss(self._best.step),
-            "training_last": self._training_loss(self._last.step),
-        }
-        better = self._better_checkpoint() if kind in ("began to memorize", "became worse") else ""
-        words = f"{_title(kind, evaluation.step)}. {text}{self._gap()}"
-        return Verdict(kind, words, evaluation.step, better, evidence)
+        text += "falling at the end, evaluate more often ('Evaluate every')."
+    elif course.trend is Trend.FALLING:
+        kind, text = "could learn more", "The model could learn more (underfit). The validation loss was still "
+        text += (
+            f"falling in the second half of the run, from {course.halfway:.4f} to {last.loss:.4f}. {LEARN_MORE}"
+        )
+    else:
+        kind, step, text = "about right", best.step, "About right (well fit). The validation loss fell from "
+        text += f"{first.loss:.4f} to {best.loss:.4f} (step {best.step}) and was {end.loss:.4f} at the end."
+    control = recalls[-1].control if recalls else None
+    if control:  # both losses are of passages, measured in the same way after the same step
+        gap, of = control.loss - recalls[-1].learned.loss, "on unseen passages minus the loss on training passages"
+    else:
+        gap, of = (
+            end.loss - training_last,
+            "on the validation split minus the mean training loss of the last steps",
+        )
+    text += f" The generalization gap is {gap:.4f} (the loss {of})." if math.isfinite(gap) else ""
+    return Verdict(kind, f"{text}{_describe_recall(recalls)}", step, better)
 
 
-def _title(kind: VerdictKind, step: int) -> str:
-    since = f"at step {step}" if step else "right from the start"
-    words: dict[VerdictKind, str] = {
-        "began to memorize": f"The model began to memorize {since} (overfit)",
-        "became worse": "The model became worse",
-        "could learn more": "The model could learn more (underfit)",
-        "did not learn": "The model did not learn (underfit)",
-    }
-    return words.get(kind, "About right (well fit)")
+def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[EvaluationDone] = ()) -> str:
+    """Say in one sentence how a run of so many steps is going."""
+    if not done:
+        return ""
+    if not math.isfinite(done[-1].loss):
+        return "The loss is NaN or infinite. Stop, and start again with a lower learning rate."
+    comparable = [
+        e for e in evaluations if math.isfinite(e.loss) and e.validation_key == evaluations[-1].validation_key
+    ]
+    if len(comparable) >= 2:
+        course = _Course.of(comparable)
+        if course.trend is Trend.RISEN:
+            since = f"The validation loss has risen since step {course.best.step}"
+            if _mean_loss(done, done[-1].step) < _mean_loss(done, course.best.step):
+                return f"{since}: the model memorizes more than it learns."
+            return f"{since}, and the training loss has not fallen. If this continues, use a lower learning rate."
+        if course.trend in (Trend.FALLING, Trend.FELL):
+            return "The validation loss is falling: the model is learning."
+        since = "before training" if course.trend is Trend.UNCHANGED else "halfway to the last evaluation"
+        return f"The validation loss is about the same as {since}."
+    compared = max(MIN_STEPS // 2, int(LAST_SHARE * steps))
+    early, too_early = done[-1].step <= compared, "It is too early to judge the loss."
+    if len(done) <= MIN_STEPS // 2:
+        return too_early
+    if done[-1].smoothed < LOW_LOSS:
+        return "The loss is very low. On prose, this means that the model knows much of the text by heart."
+    change = _change([s.loss for s in done] if early else [s.loss for s in done[-1 - compared :]])
+    if change < -MIN_CHANGE:
+        return "The loss is falling" + (", as expected at the start." if early else ": the model is learning.")
+    if change <= MIN_CHANGE:
+        return too_early if early else f"The loss is about the same as {compared} steps ago."
+    if early:
+        return "The loss is rising, which can happen in the first steps."
+    return "The loss is rising. If this continues, stop the run and use a lower learning rate."
 
 
-def _judge_recall(first: RecallMeasured, last: RecallMeasured) -> Verdict:
+def _change(losses: Sequence[float]) -> float:
+    """The relative change of the losses from their first third to the last; 0 if it may be chance.
+
+    It may be chance if it is less than twice the error of the difference. How far losses scatter around a trend is
+    estimated from the differences between neighbors.
+    """
+    losses = [loss for loss in losses if math.isfinite(loss)]
+    third = max(1, len(losses) // 3)
+    first, last = fmean(losses[:third]), fmean(losses[-third:])
+    scatter = math.sqrt(sum((b - a) ** 2 for a, b in pairwise(losses)) / max(1, 2 * (len(losses) - 1)))
+    error = scatter * math.sqrt(2 / third)
+    return (last - first) / max(first, 1e-9) if abs(last - first) > 2 * error else 0.0
+
+
+def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
     """Judge without a validation split, by passages of the training data before the run and after it."""
-    before, after = first.learned, last.learned
-    evidence = {
-        "recall_first": before.recall,
-        "recall_last": after.recall,
-        "passages_loss_first": before.loss,
-        "passages_loss_last": after.loss,
-    }
-    losses = f"the loss on passages of the training data went from {before.loss:.4f} to {after.loss:.4f}"
-    if before.loss - after.loss <= MIN_CHANGE * before.loss:
-        text = f"The model did not learn (underfit): {losses}. More epochs or a higher learning rate may help."
-        return Verdict("did not learn", text, last.step, "", evidence)
+    first, last = recalls[0], recalls[-1]
+    before, after = first.learned.loss, last.learned.loss
+    losses = f"the loss on passages of the training data went from {before:.4f} to {after:.4f}"
+    if before - after <= MIN_CHANGE * before:
+        return Verdict("did not learn", f"The model did not learn (underfit): {losses}. {LEARN_MORE}", last.step)
     by_heart = last.gain - first.gain >= BY_HEART
     title = "The model knows the training data by heart" if by_heart else "The model learned"
-    text = f"{title}: {losses}. {SAME_PASSAGES} {_describe_recall(before.recall, after.recall)} {ADD_VALIDATION}"
-    return Verdict("learned by heart" if by_heart else "learned", text, last.step, "", evidence)
+    text = f"{title}: {losses}. {SAME_PASSAGES}{_describe_recall(recalls)} {ADD_VALIDATION}"
+    return Verdict("learned by heart" if by_heart else "learned", text, last.step)
 
 
-def _describe_recall(before: float, after: float) -> str:
-    share = f"on average, the model reproduces {after:.0%} of a passage word for word"
-    if f"{after:.0%}" == f"{before:.0%}":
-        return (
-            f"The model did not memorize the text: {share}, as before the run. This is what you want if "
-            "the LoRA is for a writing style."
-        )
-    by_heart = "" if after >= BY_HEART else ", so it does not know the text by heart"
-    return f"{share.capitalize()} ({before:.0%} before the run){by_heart}."
-
-
-def _with_recall(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
-    """Add the recall of the training data to a verdict that rests on validation losses."""
+def _describe_recall(recalls: Sequence[RecallMeasured]) -> str:
+    """Tell how much of the text the model knew by heart before the run and after it; empty if unknown."""
     if len(recalls) < 2:
-        return verdict
-    first, last = recalls[0], recalls[-1]
-    unseen = f", and {last.control.recall:.0%} of a passage that it has not seen" if last.control else ""
-    text = (
-        f" On average, the model reproduces {last.learned.recall:.0%} of a training passage word for word "
-        f"({first.learned.recall:.0%} before){unseen}."
-    )
-    evidence = {**verdict.evidence, "recall_first": first.learned.recall, "recall_last": last.learned.recall}
-    return replace(verdict, text=verdict.text + text, evidence=evidence)
+        return ""
+    first, last = recalls[0].learned.recall, recalls[-1].learned.recall
+    control = recalls[-1].control
+    unseen = f", and {control.recall:.0%} of a passage that it has not seen" if control else ""
+    reproduced = f" On average, the model reproduces {last:.0%} of a training passage word for word"
+    same = " Recall does not show whether it learned a writing style." if f"{first:.0%}" == f"{last:.0%}" else ""
+    return f"{reproduced} ({first:.0%} before){unseen}.{same}"
 
 
 def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
@@ -270,8 +336,7 @@ def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> V
     else:
         less = "With fewer epochs or a lower learning rate, it forgets less."
         text = f"{text}, so with the LoRA, the model forgot a lot. {less}"
-    evidence = {**verdict.evidence, "general_first": losses[0], "general_last": losses[-1]}
-    return replace(verdict, text=verdict.text + text, evidence=evidence)
+    return replace(verdict, text=verdict.text + text)
 
 
 def _describe_swings(steps: Sequence[Step]) -> str:
@@ -292,25 +357,18 @@ def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = ""
     """Judge by the training losses; `too_few` says how many steps there are of a run that ended too early."""
     losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
     if not losses:
-        return Verdict("too early to tell", "No step has a valid loss.", 0, "", {})
+        return Verdict("too early to tell", "No step has a valid loss.")
     first, last = losses[0], losses[-1]
-    earlier = losses[-1 - int(LAST_SHARE * len(losses))]
-    evidence = {"training_first": first, "training_before_last_quarter": earlier, "training_last": last}
     change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
     if too_few or len(losses) < MIN_STEPS:
         count = too_few or format_count(len(losses), "step")
         text = f"After {count}, it is too early to tell what the model learned. {change.capitalize()}."
-        return Verdict("too early to tell", text, 0, "", evidence)
+        return Verdict("too early to tell", text)
     if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
         text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "
-        return Verdict("did not learn", f"{text}More epochs or a higher learning rate may help.", 0, "", evidence)
-    falling = earlier - last > MIN_CHANGE * earlier
+        return Verdict("did not learn", f"{text}{LEARN_MORE}")
+    falling = _change([s.loss for s in steps[-1 - int(LAST_SHARE * len(steps)) :]]) < -MIN_CHANGE
     fall = "was still falling" if last < first else "fell again"
-    trend = f"and {fall if falling else 'stopped falling'} in the last quarter of the run"
-    return Verdict(
-        "training loss only",
-        f"{reason}, so only the training loss can be judged: {change} {trend}.",
-        0,
-        "",
-        evidence,
-    )
+    trend = f"and {fall if falling else 'did not clearly fall any more'} in the last quarter of the run"
+    text = f"{reason}, so only the training loss can be judged: {change} {trend}."
+    return Verdict("training loss only", text)

@@ -143,6 +143,14 @@ def test_dementor_that_cannot_repeat_so_often_says_what_is_possible(tmp_path):
     assert [each.key for each in report.suggestions if each.key == "cutoff"] == ["cutoff"]
 
 
+@pytest.mark.parametrize(("name", "told"), [("story.txt", 1), ("chats.json", 0)])
+def test_a_note_on_dementor_windows_is_for_text_only(tmp_path, name, told):
+    """Check of chats spoke of DEMENTOR windows, because that setting was on."""
+    content = "\n".join(CHAPTERS) if name.endswith("txt") else [chat("Hi", "No.")] * 9
+    data = prepare_rows(tmp_path, CHATML, {name: content}, chunking="dementor", overlap=True)
+    assert sum("DEMENTOR windows" in note for note in data.report.notes) == told
+
+
 def test_dementor_with_a_sentence_in_each_section_can_repeat_nothing(tmp_path):
     text = "\n\n\n".join(f"Sentence {n} is here." for n in range(50))
     report = prepare_rows(tmp_path, CHATML, {"a.txt": text}, chunking="dementor").report

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -20,10 +21,13 @@ from training_pro.core.jobs.events import (
     RunPlanned,
     Stage,
     Step,
+    settings_in_force,
 )
 from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import distributed
-from training_pro.records.folder import loras
+from training_pro.interface.tabs.compare_runs import comparison_html
+from training_pro.records.folder import loras, read_log
+from training_pro.records.folder.inventory import read_entry
 from training_pro.settings import files
 from training_pro.settings.live_settings import LiveSettings, resumed_settings
 from training_pro.tests.tiny import watched_job
@@ -143,6 +147,36 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
     assert events_of(job, Step)[-1].step == 6
     assert "because the learning rate has fallen to 0 (epoch 1 is done)" in end.text
     assert rates(job)[-1] == 0.0
+
+
+def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resumes(place):
+    """Row 10: stop at loss 1.5, set in mid-run, was in no record, and Compare and Copy settings said 0."""
+    job = at({2: changing(stop_at_loss=1.5, rate_factor=0.5), 3: lambda control: control.ask(Request.STOP)})
+    place.train(job=job, **FOUR)
+    assert settings_in_force(job.log.since(0))["stop_at_loss"] == 1.5
+    resumed = Job("training", "a test")
+    place.train(job=resumed, resume="newest", **FOUR)  # the command does not say it again
+    (planned,) = events_of(resumed, RunPlanned)
+    assert planned.settings["stop_at_loss"] == 1.5
+    assert files.load_settings(place.lora() / "training_parameters.json").values["stop_at_loss"] == 1.5
+    (change,) = read_log(place.lora())["live_changes"]
+    before = {"stop_at_loss": 0.0, "rate_factor": 1.0}
+    assert change == {"step": 2, "before": before, "after": {"stop_at_loss": 1.5, "rate_factor": 0.5}}
+    place.train(name="b", **FOUR)
+    compared = comparison_html(*map(partial(read_entry, folders=place.folders), (place.lora(), place.lora("b"))))
+    assert "after step 2: Stop at loss 0 → 1.5, learning rate × 0.5" in compared
+    assert "<td>Stop at loss</td><td>1.5</td><td>0</td>" in compared
+
+
+def test_a_change_is_on_disk_before_the_next_checkpoint(place):
+    """A run that crashes after it is resumed from the page with what is in force."""
+    seen = []
+
+    def look(control):
+        seen.append(files.load_settings(place.lora() / "training_parameters.json").values["stop_at_epoch"])
+
+    place.train(job=at({2: changing(stop_at_epoch=1.5), 4: look}), **FOUR)
+    assert seen == [1.5]
 
 
 def test_live_settings_and_the_loss_drop_are_part_of_a_checkpoint(place):

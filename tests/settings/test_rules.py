@@ -37,12 +37,10 @@ def test_data_must_be_chosen():
     assert problems(TrainingSettings()) == ["Dataset: choose at least one file, for example story.txt."]
 
 
-def test_dementor_overlaps_by_itself():
-    assert notes(settings(chunking="dementor")) == []
-    assert notes(settings(chunking="dementor", overlap=True)) == [
-        "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored."
-    ]
-    assert advice_on(chunking="dementor", overlap=True) == []
+def test_where_saving_by_the_loss_begins_is_said():
+    """Row 7: "Save when the loss falls below 6.2" saved nothing at a smoothed loss of 6.16."""
+    (told,) = notes(settings(save_on_loss_drop=6.2))
+    assert "the smoothed loss is 10% lower, at 5.58, and stays there for 3 steps" in told
 
 
 def test_a_rate_for_a_head_that_is_not_trained_is_noted():
@@ -84,7 +82,7 @@ def test_a_high_strength_gives_advice(rank, alpha, rslora, strength):
             "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032, far above",
         ),
         ({"stop_at_loss": 1.5}, ""),
-        ({"stop_at_loss": 5}, "Stop at loss 5: on text in a language that they know, most models start"),
+        ({"stop_at_loss": 5}, "Stop at loss 5: many models start near or below this loss"),
     ],
 )
 def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):

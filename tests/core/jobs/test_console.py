@@ -28,6 +28,7 @@ from training_pro.core.jobs.events import (
 )
 from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.perplexity_event import PerplexityMeasured
+from training_pro.core.jobs.recall_event import RecallFigures, RecallMeasured
 from training_pro.core.jobs.session import Session
 from training_pro.tests.fakes import FakeHost
 
@@ -203,6 +204,26 @@ def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
     }
     pace.update(replace(EVALUATED, step=10, seconds=30.0))
     assert pace.seconds_left == 7.0
+
+
+def test_the_time_left_includes_what_comes_after_the_last_step():
+    """Row 11: it said 0 s while recall was measured, and after the first of several samples."""
+    pace = EtaEstimator()
+    pace.update(replace(PLANNED, steps=1, recall_every=1, answer_every=1, at=0.0))
+    figures = RecallFigures(passages=16, recall=0.1, verbatim=0, longest=9, loss=2.0)
+    recall = RecallMeasured(step=0, epoch=0.0, why="start", learned=figures, control=None, seconds=20.0, at=20.0)
+    pace.update(recall)
+    sample = SampleGenerated(step=0, prompt="p", text="t", without="w", at=30.0)
+    for number in range(3):
+        pace.update(replace(sample, at=30.0 + 10 * number))
+    pace.update(replace(progress(1, seconds=2.0), steps=1, at=60.0))
+    left = [pace.seconds_left]
+    pace.update(replace(recall, step=1, why="end", at=80.0))
+    left.append(pace.seconds_left)
+    for number in range(3):
+        pace.update(replace(sample, step=1, at=85.0 + 5 * number))
+        left.append(pace.seconds_left)
+    assert left == [50.0, 30.0, 20.0, 10.0, 0.0]
 
 
 def test_a_job_is_told_until_it_ends():

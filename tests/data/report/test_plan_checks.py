@@ -88,7 +88,7 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem
     assert "1e:0 is at step" in problem
     (advice,) = PeftEngine().check(place.settings(**ORDER, learning_rate=2e-4), place.host()).advice
-    assert advice.startswith("'Switch at' 1 is never reached: the run has 1 epoch. Batches stay grouped by")
+    assert advice.startswith("Switch at 1 is never reached, so batches stay grouped by length: the run has 1")
 
 
 SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
@@ -101,7 +101,7 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
             1,
             ORDER,
             (
-                "'Switch at' 1 is never reached: the run has 1 epoch. Batches",
+                "Switch at 1 is never reached, so batches stay grouped by length: the run has 1 epoch.",
                 f"{SOONER}2, or train for more epochs.",
             ),
         ),
@@ -109,19 +109,22 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
         (
             3,
             {**ORDER, "switch_at": 9},
-            ("'Switch at' 9 is never reached: the run has 3 epochs. Batches", "Use 2 or less."),
+            (
+                "Switch at 9 is never reached, so batches stay grouped by length: the run has 3",
+                "Use 2 or less.",
+            ),
         ),
         (1.2, ORDER, None),
         (
             3,
             {**ORDER, **STEPS, "switch_at": 15},
-            ("15 is never reached: the run has 15 steps.", "Use 14 or less."),
+            ("15 is never reached, so batches stay grouped by length: the run has 15 steps.", "Use 14 or less."),
         ),
         (3, {**ORDER, **STEPS, "switch_at": 14}, None),
         (
             0.2,
             {**ORDER, **STEPS},
-            ("the run has 1 step. Batches", "Set 'Batch order' to 'By length', or train for more epochs."),
+            ("the run has 1 step.", "Set 'Batch order' to 'By length', or train for more epochs."),
         ),
         (1, {**ORDER, "switch_after": "loss", "switch_at": 9}, None),
         (1, {"switch_at": 9}, None),
@@ -130,11 +133,15 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
             2,
             PAIRS,
             (
-                "Second switch at 2: the run has 2 epochs, so the pair phase",
+                "Second switch at 2 is never reached, so the pair phase lasts until the end: the run has 2",
                 f"{SOONER}3 and 6, or train for more epochs.",
             ),
         ),
-        (4, {**PAIRS, "second_switch_at": 9}, ("Second switch at 9: the run has 4 epochs", "Use 3 or less.")),
+        (
+            4,
+            {**PAIRS, "second_switch_at": 9},
+            ("the pair phase lasts until the end: the run has 4", "Use 3 or less."),
+        ),
     ],
 )
 def test_order_changes_after_the_end_of_the_run(epochs, values, expected):
@@ -192,27 +199,6 @@ def test_a_stop_epoch_after_the_end():
         "Stop at epoch: the value 9 has no effect, because the run ends at epoch 3. Set it to 0 (off)."
     ]
     assert advice(3, stop_at_epoch=3) == advice(3, stop_at_epoch=0) == []
-
-
-@pytest.mark.parametrize(
-    ("schedule", "warmup", "until"),
-    [
-        ("cosine", 10, 10),
-        ("cosine", 1000, 10),
-        ("cosine", 9, None),
-        ("cosine", 0.9, None),
-        ("FP_low_epoch_annealing", 1000, 5),
-        ("one_cycle", 1000, None),
-        ("0:0 1:1", 1000, None),
-    ],
-)
-def test_a_warm_up_as_long_as_the_run(schedule, warmup, until):
-    sentences = advice(2, schedule=schedule, warmup_steps=warmup)
-    assert len(sentences) == (until is not None)
-    if until:
-        assert sentences[0].startswith(
-            f"Warmup {warmup}: the run has only 10 steps, and the learning rate rises until step {until}."
-        )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,10 +13,12 @@ from training_pro.core.model_shape import ModelShape
 from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
 from training_pro.data.resolve import suggest_cutoff
 from training_pro.engine.checks.run_checks import rank_findings
+from training_pro.records.report.verdict import LOW_LOSS
 from training_pro.settings.definitions import TextSettings
 from training_pro.settings.parsing import training_settings
 from training_pro.settings.target_layers import target_layers
 from training_pro.tests.data.test_check_says import SMOL
+from training_pro.tests.test_architecture import ROOT
 from training_pro.train_utils import StepPlan
 
 KEYS = ["batch_size", "epochs", "rank", "learning_rate", "warmup_steps", "save_every"]
@@ -58,12 +62,21 @@ def test_what_fits_is_kept_with_its_reason():
         ({"examples": 20}, {"epochs": 6.0}),
         ({"examples": 6000, "epochs": 15, "save_every": 500, "rank": 128}, {"epochs": 3.0}),
         ({"accumulation": 60}, {"accumulation": 50, "epochs": 10.0}),
+        ({"examples": 11, "batch_size": 64}, {"batch_size": 4, "accumulation": 1, "epochs": 10.0}),
         ({"accumulation": 16, "epochs": 9}, {"accumulation": 8}),
         ({"learning_rate": 1e-6}, {"learning_rate": 2e-4}),
         ({"learning_rate": 0.5}, {"learning_rate": 2e-4}),
+        ({"learning_rate": 1e-2}, {"learning_rate": 2e-4}),
+        ({"learning_rate": 3e-3, "examples": 20}, {"learning_rate": 2e-4}),
         ({"method": "full", "learning_rate": 1e-5}, {}),
         ({"method": "full", "learning_rate": 2e-2}, {"learning_rate": 1e-5}),
         ({"warmup_steps": 100}, {"warmup_steps": 0.05}),
+        ({"warmup_steps": 0.5, "examples": 60}, {"warmup_steps": 0.05}),
+        ({"warmup_steps": 0}, {"warmup_steps": 0.05}),
+        ({"warmup_steps": 0, "optimizer": "sgd"}, {}),
+        ({"warmup_steps": 100, "schedule": "FP_raise_fall_creative"}, {}),
+        ({"save_every": 100000}, {"save_every": 25}),
+        ({"examples": 3000, "save_every": 1}, {"save_every": 75}),
         ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
         ({"examples": 3000}, {"save_every": 200}),
         ({"max_steps": 5}, {}),
@@ -111,3 +124,16 @@ def test_the_longest_row_decides_about_the_cutoff(cutoff, expected):
     suggestion = suggest_cutoff(text, SlicingRules(cutoff=cutoff), ModelCard("toy", SMOL, None, "bfloat16"), 300)
     assert (suggestion.key, suggestion.keep) == ("cutoff", expected is None)
     assert suggestion.value == (expected or cutoff)
+
+
+def test_what_check_says_of_measurements_is_in_the_measurements():
+    """Check called 1e-2 a usual rate, since the runs that forgot everything had the highest recall."""
+    with (ROOT / "bench" / "recipe_data" / "results.csv").open(encoding="utf-8") as file:
+        runs = [run for run in csv.DictReader(file) if run["general_loss"]]
+    untrained = min(float(run["general_loss"]) for run in runs if run["steps"] == "0")
+    high = [run for run in runs if run["arm"].endswith(("3e-3", "1e-2")) and int(run["steps"]) >= 20]
+    (advised,) = (s for s in suggest_settings(facts(learning_rate=1e-2)) if s.key == "learning_rate")
+    told = float(re.search(r"rose by at least ([0-9.]+) ", advised.why)[1])
+    assert len(high) > 40 and min(float(run["general_loss"]) for run in high) - untrained >= told
+    memorized = [float(run["recall"]) for run in runs if run["train_loss"] and float(run["train_loss"]) < LOW_LOSS]
+    assert len(memorized) > 4 and min(memorized) > 0.5

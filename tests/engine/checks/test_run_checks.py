@@ -174,7 +174,7 @@ def test_weights_that_turn_out_to_be_float16_are_refused_before_the_first_step(p
     _check_trainable_dtypes(model, place.settings(), job)
     with pytest.raises(SettingsError, match="turn Train Head off"):
         _check_trainable_dtypes(model, place.settings(train_head=True), job)
-    with pytest.raises(SettingsError, match="Load it in bfloat16 or float32"):
+    with pytest.raises(SettingsError, match="Load the model in bfloat16 or float32"):
         _check_trainable_dtypes(model, place.settings(method="full"), job)
 
 

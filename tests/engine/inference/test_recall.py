@@ -14,7 +14,7 @@ from training_pro.data.examples import pick_passages
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import recall
 from training_pro.engine.inference.recall_of_lora import DATA_CHANGED
-from training_pro.engine.inference.recall_scheduler import MAX_SHARE, MEASURING, describe_recall, epochs_between
+from training_pro.engine.inference.recall_scheduler import MAX_SHARE, MEASURING, epochs_between, plan_recall
 from training_pro.engine.lora.adapter import load_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
@@ -215,21 +215,35 @@ def test_a_lora_of_another_program_has_no_known_data(place, lora):
 
 
 @pytest.mark.parametrize(
-    ("epoch_tokens", "has_validation", "words"),
+    ("epoch_tokens", "passage_tokens", "words"),
     [
-        (100_000, False, ("after each epoch", "3,072 tokens", "about 1% of an epoch's time")),
-        (10_000_000, False, ("after each epoch", "less than 1% of an epoch's time")),
-        (4_000, True, ("step, every 7 epochs and", "4,096 tokens", "about 34% of an epoch's time")),
-        (500, False, ("step, every 41 epochs and", "3,072 tokens", "as long as 2.0 epochs")),
+        (100_000, 1024, ("after each epoch", "3,072 tokens", "about 1% of an epoch's time")),
+        (10_000_000, 1024, ("after each epoch", "less than 1% of an epoch's time")),
+        (4_000, 2048, ("step, every 7 epochs and", "4,096 tokens", "about 34% of an epoch's time")),
+        (500, 1024, ("step, every 41 epochs and", "3,072 tokens", "as long as 2.0 epochs")),
     ],
 )
-def test_check_says_what_measuring_recall_costs(epoch_tokens, has_validation, words):
-    told = describe_recall(16, epoch_tokens, 100, has_validation=has_validation)
+def test_check_says_what_measuring_recall_costs(epoch_tokens, passage_tokens, words):
+    told = plan_recall(passage_tokens, epoch_tokens, 100).words
     assert all(word in told for word in words)
 
 
 def test_check_says_no_interval_that_is_longer_than_the_run():
-    assert "before the first step and at the end" in describe_recall(16, 500, 41, has_validation=False)
+    assert "before the first step and at the end" in plan_recall(1024, 500, 41).words
+    assert [plan_recall(1024, 500, epochs).tokens for epochs in (41, 42, 83)] == [2 * 3072, 3 * 3072, 4 * 3072]
+
+
+def test_check_promises_no_recall_that_will_not_be_measured(place):
+    """Row 12: the replies of ten short chats have no passage."""
+    replies = "\n".join(json.dumps({"instruction": f"What is {n}?", "output": f"It is {n}."}) for n in range(10))
+    place.write("short.jsonl", replies)
+    settings = {"data": ["short.jsonl"], "eval_data": [], "eval_share": 0, "cutoff": "auto"}
+    report = PeftEngine().check(place.settings(**settings), place.host())
+    (told,) = [text for text in report.notes if text.startswith("Recall")]
+    assert told.startswith("Recall is not measured, because no text or reply of the training data has a passage")
+    job = Job("training", "a test")
+    place.train(job=job, **settings)
+    assert not [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
 
 
 def test_check_says_it_of_these_data_and_not_without_passages(place):

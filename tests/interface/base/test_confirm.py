@@ -49,7 +49,8 @@ def page(tmp_path, monkeypatch):
     write_files(folders.loras, "story", FINISHED)
     context = PageContext(FakeHost(folders=folders), None, session)
     with gr.Blocks() as blocks:
-        buttons, resume, answer, form = RunButtons(context), ResumePanel(context), gr.HTML(), Form()
+        form = Form()
+        buttons, resume, answer = RunButtons(context), ResumePanel(context, form), gr.HTML()
         buttons.draw(), buttons.draw_more(), buttons.draw_live(), resume.draw()
         with gr.Tab() as tab:
             RunsTab(context, form).draw(tab)

@@ -268,3 +268,20 @@ def test_one_switch_shows_all_curves_by_step_or_by_epoch():
     classes = {"tp-by-step", "tp-by-epoch"}
     assert all(f".{name} {{display: var(--{name}" in CSS for name in classes)
     assert "[data-tp-axis]" in load_script("clicks")
+
+
+def test_the_smoothed_loss_of_an_hour_ago_is_shown():
+    steps = [replace(step(n, 90, loss=3 - n / 100), at=100.0 * n) for n in range(1, 51)]
+    assert "smoothed loss (an hour ago: 2.860)" in view_of(planned(90), *steps).html()
+    assert "an hour ago" not in view_of(planned(90), *steps[:30]).html()
+
+
+def test_the_sentence_on_the_loss_follows_the_validation_loss():
+    """Page one showed a validation loss that rose beside "The loss is falling: the model is learning"."""
+    figures = {"why": "planned", "perplexity": 1.0, "accuracy": 0.5, "tokens": 9, "seconds": 1.0}
+    steps = [step(n, 20, loss=4 - n / 10) for n in range(1, 21)]
+    losses = {0: 4.0, 6: 3.88, 12: 4.34}
+    evaluations = [EvaluationDone(step=n, epoch=1.0, loss=loss, **figures) for n, loss in losses.items()]
+    html = view_of(planned(20), *steps, *evaluations).html()
+    assert "The validation loss has risen since step 6: the model memorizes more than it learns." in html
+    assert "is learning" not in html and "is learning" in view_of(planned(20), *steps).html()

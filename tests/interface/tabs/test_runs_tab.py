@@ -207,7 +207,8 @@ def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(folders, c
     engine = TrainEngine()
     tab = draw_tab(folders, engine)
     assert tab._show_run(chosen)[2]["visible"]
-    assert "Resuming night." in tab._use_panel._on_resume(tab._chosen, {tab._chosen: chosen})
+    answer = tab._use_panel._on_resume(tab._chosen, tab._status, {tab._chosen: chosen})
+    assert "Resuming night." in answer[tab._status]
     tab._context.session.latest("training").log.wait_closed()
     assert engine.started == [("night", "continue", resume)]
 
@@ -217,7 +218,7 @@ def test_a_finished_or_missing_run_is_not_resumed(folders, tab, name):
     write_files(folders.loras, "story", {**FINISHED, "training_parameters.json": PARAMETERS})
     assert not tab._show_run(name)[2]["visible"]
     with pytest.raises(SavingError):
-        tab._use_panel._on_resume(tab._chosen, {tab._chosen: name})
+        tab._use_panel._on_resume(tab._chosen, tab._status, {tab._chosen: name})
     assert tab._context.session.current is None
 
 

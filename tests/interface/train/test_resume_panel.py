@@ -9,6 +9,7 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs.events import JobEnded
 from training_pro.core.jobs.session import Session
+from training_pro.interface.base.form import Form
 from training_pro.interface.base.page_context import PageContext
 from training_pro.interface.train.resume_panel import ResumePanel, describe_crashed_run
 from training_pro.records.folder import crashed_runs
@@ -35,7 +36,7 @@ def context(tmp_path):
 @pytest.fixture
 def panel(context):
     with gr.Blocks():
-        panel = ResumePanel(context)
+        panel = ResumePanel(context, Form())
         panel.draw()
     return panel
 
@@ -44,8 +45,8 @@ def panel(context):
 def test_a_run_resumes_in_its_folder_whatever_name_its_settings_have(context, panel, name_in_settings):
     settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
     write_files(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
-    message, *_ = panel._on_click(panel._resume, {panel._menu: "night"})
-    assert "Resuming night." in message
+    answer = panel._on_click(panel._resume, {panel._menu: "night"})
+    assert "Resuming night." in answer[panel.message]
     assert context.engine.requests.get(timeout=10) == ("night", "continue", "newest")
 
 

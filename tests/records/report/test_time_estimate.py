@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report.time_estimate import MIN_STEPS, UNKNOWN, WARMUP_STEPS, estimate_time
+from training_pro.records.report.time_estimate import MIN_STEPS, UNKNOWN, WARMUP_STEPS, Workload, estimate_time
 from training_pro.tests.records.on_disk import LOG, write_files
 
 STEPS = [
@@ -18,8 +18,8 @@ def write_run(tmp_path, name, *, graph=STEPS, **log):
     write_files(tmp_path, name, {"training_log.json": {**LOG, **SIMILAR, **log}, "training_graph.json": graph})
 
 
-def estimate(tmp_path):
-    return estimate_time(6000, ModelCard("toy", {}, None, "auto"), "lora", tmp_path / ".")
+def estimate(tmp_path, read=0, samples=0):
+    return estimate_time(Workload(6000, read, samples), ModelCard("toy", {}, None, "auto"), "lora", tmp_path / ".")
 
 
 def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
@@ -28,8 +28,8 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
     )
     write_run(tmp_path, "mine")
     assert estimate(tmp_path) == (
-        "Time: about 2 min 00 s, if this run is as fast as mine was with this model (CPU, 50 tokens per "
-        "second). To measure the time instead, use 'Test one step' under Memory and speed."
+        "Time: about 2 min 00 s (training 2 min 00 s), if this run is as fast as mine was with this model (CPU, "
+        "50 tokens per second). To measure the time instead, use 'Test one step' under Memory and speed."
     )
 
 
@@ -58,4 +58,17 @@ def test_a_run_of_three_steps_does_not_hide_the_pace_of_a_longer_one(tmp_path):
 
 def test_without_any_run_it_names_the_test_of_one_step(tmp_path):
     card = ModelCard("toy", {}, None, "auto")
-    assert estimate_time(6000, card, "lora", tmp_path / "none") == UNKNOWN and "'Test one step'" in UNKNOWN
+    assert (
+        estimate_time(Workload(6000, 0, 0), card, "lora", tmp_path / "none") == UNKNOWN
+        and "'Test one step'" in UNKNOWN
+    )
+
+
+def test_samples_recall_and_evaluations_count_as_long_as_they_took_there(tmp_path):
+    """Row 11: Check counted the tokens of the steps alone: it said 5 s, and samples and recall took minutes."""
+    write_run(tmp_path, "mine", speeds={"tokens_read_per_second": 100.0, "seconds_per_sample": 20.0})
+    told = "about 4 min 30 s (training 2 min 00 s, evaluations and recall 30 s, samples 2 min 00 s)"
+    assert told in estimate(tmp_path, read=3000, samples=6)
+    write_run(tmp_path, "mine")  # of an older version: reading takes a third of training
+    sentence = estimate(tmp_path, read=3000, samples=6)
+    assert "evaluations and recall 20 s), if" in sentence and "The time for samples is not known yet." in sentence
