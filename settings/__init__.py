@@ -3,6 +3,7 @@
 __all__ = [
     "columns",
     "definitions",
+    "effects",
     "files",
     "flags",
     "legacy_settings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..core.findings import Finding, advice, note, problem
-from .definitions import RANDOM_SEED, SETTINGS, TrainingSettings
+from .definitions import RANDOM_SEED, TrainingSettings
 
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
@@ -14,17 +14,11 @@ MAX_USUAL_SPLIT = 0.5
 
 
 def check_settings(settings: TrainingSettings) -> list[Finding]:
-    """Return what prevents a run, what works but probably not as intended, and what is ignored."""
+    """Return what prevents a run, and what works but probably not as intended."""
     return [finding for rule in _RULES for finding in rule(settings)]
 
 
-def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
-    if settings.text.chunking == "dementor" and settings.text.overlap:
-        yield note("overlap", "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored.")
-    for key in ("eval_every", "eval_batch_size"):
-        if getattr(settings.aside, key) != SETTINGS[key].default and _has_no_eval_data(settings):
-            label = SETTINGS[key].label
-            yield note(key, f"{label}: there is no validation split, so there is nothing to evaluate.")
+def _random_seed(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield note(
             "seed",
@@ -32,16 +26,6 @@ def _ignored_settings(settings: TrainingSettings) -> Iterator[Finding]:
             "run may therefore use a different validation split, and different examples from datasets that you "
             "use only in part.",
         )
-    lora = settings.lora
-    if lora.head_rate != 1 and not lora.train_head and not lora.saved_modules:
-        yield note(
-            "head_rate",
-            "Train Head rate: this has no effect because Train Head is off and Modules to save is empty.",
-        )
-
-
-def _has_no_eval_data(settings: TrainingSettings) -> bool:
-    return not settings.aside.eval_data and not settings.aside.eval_share
 
 
 def _missing_data(settings: TrainingSettings) -> Iterator[Finding]:
@@ -54,8 +38,8 @@ def _high_strength(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.alpha:g}, rank {lora.rank}) is high, so training "
-            f"may diverge. Try alpha {round(lora.alpha / lora.strength)}.",
+            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.effective_alpha:g}, rank {lora.rank}) is high, so "
+            f"training may diverge. Try alpha {round(lora.effective_alpha / lora.strength)}.",
         )
 
 
@@ -181,7 +165,7 @@ def _large_validation_split(settings: TrainingSettings) -> Iterator[Finding]:
 
 
 def _missing_eval_data(settings: TrainingSettings) -> Iterator[Finding]:
-    if not _has_no_eval_data(settings):
+    if settings.aside.eval_data or settings.aside.eval_share:
         return
     if settings.stopping.early_stopping:
         yield problem(
@@ -207,5 +191,5 @@ _RULES: tuple[Callable[[TrainingSettings], Iterator[Finding]], ...] = (
     _eos_after_every_block,
     _large_head,
     _large_validation_split,
-    _ignored_settings,
+    _random_seed,
 )

@@ -119,7 +119,7 @@ def _rank(facts: RunFacts) -> Suggestion:
         "rank",
         rank,
         f'{why}. A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").',
-        also={"alpha": lora.alpha * rank / lora.rank},
+        also=lora.alpha_for(rank),
     )
 
 

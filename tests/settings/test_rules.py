@@ -14,10 +14,6 @@ def advice(settings):
     return list(texts(check_settings(settings), "advice"))
 
 
-def notes(settings):
-    return list(texts(check_settings(settings), "note"))
-
-
 def settings(**values):
     return training_settings({"name": "a", "data": ["x.txt"], "overlap": False, **values})
 
@@ -35,21 +31,6 @@ def test_data_must_be_chosen():
     from training_pro.settings.definitions import TrainingSettings
 
     assert problems(TrainingSettings()) == ["Dataset: choose at least one file, for example story.txt."]
-
-
-def test_dementor_overlaps_by_itself():
-    assert notes(settings(chunking="dementor")) == []
-    assert notes(settings(chunking="dementor", overlap=True)) == [
-        "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored."
-    ]
-    assert advice_on(chunking="dementor", overlap=True) == []
-
-
-def test_a_rate_for_a_head_that_is_not_trained_is_noted():
-    assert notes(settings(train_head=True, head_rate=0.1)) == []
-    assert notes(settings(head_rate=0.1)) == [
-        "Train Head rate: this has no effect because Train Head is off and Modules to save is empty."
-    ]
 
 
 @pytest.mark.parametrize(
