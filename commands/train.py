@@ -101,7 +101,8 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets, separated by spaces or commas; later presets override earlier ones, and the settings file "
+        help="presets, or the paths of preset files, PEFT configs or optimizer configs, separated by spaces or "
+        "commas; later presets override earlier ones, and the settings file "
         "and flags override all presets",
     )
     flags.add_flags(parser)
@@ -117,7 +118,7 @@ def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> Tr
     """Merge the settings: flags override the file, which overrides the presets."""
     chosen_presets = presets.find_presets(args.preset, host.folders.presets)
     loaded = files.load_settings(file, host.folders.datasets) if file else LoadedSettings({})
-    for note in loaded.notes:
+    for note in (*loaded.notes, *(note for preset in chosen_presets for note in preset.notes)):
         say(note)
     overrides = {**loaded.values, **flags.given_settings(args)}
     if overruled_note := presets.override_note(chosen_presets, overrides):

@@ -45,7 +45,6 @@ OUR_VALUES = {
 }  # fmt: skip
 """Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
-VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
 SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
@@ -130,12 +129,13 @@ def our_value(key: str, value: object) -> str:
     if not isinstance(value, str | int) or value in SETTINGS[key].choices:
         return ""
     text = str(value).strip()
-    name = VOID_OPTIMIZER.sub("", text).casefold() if key == "optimizer" else text.casefold()
-    return OUR_VALUES[key].get(name, "")
+    return OUR_VALUES[key].get(text.casefold(), "")
 
 
 def foreign_value_hint(key: str, value: object) -> str:
     """What to enter instead of a value that another program has for a key; empty for other values."""
+    if hint := preset_hint(value):
+        return hint
     if key in OUR_VALUES and (ours := our_value(key, value)):
         return f"{value!r} is called {ours!r} in Training PRO."
     if not isinstance(value, str):
@@ -161,6 +161,13 @@ def our_presets(name: str) -> list[str]:
     """The names of our presets for one of Void Trainer's: several where its name says no size; else none."""
     presets: dict[str, list[str]] = _load_tables()["void_presets"]
     return next((ours for theirs, ours in presets.items() if theirs.casefold() == name.casefold()), [])
+
+
+def preset_hint(value: object) -> str:
+    """What to use instead of one of Void Trainer's configs as a value; empty for other values."""
+    ours = our_presets(value) if isinstance(value, str) else []
+    which = f"--preset {ours[0]}" if len(ours) == 1 else f"--preset with one of {', '.join(ours)}"
+    return f"{value!r} is a preset in Training PRO. Remove this setting, and use {which}." if ours else ""
 
 
 def our_key(key: str) -> str:

@@ -47,7 +47,7 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     parsed: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in values.items():
-        if problem := _unknown_key_problem(key):
+        if problem := _unknown_key_problem(key, value):
             problems.append(problem)
             continue
         if hint := other_names.foreign_value_hint(key, value):
@@ -60,9 +60,11 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     return parsed, problems
 
 
-def _unknown_key_problem(key: str) -> str:
+def _unknown_key_problem(key: str, value: object) -> str:
     if key in SETTINGS:
         return ""
+    if hint := other_names.preset_hint(value):
+        return f"Unknown setting {key!r}. {hint}"
     if ours := other_names.our_key(key):
         return f"Unknown setting {key!r}. In Training PRO, it is called {ours!r}."
     if sentence := other_names.why_not_here(key):
