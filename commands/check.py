@@ -11,7 +11,7 @@ from ..core.engine import PreviewQuery
 from ..core.errors import SettingsError
 from . import options
 from .environment import interpreter
-from .train import add_settings, read_settings
+from .train import add_settings, settings_and_problems
 
 if TYPE_CHECKING:
     from ..data.report import DatasetReport
@@ -53,10 +53,10 @@ def _make_report(args: argparse.Namespace) -> DatasetReport:
 
     host = options.make_host(args)
     try:
-        settings = read_settings(args, host, args.settings)
-    except SettingsError as error:
+        settings, problems = settings_and_problems(args, host, args.settings)
+    except SettingsError as error:  # a file can't be read
         return DatasetReport.of_problems(error.problems)
-    return PeftEngine().check_start(settings, host, show=_preview_query(args))
+    return PeftEngine().check_start(settings, host, show=_preview_query(args), problems=problems)
 
 
 def _preview_query(args: argparse.Namespace) -> PreviewQuery:

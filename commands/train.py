@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,10 +21,9 @@ from ..core.host import Folders, Host
 from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
-from ..settings import files, flags, presets
+from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.legacy_settings import LoadedSettings
-from ..settings.parsing import training_settings
 from . import options, run_queue
 from .options import handle_end_signals, say
 
@@ -115,7 +115,17 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
 
 
 def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
-    """Merge the settings: flags override the file, which overrides the presets."""
+    """Merge the settings; a SettingsError lists all problems."""
+    settings, problems = settings_and_problems(args, host, file)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def settings_and_problems(
+    args: argparse.Namespace, host: Host, file: Path | None
+) -> tuple[TrainingSettings, list[str]]:
+    """Merge the settings: flags win over the file, which wins over presets. Invalid values are the defaults."""
     chosen_presets = presets.find_presets(args.preset, host.folders.presets)
     loaded = files.load_settings(file, host.folders.datasets) if file else LoadedSettings({})
     for note in (*loaded.notes, *(note for preset in chosen_presets for note in preset.notes)):
@@ -125,24 +135,23 @@ def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> Tr
         say(overruled_note)
     values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
     data_values, problems = _resolve_data_names(flags.given_settings(args), host.folders)
-    try:
-        settings = training_settings({**values, **overrides, **data_values})
-    except SettingsError as error:
-        raise SettingsError([*problems, *error.problems]) from None
-    if problems:
-        raise SettingsError(problems)
-    return settings
+    found = {key: names for key, names in data_values.items() if names}
+    settings, others = parsing.settings_and_problems({**values, **overrides, **found})
+    if not data_values.get("data", ["in the file"]):  # none was found, which is said already
+        settings = replace(settings, what=replace(settings.what, data=()))
+    return settings, [*problems, *others]
 
 
 def _resolve_data_names(
     flag_values: Mapping[str, Any], folders: Folders
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Turn the paths and names in the data flags into dataset names; also returns the problems with them."""
-    names, problems = dict[str, list[str]](), list[str]()
-    for key in ("data", "eval_data"):
-        for name in flag_values.get(key, ()):
+    names: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in flag_values}
+    problems = list[str]()
+    for key in names:
+        for name in flag_values[key]:
             try:
-                names[key] = [*names.get(key, ()), dataset_name_at(name, folders)]
+                names[key].append(dataset_name_at(name, folders))
             except DataError as error:
                 problems.append(str(error))
     return names, problems

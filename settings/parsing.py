@@ -27,12 +27,17 @@ def row_settings(values: Mapping[str, object]) -> TrainingSettings:
 
 def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     """Return the settings in `values`, the rest at their defaults; raise SettingsError with every problem."""
-    parsed, problems = _parse_all({"name": "", **values})
-    settings = _assemble(parsed)
-    problems += texts(check_settings(settings), "problem")
+    settings, problems = settings_and_problems(values)
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def settings_and_problems(values: Mapping[str, object]) -> tuple[TrainingSettings, list[str]]:
+    """Return the settings, in which invalid values are the defaults, with every problem."""
+    parsed, problems = _parse_all({"name": "", **values})
+    settings = _assemble(parsed)
+    return settings, [*problems, *texts(check_settings(settings), "problem")]
 
 
 def parse_keys(values: Mapping[str, object]) -> dict[str, Any]:
