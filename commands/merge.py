@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
     engine = options.make_engine(args)
     job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: engine.merge(request, host, job))
-    console.print_events(job, say)
+    console.print_events(job, say, options.terminal())
     if job.end is None or job.end.outcome == "failed":
         return 1
     print(job.end.folder)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
@@ -156,6 +156,11 @@ def say(text: str) -> None:
     if dist_env.is_main_process():
         with suppress(OSError):  # the window may be closed while the run goes on
             print(text, file=sys.stderr, flush=True)
+
+
+def terminal() -> TextIO | None:
+    """The terminal that shows progress, None where there is none."""
+    return sys.stderr if sys.stderr.isatty() and dist_env.is_main_process() else None
 
 
 def _webui_user_data() -> Path | None:

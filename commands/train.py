@@ -71,7 +71,9 @@ def train_and_print(
         settings = with_final_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
     with _stop_on_signal(job):
-        console.print_events(job, say)
+        console.print_events(job, say, options.terminal())
+    if job.end is not None and job.end.outcome == "stopped" and job.end.folder is not None:
+        say("To resume this run, enter the same command again with --resume.")
     _print_other_failure(job)
     return job
 

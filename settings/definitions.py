@@ -803,8 +803,8 @@ class ReportingSettings:
         "auto",
         "Log every (steps)",
         "How often to log a step to the console and the reporting tools. The reporting tools get the mean loss "
-        "since the last logged step. With auto, the console shows a step every two seconds, and the reporting "
-        "tools get every step. The loss curve always shows every step.",
+        "since the last logged step. With auto, the console shows a progress bar, or a step every ten seconds if "
+        "it is no terminal, and the reporting tools get every step. The loss curve always shows every step.",
         bounds=(1, 10**8),
         words=("auto",),
         share=True,

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     lora = options.find_lora(args.lora, host.folders)
     work = partial(options.make_engine(args).evidence, EvidenceRequest(lora), host)
     job = SESSION.start("evidence", f"Testing {args.lora}", host, work)
-    console.print_events(job, say)
+    console.print_events(job, say, options.terminal())
     for event in job.log.since(0):
         if isinstance(event, EvidenceMeasured):
             figures = {"lora": args.lora, **event.as_log()}

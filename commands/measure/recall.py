@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     lora = options.find_lora(args.lora, host.folders)
     work = partial(options.make_engine(args).recall, RecallRequest(lora, args.passages), host)
     job = SESSION.start("recall", f"Recall of {args.lora}", host, work)
-    console.print_events(job, say)
+    console.print_events(job, say, options.terminal())
     measured = [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
     for name, event in zip(("-", args.lora), measured, strict=False):
         print(dump_json({"lora": name, **event.as_log()}) if args.json else "\n".join(_format_lines(name, event)))

@@ -1,33 +1,37 @@
-"""Console output of a job: its events as lines of text, written by a separate thread."""
+"""Console output of a job: its events as lines of text and, on a terminal, its progress as a bar."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from ...train_utils import duration, format_digits, is_logged, time_of_day
 from .eta import EtaEstimator
 from .event_text import event_text
-from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Step
+from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Stage, Step
 from .job import Job
 
 WriteLine = Callable[[str], object]
-STEP_LINE_SECONDS = 2.0
+STEP_LINE_SECONDS = 10.0
+BAR_SECONDS, BAR_WIDTH = 0.1, 20
 MACHINE_LINE_SECONDS = 60.0
 DOWNLOAD_LINE_SECONDS = 10.0
 DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")
 
 
 class EventFormatter:
-    """Formats events as lines: a step every two seconds, a download every ten, and the last of each.
+    """Formats events as lines: a step and a download every ten seconds, and the last of each.
 
     The settings of a run may ask for every n-th step instead. Once a minute, the line of a step ends with the use
-    of the machine.
+    of the machine. Beside a bar, only steps that the settings ask for have a line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_bar: bool = False) -> None:
+        self._has_bar = has_bar
         self._pace = EtaEstimator()
         self._last_shown = self._machine_shown = float("-inf")
         self._messages: set[str] = set()
@@ -41,6 +45,8 @@ class EventFormatter:
             self._settings = event.settings
         if isinstance(event, Step):
             return self._step_line(event) if self._is_step_due(event) else ""
+        if self._has_bar and isinstance(event, (DownloadProgress, Stage)):
+            return ""
         if isinstance(event, DownloadProgress):
             is_due = self._is_due(event, DOWNLOAD_LINE_SECONDS, is_last=event.done >= event.total)
             return event_text(event) if is_due else ""
@@ -56,7 +62,17 @@ class EventFormatter:
         every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
         if isinstance(every, (int, float)) and every > 0:
             return is_logged(event.step, event.steps, every, bool(first))
-        return self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
+        return not self._has_bar and self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
+
+    def bar(self, event: Event) -> str:
+        """The bar of an event that was told; empty if it says nothing of progress."""
+        if isinstance(event, Step):
+            filled = "#" * round(BAR_WIDTH * event.step / event.steps)
+            return (
+                f"{event.step / event.steps:4.0%} [{filled:-<{BAR_WIDTH}}] step {event.step}/{event.steps}  "
+                f"loss {event.loss:.4f}  {self._time_left(event.at)}"
+            )
+        return event_text(event) if isinstance(event, (DownloadProgress, Stage)) else ""
 
     def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
         if event.at - self._last_shown < seconds and not is_last:
@@ -96,13 +112,53 @@ class EventFormatter:
         return first
 
 
-def print_events(job: Job, write: WriteLine) -> None:
-    """Write the lines of a job until it ends."""
-    formatter = EventFormatter()
-    for event in job.log.follow():
-        if line := formatter.line(event):
+class EventPrinter:
+    """Writes events as lines; on a `terminal`, the progress is a bar below them that overwrites itself."""
+
+    def __init__(self, write: WriteLine, terminal: TextIO | None = None) -> None:
+        self._write, self._terminal = write, terminal
+        self._formatter = EventFormatter(has_bar=terminal is not None)
+        self._drawn, self._drawn_at = "", float("-inf")
+
+    def print_event(self, event: Event) -> None:
+        if line := self._formatter.line(event):
             text = line.replace("\n", "\n          ")  # indented to the text of the first line
-            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+            self.print_line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+        if self._terminal is None or not (bar := self._formatter.bar(event)):
+            return
+        is_last = isinstance(event, Step) and event.step == event.steps
+        if is_last or isinstance(event, Stage) or event.at - self._drawn_at >= BAR_SECONDS:
+            self._drawn_at = event.at
+            self._draw(bar)
+
+    def print_line(self, text: str) -> None:
+        """Write a line above the bar."""
+        bar = self._drawn
+        self._draw("")
+        self._write(text)
+        self._draw(bar)
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        self._draw("")
+
+    def _draw(self, bar: str) -> None:
+        if self._terminal is not None and bar != self._drawn:
+            shown = bar[: shutil.get_terminal_size().columns - 1]  # a longer one would fill two lines
+            with suppress(OSError):  # the window may be closed while the run goes on
+                self._terminal.write(f"\r{' ' * len(self._drawn)}\r{shown}")
+                self._terminal.flush()
+            self._drawn = shown
+
+
+def print_events(job: Job, write: WriteLine, terminal: TextIO | None = None) -> None:
+    """Write the lines of a job until it ends, and on a terminal its progress."""
+    printer = EventPrinter(write, terminal)
+    for event in job.log.follow():
+        if isinstance(event, JobEnded):
+            printer.clear()
+        printer.print_event(event)
+    printer.clear()
 
 
 def console_observer(write: WriteLine) -> Callable[[Job], None]:

@@ -114,11 +114,11 @@ def test_a_step_in_words_with_rate_and_time_left():
     assert EventFormatter().line(progress(99)).endswith("  2 s left")
 
 
-def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
+def test_of_quick_steps_one_in_ten_seconds_is_told_and_the_last():
     narrator = EventFormatter()
     lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
     told = [number for number, line in enumerate(lines, start=1) if line]
-    assert told == [1, *range(5, 101, 4), 100]
+    assert told == [1, *range(21, 101, 20), 100]
 
 
 @pytest.mark.parametrize(
