@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print the blocks to standard output and a summary to standard error."""
     args = _parse_args(arguments)
-    # Only these settings matter for slicing; a run would also need a name and data.
-    settings = training_settings({"name": "slice", "data": ["-"], **flags.given_settings(args)})
+    # Only these settings matter for slicing; a run would also need a name.
+    settings = training_settings({"name": "slice", **flags.given_settings(args)})
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     host = options.make_host(args)
-    path = options.find_dataset(args.path, host.folders)
+    path = options.find_dataset(args.data, host.folders)
     for line in _slice_lines(args, path, host, settings):
         print(line)
     return 0
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("slice", "Show how a text is sliced into blocks.")
-    parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
+    parser.add_argument("data", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="output one JSON object per block")
     flags.add_flags(parser, ("text",))

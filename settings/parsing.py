@@ -52,7 +52,7 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     parsed: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in values.items():
-        if problem := _unknown_key_problem(key, value):
+        if problem := unknown_key_problem(key, value):
             problems.append(problem)
             continue
         if hint := other_names.foreign_value_hint(key, value):
@@ -65,7 +65,8 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     return parsed, problems
 
 
-def _unknown_key_problem(key: str, value: object) -> str:
+def unknown_key_problem(key: str, value: object = None) -> str:
+    """Return what to use instead of a key that is no setting of ours; empty for the others."""
     if key in SETTINGS:
         return ""
     if hint := other_names.preset_hint(value):

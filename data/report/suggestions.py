@@ -86,7 +86,8 @@ def _epochs(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     if steps.max_steps:
         return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
-    if plan.steps < MIN_STEPS:
+    repeats = facts.settings.text.chunking == "dementor"  # each sentence, within an epoch
+    if plan.steps < MIN_STEPS and not repeats:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
             why = (
