@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..core.engine import PreviewQuery
 from ..core.errors import SettingsError
@@ -13,15 +12,22 @@ from . import options
 from .environment import interpreter
 from .train import add_settings, settings_and_problems
 
-if TYPE_CHECKING:
-    from ..data.report import DatasetReport
-
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
     args = _parse_args(arguments)
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    report = _make_report(args)
+    from ..data.report import DatasetReport
+    from ..engine.peft_engine import PeftEngine
+
+    host = options.make_host(args)
+    shown = args.show if args.show is not None else 1 if args.first or args.containing else 0
+    preview = PreviewQuery(max(0, shown), max(0, args.first), args.containing)
+    try:
+        settings, problems = settings_and_problems(args, host, args.settings)
+        report = PeftEngine().check_start(settings, host, show=preview, problems=problems)
+    except SettingsError as error:  # a file can't be read
+        report = DatasetReport.of_problems(error.problems)
     print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if args.json else report.text())
     return 1 if report.verdict == "not ready" else 0
 
@@ -45,21 +51,3 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="output one JSON object")
     add_settings(parser)
     return parser.parse_args(arguments)
-
-
-def _make_report(args: argparse.Namespace) -> DatasetReport:
-    from ..data.report import DatasetReport
-    from ..engine.peft_engine import PeftEngine
-
-    host = options.make_host(args)
-    try:
-        settings, problems = settings_and_problems(args, host, args.settings)
-    except SettingsError as error:  # a file can't be read
-        return DatasetReport.of_problems(error.problems)
-    return PeftEngine().check_start(settings, host, show=_preview_query(args), problems=problems)
-
-
-def _preview_query(args: argparse.Namespace) -> PreviewQuery:
-    """Preview options; `--from` or `--containing` alone show one example."""
-    default = 1 if args.first or args.containing else 0
-    return PreviewQuery(max(0, default if args.show is None else args.show), max(0, args.first), args.containing)

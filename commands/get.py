@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Sequence
 
@@ -17,7 +16,10 @@ from .options import handle_end_signals, say
 
 def run(arguments: Sequence[str]) -> int:
     """Download the model and print its folder."""
-    args = _parse_args(arguments)
+    parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
+    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the URL of the model's page")
+    parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
+    args = parser.parse_args(arguments)
     model = hub_models.parse_hub_model(args.model, args.revision)
     models = standalone_folders(options.find_user_data(args.user_data)).models
     interpreter.ensure_environment({"train"}, torch_spec=args.torch)
@@ -31,10 +33,3 @@ def run(arguments: Sequence[str]) -> int:
     say(f"To use the model in other commands, add: --model {end.folder.name}")
     print(end.folder)
     return 0
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
-    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the URL of the model's page")
-    parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
-    return parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from ..core.errors import DataError, StoppedError, TrainingProError
 from ..core.findings import Finding, Suggestion, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from ..settings.effects import Situation, unused_settings
+from ..settings.effects import unused_settings
 from ..settings.rules import check_settings
 from ..train_utils import StepPlan
 from .arrow_store import Store
@@ -95,7 +95,7 @@ def prepare(
     disk = estimate_disk(settings, card, plan, _output_folder(context), machine)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in data.training.sources}
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
-    unused = tuple(unused_settings(Situation(settings.values(), kinds, on_cpu)))
+    unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     report = replace(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,

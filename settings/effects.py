@@ -1,4 +1,4 @@
-"""When a setting has no effect, and why: one table, which Check and the form read."""
+"""When a setting has no effect, and why: one table, which Check, the log of a run and the form read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..schedulers import ScheduleSteps, get_schedule, lr_multipliers
 from ..train_utils import plural
 from .definitions import FULL_FINETUNE, SETTINGS, section_keys
 
+KINDS, ON_CPU = "data kinds", "on a CPU"
+"""What a rule may ask beside the settings: the kinds of the data (empty: not known yet), and the device."""
 TEXT_KEYS = (
     *("chunking", "block_ends", "overlap", "dementor_repeats", "hard_cut", "min_chars"),
     *("drop_boilerplate", "join_lines"),
@@ -19,151 +21,91 @@ SWITCH_KEYS = section_keys("switching")
 
 
 @dataclass(frozen=True)
-class Situation:
-    """All settings of a run, with the kinds of its data ("text", "rows"; empty: not known yet) and its device."""
-
-    values: Mapping[str, Any]
-    kinds: Collection[str] = ()
-    on_cpu: bool = False
-
-    @staticmethod
-    def of_form(values: Mapping[str, Any], kinds: Collection[str]) -> Situation:
-        """The situation of a form in which some values may be half-typed: these count as their defaults."""
-        return Situation({key: _read_or_default(key, values) for key in SETTINGS}, kinds)
-
-    def __getitem__(self, key: str) -> Any:
-        value = self.values[key]
-        return tuple(value) if isinstance(value, list) else value
-
-
-def _read_or_default(key: str, values: Mapping[str, Any]) -> Any:
-    try:
-        return SETTINGS[key].read(values[key])
-    except (KeyError, ValueError):
-        return SETTINGS[key].default
-
-
-@dataclass(frozen=True)
 class NoEffect:
-    """Settings without effect while `holds`, because of `why`.
+    """Settings without effect in runs where `holds`, because of `why`.
 
-    The form hides them, unless they are `in_form` because the user may still need them there. Check names those
-    that ask for something: that differ from their defaults, or from `neutral`.
+    Check names those that ask for something: that differ from their defaults, or from `neutral`. The form hides
+    them unless they are `in_form`, because they may still serve there.
     """
 
     keys: tuple[str, ...]
-    holds: Callable[[Situation], bool]
     why: str
+    holds: Callable[[Mapping[str, Any]], bool]
     in_form: bool = False
     neutral: Any = None
 
 
-def without_effect(situation: Situation, *, in_form: bool = False) -> set[str]:
-    """The keys of the settings without effect; with `in_form`, only of those that the form hides."""
-    rules = [rule for rule in TABLE if not (in_form and rule.in_form) and rule.holds(situation)]
-    return {key for rule in rules for key in rule.keys}
+def hidden_keys(values: Mapping[str, Any], kinds: Collection[str]) -> set[str]:
+    """The keys that a form with these values hides. What is half-typed counts as its default and stays visible."""
+    run: dict[str, Any] = {KINDS: kinds, ON_CPU: False}
+    invalid = set()
+    for key, setting in SETTINGS.items():
+        try:
+            run[key] = setting.read(values.get(key, setting.default))
+        except ValueError:
+            run[key] = setting.default
+            invalid.add(key)
+    return {key for rule in TABLE if not rule.in_form and rule.holds(run) for key in rule.keys} - invalid
 
 
-def unused_settings(situation: Situation) -> Iterator[Finding]:
-    """Name the settings that ask for something and have no effect."""
+def unused_settings(values: Mapping[str, Any], kinds: Collection[str], *, on_cpu: bool) -> Iterator[Finding]:
+    """Name the settings of a run that ask for something and have no effect, each once."""
+    run = {**values, KINDS: kinds, ON_CPU: on_cpu}
     named: set[str] = set()
-    for rule in (rule for rule in TABLE if rule.holds(situation)):
+    for rule in (rule for rule in TABLE if rule.holds(run)):
         neutral = {key: SETTINGS[key].default if rule.neutral is None else rule.neutral for key in rule.keys}
-        keys = [key for key in rule.keys if situation[key] != neutral[key] and key not in named]
-        if keys:
+        if keys := [key for key in rule.keys if key not in named and run[key] != neutral[key]]:
             labels = ", ".join(SETTINGS[key].label for key in keys)
             has = plural(len(keys), "this has", "these have")
             yield note(keys[0], f"{labels}: {has} no effect because {rule.why}.")
         named |= set(keys)
 
 
-def _ignores_warmup(situation: Situation) -> bool:
-    schedule = get_schedule(situation["schedule"])
-    with_warmup, without = (schedule.phases(ScheduleSteps(100, 50, warmup)) for warmup in (10, 0))
-    return lr_multipliers(with_warmup, 100) == lr_multipliers(without, 100)
+def _ignores_warmup(run: Mapping[str, Any]) -> bool:
+    plans = [get_schedule(run["schedule"]).phases(ScheduleSteps(100, 50, warmup)) for warmup in (10, 0)]
+    return lr_multipliers(plans[0], 100) == lr_multipliers(plans[1], 100)
 
 
-def _has_no_eval_data(situation: Situation) -> bool:
-    return not situation["eval_data"] and not situation["eval_share"]
+def _has_none_of(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda run: not any(run[key] for key in keys)
 
 
-def _is_hybrid(situation: Situation) -> bool:
-    return bool(situation["batching"] == "length_then_order")
-
-
-def _never_stops(situation: Situation) -> bool:
-    return not any(situation[key] for key in ("stop_at_loss", "stop_at_epoch", "early_stopping"))
-
-
-def _saves_nothing(situation: Situation) -> bool:
-    return not any(situation[key] for key in ("save_every", "save_on_loss_drop", "save_each_epoch"))
-
-
-TABLE: tuple[NoEffect, ...] = (
-    NoEffect(section_keys("rows"), lambda s: "rows" not in s.kinds, "the dataset has no rows"),
-    NoEffect(TEXT_KEYS, lambda s: "rows" in s.kinds and "text" not in s.kinds, "the dataset has no raw text"),
-    NoEffect(
-        ("train_on",), lambda s: bool(s["train_only_after"]), "'Train only after' overrides it", in_form=True
-    ),
-    NoEffect(
-        ("overlap",), lambda s: s["chunking"] == "dementor", "DEMENTOR windows already overlap", neutral=False
-    ),
-    NoEffect(("dementor_repeats",), lambda s: s["chunking"] != "dementor", "Chunking is not DEMENTOR"),
-    NoEffect(("eval_every", "eval_batch_size"), _has_no_eval_data, "there is no validation split", in_form=True),
-    NoEffect(("epochs",), lambda s: s["max_steps"] > 0, "'Max steps' sets the length of the run"),
-    NoEffect(SWITCH_KEYS, lambda s: not _is_hybrid(s), "Batch order is not Hybrid"),
-    NoEffect(
-        tuple(key for key in SWITCH_KEYS if key.startswith("second_")),
-        lambda s: not s["switch_pairs"],
-        "there is no pair phase",
-    ),
-    NoEffect(
-        tuple(key for key in SWITCH_KEYS if key.endswith("_at")),
-        lambda s: s["switch_after"] == "loss",
-        "the batch order switches by the loss",
-    ),
-    NoEffect(
-        tuple(key for key in SWITCH_KEYS if "_loss_" in key),
-        lambda s: s["switch_after"] != "loss",
-        "the batch order does not switch by the loss",
-    ),
-    NoEffect(("warmup_steps",), _ignores_warmup, "this LR Scheduler has no warmup", in_form=True),
-    NoEffect(
-        ("adam_beta1", "adam_beta2"),
-        lambda s: not any(name in s["optimizer"] for name in ("adam", "ademamix", "lion")),
-        "this optimizer has no betas",
-    ),
-    NoEffect(
-        ("adam_epsilon",),
-        lambda s: not any(name in s["optimizer"] for name in ("adam", "ademamix")),
-        "this optimizer does not use it",
-    ),
-    NoEffect(
-        ("rank", "alpha", "dropout", "targets", "head_rate"),
-        lambda s: s["method"] == FULL_FINETUNE,
-        "full fine-tuning trains all weights instead of a LoRA",
-        in_form=True,
-    ),
-    NoEffect(
-        ("head_rate",),
-        lambda s: not s["train_head"] and s["modules_to_save"] == "none",
-        "Train Head is off and Modules to save is empty",
-    ),
-    NoEffect(
-        ("shard_size",),
-        lambda s: s["method"] != FULL_FINETUNE,
-        "this run saves a LoRA, which is one file",
-        in_form=True,
-    ),
-    NoEffect(("keep_checkpoints",), _saves_nothing, "no rule saves checkpoints", in_form=True),
-    NoEffect(("stop_how",), _never_stops, "no rule stops the run early", in_form=True),
-    NoEffect(
-        ("sample_prompts", "sample_length", "sample_temperature"),
-        lambda s: s["sample_every"] == "never",
-        "'Sample every' is never and you have to ask for samples",
-        in_form=True,
-    ),
-    NoEffect(("run_name",), lambda s: s["report_to"] == "none", "Report to is None"),
-    NoEffect(("logging_first_step",), lambda s: s["logging_steps"] == "auto", "'Log every' is auto"),
-    NoEffect(("tf32",), lambda s: s.on_cpu, "it only affects float32 models on NVIDIA GPUs", in_form=True),
-)
+TABLE = (
+    NoEffect(section_keys("rows"), "the dataset has no rows", lambda run: "rows" not in run[KINDS]),
+    NoEffect(TEXT_KEYS, "the dataset has no raw text", lambda run: set(run[KINDS]) == {"rows"}),
+    NoEffect(("train_on",), "'Train only after' overrides it", lambda run: run["train_only_after"], in_form=True),
+    NoEffect(("overlap",), "DEMENTOR windows already overlap", lambda run: run["chunking"] == "dementor",
+             neutral=False),
+    NoEffect(("dementor_repeats",), "Chunking is not DEMENTOR", lambda run: run["chunking"] != "dementor"),
+    NoEffect(("eval_every", "eval_batch_size"), "there is no validation split",
+             _has_none_of("eval_data", "eval_share"), in_form=True),
+    NoEffect(("epochs",), "'Max steps' sets the length of the run", lambda run: run["max_steps"] > 0),
+    NoEffect(SWITCH_KEYS, "Batch order is not Hybrid", lambda run: run["batching"] != "length_then_order"),
+    NoEffect(tuple(key for key in SWITCH_KEYS if key.startswith("second_")), "there is no pair phase",
+             _has_none_of("switch_pairs")),
+    NoEffect(tuple(key for key in SWITCH_KEYS if key.endswith("_at")), "the batch order switches by the loss",
+             lambda run: run["switch_after"] == "loss"),
+    NoEffect(tuple(key for key in SWITCH_KEYS if "_loss_" in key), "the batch order does not switch by the loss",
+             lambda run: run["switch_after"] != "loss"),
+    NoEffect(("warmup_steps",), "this LR Scheduler has no warmup", _ignores_warmup, in_form=True),
+    NoEffect(("adam_beta1", "adam_beta2"), "this optimizer has no betas",
+             lambda run: not any(name in run["optimizer"] for name in ("adam", "ademamix", "lion"))),
+    NoEffect(("adam_epsilon",), "this optimizer does not use it",
+             lambda run: not any(name in run["optimizer"] for name in ("adam", "ademamix"))),
+    NoEffect(("rank", "alpha", "dropout", "targets", "head_rate"), "full fine-tuning trains no LoRA",
+             lambda run: run["method"] == FULL_FINETUNE, in_form=True),
+    NoEffect(("head_rate",), "Train Head is off and Modules to save is empty",
+             lambda run: not run["train_head"] and run["modules_to_save"] == "none"),
+    NoEffect(("shard_size",), "this run saves a LoRA, which is one file",
+             lambda run: run["method"] != FULL_FINETUNE, in_form=True),
+    NoEffect(("keep_checkpoints",), "no rule saves checkpoints",
+             _has_none_of("save_every", "save_on_loss_drop", "save_each_epoch"), in_form=True),
+    NoEffect(("stop_how",), "no rule stops the run early",
+             _has_none_of("stop_at_loss", "stop_at_epoch", "early_stopping"), in_form=True),
+    NoEffect(("sample_prompts", "sample_length", "sample_temperature"),
+             "'Sample every' is never and you have to ask for samples",
+             lambda run: run["sample_every"] == "never", in_form=True),
+    NoEffect(("run_name",), "Report to is None", lambda run: run["report_to"] == "none"),
+    NoEffect(("logging_first_step",), "'Log every' is auto", lambda run: run["logging_steps"] == "auto"),
+    NoEffect(("tf32",), "it only affects float32 models on NVIDIA GPUs", lambda run: run[ON_CPU], in_form=True),
+)  # fmt: skip

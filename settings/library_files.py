@@ -18,17 +18,15 @@ RENAMED: Mapping[str, str] = {
 BETAS = "betas"
 SIGNS = frozenset({*RENAMED, BETAS, "peft_type"})
 """Keys that only a file of this kind has."""
-ABOUT_THE_FILE = frozenset(
-    [
-        *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version"),
-        *("megatron_core", "qalora_group_size", "runtime_config"),
-        "fan_in_fan_out",  # PEFT finds it out itself
-    ]
+ABOUT_THE_FILE = (
+    *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "megatron_core"),
+    *("qalora_group_size", "runtime_config", "fan_in_fan_out"),  # PEFT finds out the last one itself
 )
 AS_HERE: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "task_type": ("CAUSAL_LM",), "init_lora_weights": (True,), "correct_bias": (True,),
     "clip_threshold": (1.0,), "decay_rate": (-0.8,), "optim_bits": (8,), "min_8bit_size": (4096,),
     "percentile_clipping": (100,), "block_wise": (True,), "eps": ([1e-30, 1e-3],), "is_paged": (True,),
+    "momentum": (0,), "dampening": (0,),
 }  # fmt: skip
 """Values of PEFT and of the optimizers that are those of a run anyway; `eps` is Adafactor's."""
 OPTIMIZERS: Sequence[tuple[frozenset[str], str]] = (

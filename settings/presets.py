@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,31 +50,24 @@ class Preset:
 
 def goals() -> list[Preset]:
     """Return the goals: the presets that come with Training PRO."""
-    table = json.loads(GOALS_FILE.read_text(encoding="utf-8"))
-    return [Preset(name, r["label"], r["words"], r["values"], r["source"]) for name, r in table.items()]
+    return load_table("goals", GOALS_FILE.parent)
 
 
 def load_table(kind: str, folder: Path) -> list[Preset]:
-    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced."""
-    rows = _read_table(GOALS_FILE.with_name(f"{kind}.json"))
-    if (user_file := folder / f"{kind}.json").is_file():
-        rows |= _read_table(user_file)
+    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced.
+
+    A SettingsError names the file, the row and what is wrong with it.
+    """
+    rows = dict[str, Preset]()
+    for path in (GOALS_FILE.with_name(f"{kind}.json"), folder / f"{kind}.json"):
+        for name, row in files.read_object(path, PRESET_FILE).items() if path.is_file() else ():
+            values = row.get("values") if isinstance(row, dict) else None
+            if not isinstance(values, dict):
+                example = '{"values": {"rank": 32}}'
+                raise SettingsError([f"{path}, {name!r}: the values are missing. Add them like this: {example}."])
+            texts = {key: str(row[key]) for key in ("label", "words", "source") if key in row}
+            rows[name] = _make_preset(values, f"{path}, {name!r}: ", name, **texts)
     return list(rows.values())
-
-
-def _read_table(path: Path) -> dict[str, Preset]:
-    """Read the rows of a table; a SettingsError names the file, the row and what is wrong with it."""
-    return {name: _parse_row(path, name, row) for name, row in files.read_object(path, PRESET_FILE).items()}
-
-
-def _parse_row(path: Path, name: str, row: Any) -> Preset:
-    values = row.get("values") if isinstance(row, dict) else None
-    if not isinstance(values, dict):
-        raise SettingsError(
-            [f'{path}, {name!r}: the values are missing. Add them like this: {{"values": {{"rank": 32}}}}.']
-        )
-    texts = {key: str(row[key]) for key in ("label", "words", "source") if key in row}
-    return _make_preset(values, f"{path}, {name!r}: ", name, **texts)
 
 
 def _make_preset(
@@ -117,17 +108,12 @@ def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     """Save the values under a name; raise SettingsError if it cannot be a file name or is one of ours."""
     if problem := name_problem(name, "preset"):
         raise SettingsError([f"Preset: {problem}"])
-    if name.casefold() in _reserved_names():
+    tables = (load_table(kind, GOALS_FILE.parent) for kind in ("goals", *TABLES))
+    if name.casefold() in (*TABLES, *(row.name for table in tables for row in table)):
         raise SettingsError([f"Preset: {name!r} is the name of a built-in preset. Choose another name."])
-    ours = {key: value for key, value in values.items() if key in SETTINGS and key not in EXCLUDED_KEYS}
-    parse_keys(ours)
-    write_json(_file(folder, name), ours)
-
-
-def _reserved_names() -> set[str]:
-    """Return the names of the presets that come with Training PRO, and of the tables."""
-    presets = [goals(), *(load_table(kind, GOALS_FILE.parent) for kind in TABLES)]
-    return {*TABLES, *(preset.name for preset in chain.from_iterable(presets))}
+    kept = {key: value for key, value in values.items() if key in SETTINGS and key not in EXCLUDED_KEYS}
+    parse_keys(kept)
+    write_json(_file(folder, name), kept)
 
 
 def delete(folder: Path, name: str) -> None:
@@ -204,20 +190,13 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
 
 def load_form(path: Path) -> dict[str, Any]:
     """Return the saved state of the form, without unknown keys and damaged values."""
-    try:
-        values = files.read_object(path)
-    except SettingsError:
-        return {}
-    return {k: v for k, v in values.items() if k in SETTINGS and _can_be_shown(k, v)}
-
-
-def _can_be_shown(key: str, value: object) -> bool:
-    """Whether the box of a setting can show a value, which need not be valid: the form is saved as it is typed."""
-    try:
-        check_record(value, BOX_TYPES[SETTINGS[key].kind], key, [])
-    except ValueError:
-        return False
-    return True
+    shown = dict[str, Any]()
+    with suppress(SettingsError):
+        for key, value in files.read_object(path).items():
+            with suppress(KeyError, ValueError):  # the form is saved as typed: its box can show an invalid value
+                check_record(value, BOX_TYPES[SETTINGS[key].kind], key, [])
+                shown[key] = value
+    return shown
 
 
 def save_form(path: Path, values: Mapping[str, Any]) -> None:

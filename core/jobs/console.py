@@ -67,11 +67,9 @@ class EventFormatter:
     def bar(self, event: Event) -> str:
         """The bar of an event that was told; empty if it says nothing of progress."""
         if isinstance(event, Step):
-            filled = "#" * round(BAR_WIDTH * event.step / event.steps)
-            return (
-                f"{event.step / event.steps:4.0%} [{filled:-<{BAR_WIDTH}}] step {event.step}/{event.steps}  "
-                f"loss {event.loss:.4f}  {self._time_left(event.at)}"
-            )
+            share, left = event.step / event.steps, self._time_left(event.at)
+            drawn = ("#" * round(BAR_WIDTH * share)).ljust(BAR_WIDTH, "-")
+            return f"{share:4.0%} [{drawn}] step {event.step}/{event.steps}  loss {event.loss:.4f}  {left}"
         return event_text(event) if isinstance(event, (DownloadProgress, Stage)) else ""
 
     def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
@@ -126,8 +124,9 @@ class EventPrinter:
             self.print_line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
         if self._terminal is None or not (bar := self._formatter.bar(event)):
             return
-        is_last = isinstance(event, Step) and event.step == event.steps
-        if is_last or isinstance(event, Stage) or event.at - self._drawn_at >= BAR_SECONDS:
+        if isinstance(event, Stage):
+            self._draw(bar)
+        elif event.at - self._drawn_at >= BAR_SECONDS or (isinstance(event, Step) and event.step == event.steps):
             self._drawn_at = event.at
             self._draw(bar)
 

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Collection
+from typing import Literal
 
 from markupsafe import Markup
 
-from ...settings.definitions import SETTINGS
-from ...settings.effects import Situation, without_effect
 from ..base import setting_layout
 
 DataKind = Literal["text", "rows"]
-
-
-def irrelevant_keys(values: Mapping[str, Any], kinds: Collection[DataKind]) -> set[str]:
-    """The keys without effect; `kinds` are those of the chosen data, empty if they are not known yet."""
-    hidden = without_effect(Situation.of_form(values, kinds), in_form=True)
-    return {key for key in hidden if not _is_invalid(key, values)}
-
-
-def _is_invalid(key: str, values: Mapping[str, Any]) -> bool:
-    """An invalid value is always refused, so its setting must stay visible."""
-    try:
-        if key in values:
-            SETTINGS[key].read(values[key])
-    except ValueError:
-        return True
-    return False
 
 
 def style(keys: Collection[str]) -> Markup:

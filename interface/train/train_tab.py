@@ -13,6 +13,7 @@ from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
 from ...settings.definitions import section_keys
+from ...settings.effects import hidden_keys
 from ..base import (
     Form,
     PageContext,
@@ -111,7 +112,7 @@ class TrainTab:
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
-        hidden = field_visibility.irrelevant_keys({}, ())
+        hidden = hidden_keys({}, ())
         self._form_state = gr.HTML(field_visibility.style(hidden), elem_id="tp-marks")
         self._js_bridge.draw()
 
@@ -229,7 +230,7 @@ class TrainTab:
         }
         steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
         text = f"{steps} {lora}".strip()
-        hidden = field_visibility.irrelevant_keys(values, preview.kinds)
+        hidden = hidden_keys(values, preview.kinds)
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
