@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
-from ..core.host import Folders, Host
+from ..core.host import Host
 from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
@@ -35,21 +35,17 @@ def run(arguments: Sequence[str]) -> int:
     args = _parse_args(arguments)
     host = options.make_host(args)
     options.warn_about_closing()
+    resume = args.resume or ""
     if len(args.settings) > 1:
-        return _train_several(args, host)
+        runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
+        engine = options.make_engine(args)
+        check_start = partial(engine.check_start, host=host, resume=resume)
+        queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
+        train = partial(train_and_print, host=host, engine=engine, resume=resume)
+        return run_queue.train_queue(args.settings, queue, train)
     settings = read_settings(args, host, next(iter(args.settings), None))
-    job = train_and_print(settings, host, options.make_engine(args), resume=args.resume or "")
+    job = train_and_print(settings, host, options.make_engine(args), resume=resume)
     return 1 if job.end is None or job.end.outcome == "failed" else 0
-
-
-def _train_several(args: argparse.Namespace, host: Host) -> int:
-    """Train one run for each settings file."""
-    runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
-    engine, resume = options.make_engine(args), args.resume or ""
-    check_start = partial(engine.check_start, host=host, resume=resume)
-    queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
-    train = partial(train_and_print, host=host, engine=engine, resume=resume)
-    return run_queue.train_queue(args.settings, queue, train)
 
 
 def train_and_print(
@@ -136,27 +132,19 @@ def settings_and_problems(
     if overruled_note := presets.override_note(chosen_presets, overrides):
         say(overruled_note)
     values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
-    data_values, problems = _resolve_data_names(flags.given_settings(args), host.folders)
-    found = {key: names for key, names in data_values.items() if names}
-    settings, others = parsing.settings_and_problems({**values, **overrides, **found})
-    if not data_values.get("data", ["in the file"]):  # none was found, which is said already
-        settings = replace(settings, what=replace(settings.what, data=()))
-    return settings, [*problems, *others]
-
-
-def _resolve_data_names(
-    flag_values: Mapping[str, Any], folders: Folders
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Turn the paths and names in the data flags into dataset names; also returns the problems with them."""
-    names: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in flag_values}
     problems = list[str]()
-    for key in names:
-        for name in flag_values[key]:
+    data: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in vars(args)}
+    for key, found in data.items():
+        for name in vars(args)[key]:
             try:
-                names[key].append(dataset_name_at(name, folders))
+                found.append(dataset_name_at(name, host.folders))
             except DataError as error:
                 problems.append(str(error))
-    return names, problems
+    values |= {**overrides, **{key: found for key, found in data.items() if found}}
+    settings, others = parsing.settings_and_problems(values)
+    if data.get("data") == []:  # none was found, which is said already
+        settings = replace(settings, what=replace(settings.what, data=()))
+    return settings, [*problems, *others]
 
 
 @contextmanager

@@ -36,7 +36,11 @@ def training_settings(values: Mapping[str, object]) -> TrainingSettings:
 def settings_and_problems(values: Mapping[str, object]) -> tuple[TrainingSettings, list[str]]:
     """Return the settings, in which invalid values are the defaults, with every problem."""
     parsed, problems = _parse_all({"name": "", **values})
-    settings = _assemble(parsed)
+    sections = {
+        name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})
+        for name, section in SECTIONS.items()
+    }
+    settings = TrainingSettings(**sections)
     return settings, [*problems, *texts(check_settings(settings), "problem")]
 
 
@@ -78,11 +82,3 @@ def unknown_key_problem(key: str, value: object = None) -> str:
     matches = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists all settings."
     return f"Unknown setting '{key}'.{hint}"
-
-
-def _assemble(parsed: Mapping[str, Any]) -> TrainingSettings:
-    sections = {
-        name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})
-        for name, section in SECTIONS.items()
-    }
-    return TrainingSettings(**sections)

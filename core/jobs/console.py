@@ -16,10 +16,9 @@ from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUs
 from .job import Job
 
 WriteLine = Callable[[str], object]
-STEP_LINE_SECONDS = 10.0
+LINE_SECONDS = 10.0
 BAR_SECONDS, BAR_WIDTH = 0.1, 20
 MACHINE_LINE_SECONDS = 60.0
-DOWNLOAD_LINE_SECONDS = 10.0
 DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")
 
 
@@ -41,28 +40,30 @@ class EventFormatter:
     def line(self, event: Event) -> str:
         """The line of an event; empty if it is not shown."""
         self._pace.update(event)
+        text = event_text(event)
         if isinstance(event, RunPlanned):
             self._settings = event.settings
-        if isinstance(event, Step):
-            return self._step_line(event) if self._is_step_due(event) else ""
-        if self._has_bar and isinstance(event, (DownloadProgress, Stage)):
-            return ""
-        if isinstance(event, DownloadProgress):
-            is_due = self._is_due(event, DOWNLOAD_LINE_SECONDS, is_last=event.done >= event.total)
-            return event_text(event) if is_due else ""
-        if isinstance(event, MachineUse):
-            self._machine = event
-            return ""
-        if isinstance(event, LibraryMessage):
-            return self._library_line(event)
-        details = event.details if isinstance(event, JobEnded) else ""
-        return "\n".join(filter(None, (event_text(event), details)))
-
-    def _is_step_due(self, event: Step) -> bool:
-        every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
-        if isinstance(every, (int, float)) and every > 0:
-            return is_logged(event.step, event.steps, every, bool(first))
-        return not self._has_bar and self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
+        elif isinstance(event, MachineUse):
+            self._machine, text = event, ""
+        elif isinstance(event, Stage):
+            text = "" if self._has_bar else text
+        elif isinstance(event, DownloadProgress):
+            text = text if self._is_due(event, event.done >= event.total) else ""
+        elif isinstance(event, Step):
+            every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
+            if isinstance(every, (int, float)) and every > 0:
+                is_due = is_logged(event.step, event.steps, every, bool(first))
+            else:
+                is_due = self._is_due(event, event.step == event.steps)
+            text = self._step_line(event) if is_due else ""
+        elif isinstance(event, LibraryMessage):  # the further lines of a warning quote the library's source
+            text = event.text.partition("\n")[0]
+            if text in self._messages or any(sign in text for sign in DEVELOPER_WARNINGS):
+                return ""
+            self._messages.add(text)
+        elif isinstance(event, JobEnded):
+            text = "\n".join(filter(None, (text, event.details)))
+        return text
 
     def bar(self, event: Event) -> str:
         """The bar of an event that was told; empty if it says nothing of progress."""
@@ -72,42 +73,27 @@ class EventFormatter:
             return f"{share:4.0%} [{drawn}] step {event.step}/{event.steps}  loss {event.loss:.4f}  {left}"
         return event_text(event) if isinstance(event, (DownloadProgress, Stage)) else ""
 
-    def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
-        if event.at - self._last_shown < seconds and not is_last:
+    def _is_due(self, event: Event, is_last: bool) -> bool:
+        if self._has_bar or (event.at - self._last_shown < LINE_SECONDS and not is_last):
             return False
         self._last_shown = event.at
         return True
 
     def _step_line(self, event: Step) -> str:
+        machine = ""
+        if self._machine is not None and event.at - self._machine_shown >= MACHINE_LINE_SECONDS:
+            self._machine_shown, machine = event.at, f"  {event_text(self._machine)}"
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {format_digits(event.learning_rate)}  "
-            f"{self._pace.tokens_per_second:.0f} tokens/s  "
-            f"{self._time_left(event.at)}{self._machine_use(event.at)}"
+            f"{self._pace.tokens_per_second:.0f} tokens/s  {self._time_left(event.at)}{machine}"
         )
-
-    def _machine_use(self, now: float) -> str:
-        if self._machine is None or now - self._machine_shown < MACHINE_LINE_SECONDS:
-            return ""
-        self._machine_shown = now
-        return f"  {event_text(self._machine)}"
 
     def _time_left(self, now: float) -> str:
         """Time left and, if it is more than a minute, the time of day of the end."""
         seconds = self._pace.seconds_left
         end = f", ends at about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
         return f"{duration(round(seconds))} left{end}"
-
-    def _library_line(self, event: LibraryMessage) -> str:
-        """First line of a message; the further lines of a warning quote the library's source.
-
-        Warnings for developers and repeated messages are dropped.
-        """
-        first = event.text.partition("\n")[0]
-        if first in self._messages or any(sign in first for sign in DEVELOPER_WARNINGS):
-            return ""
-        self._messages.add(first)
-        return first
 
 
 class EventPrinter:

@@ -78,7 +78,7 @@ def test_a_file_of_another_program_is_used_whole(tmp_path, name, door):
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", [name for name in FILES if name != "the original"])
 def test_no_key_of_it_is_ignored(tmp_path, name, door):
-    """Row 4: {"learning_rat": ...} under training/presets trained the defaults. Each key at an impossible value."""
+    """Row 4: {"learning_rat": ...} under training/presets trained the defaults. Each key at a value of none."""
     theirs, _ = FILES[name]
     for key in [*(key for key in theirs if key not in ABOUT_THE_FILE), "learning_rat", "amsgrad", "rank_pattern"]:
         with pytest.raises(SettingsError) as refused:
