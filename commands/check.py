@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..core.engine import PreviewQuery
 from ..core.errors import SettingsError
 from . import options
 from .environment import interpreter
-from .train import add_settings, read_settings
-
-if TYPE_CHECKING:
-    from ..data.report import DatasetReport
+from .train import add_settings, settings_and_problems
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
-    args = _parse_args(arguments)
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    report = _make_report(args)
-    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if args.json else report.text())
-    return 1 if report.verdict == "not ready" else 0
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
         "check", "Check a dataset and settings, and show the same report as the Check button."
     )
@@ -44,22 +31,18 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="output one JSON object")
     add_settings(parser)
-    return parser.parse_args(arguments)
-
-
-def _make_report(args: argparse.Namespace) -> DatasetReport:
+    args = parser.parse_args(arguments)
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
     from ..data.report import DatasetReport
     from ..engine.peft_engine import PeftEngine
 
     host = options.make_host(args)
+    shown = args.show if args.show is not None else 1 if args.first or args.containing else 0
+    preview = PreviewQuery(max(0, shown), max(0, args.first), args.containing)
     try:
-        settings = read_settings(args, host, args.settings)
-    except SettingsError as error:
-        return DatasetReport.of_problems(error.problems)
-    return PeftEngine().check_start(settings, host, show=_preview_query(args))
-
-
-def _preview_query(args: argparse.Namespace) -> PreviewQuery:
-    """Preview options; `--from` or `--containing` alone show one example."""
-    default = 1 if args.first or args.containing else 0
-    return PreviewQuery(max(0, default if args.show is None else args.show), max(0, args.first), args.containing)
+        settings, problems = settings_and_problems(args, host, args.settings)
+        report = PeftEngine().check_start(settings, host, show=preview, problems=problems)
+    except SettingsError as error:  # a file can't be read
+        report = DatasetReport.of_problems(error.problems)
+    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if args.json else report.text())
+    return 1 if report.verdict == "not ready" else 0

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ..core import dist_env
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"Unknown command {name!r}.\n\n{usage()}", file=sys.stderr)
+        similar = "".join(f" Did you mean {command!r}?" for command in get_close_matches(name, COMMANDS, 1))
+        print(f"Unknown command {name!r}.{similar}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
         interpreter.check_python()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from ..core.engine import MergeRequest
@@ -15,20 +14,6 @@ from .options import say
 
 def run(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
-    args = _parse_args(arguments)
-    shard_size = parse_keys(flags.given_settings(args)).get("shard_size", "")
-    host = options.make_host(args)
-    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
-    engine = options.make_engine(args)
-    job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: engine.merge(request, host, job))
-    console.print_events(job, say)
-    if job.end is None or job.end.outcome == "failed":
-        return 1
-    print(job.end.folder)
-    return 0
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
         "merge",
         "Merge a LoRA into its base model and save a full model (safetensors, config and tokenizer).",
@@ -40,4 +25,14 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     out_help = "the folder of the new model, which must not exist yet"
     parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
     flags.add_flag_group(parser, "Files", ["shard_size"])
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    shard_size = parse_keys(flags.given_settings(args)).get("shard_size", "")
+    host = options.make_host(args)
+    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
+    engine = options.make_engine(args)
+    job = SESSION.start("merge", f"Merging {args.lora}", host, lambda job: engine.merge(request, host, job))
+    console.print_events(job, say, options.terminal())
+    if job.end is None or job.end.outcome == "failed":
+        return 1
+    print(job.end.folder)
+    return 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
@@ -22,6 +22,7 @@ from ..core.readable import quote, readable
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras
+from ..settings import other_names
 from .environment import interpreter
 
 if TYPE_CHECKING:
@@ -38,13 +39,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class _SuggestingParser(argparse.ArgumentParser):
-    """Argument parser that suggests similar flags."""
+    """Argument parser that says what to use instead of an unknown flag."""
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
-        known = self._option_string_actions
-        similar = [flag for argument in unknown for flag in get_close_matches(argument, known, 1)]
-        super().error(message + (f". Did you mean {', '.join(similar)}?" if similar else ""))
+        unknown = re.findall(r"--([\w-]+)", message) if message.startswith("unrecognized") else []
+        hints = filter(None, map(self._hint, unknown))
+        super().error(". ".join([message, *hints]))
+
+    def _hint(self, name: str) -> str:
+        """What to use instead of a flag: an argument without one, our name of the setting, or a similar flag."""
+        key, flags = name.replace("-", "_"), self._option_string_actions
+        for positional in self._get_positional_actions():
+            if key == positional.dest:
+                return f"Enter {positional.metavar} without --{name}"
+        ours = f"--{other_names.our_key(key)}".replace("_", "-")
+        if ours not in flags and (sentence := other_names.why_not_here(key)):
+            return sentence.rstrip(".")
+        similar = [ours] if ours in flags else get_close_matches(f"--{name}", flags, 1, cutoff=0.75)
+        return f"Did you mean {similar[0]}?" if similar else ""
 
 
 def make_parser(command: str, words: str) -> argparse.ArgumentParser:
@@ -156,6 +168,11 @@ def say(text: str) -> None:
     if dist_env.is_main_process():
         with suppress(OSError):  # the window may be closed while the run goes on
             print(text, file=sys.stderr, flush=True)
+
+
+def terminal() -> TextIO | None:
+    """The terminal that shows progress, None where there is none."""
+    return sys.stderr if sys.stderr.isatty() and dist_env.is_main_process() else None
 
 
 def _webui_user_data() -> Path | None:

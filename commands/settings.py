@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
-from ..settings import other_names, reference
+from ..core.errors import SettingsError
+from ..settings import other_names, parsing, reference
+from ..settings.definitions import SETTINGS
 from . import options
 
 
@@ -18,10 +21,19 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--coming-from", action="store_true", help="list the names that other programs use for these settings"
     )
+    parser.add_argument("keys", nargs="*", metavar="KEY", help="a setting to show in full (default: all settings)")
     args = parser.parse_args(arguments)
+    keys = [key.lstrip("-").replace("-", "_") for key in args.keys]
+    if problems := [problem for key in keys if (problem := parsing.unknown_key_problem(key))]:
+        raise SettingsError(problems)
+    chosen = [setting for key, setting in SETTINGS.items() if not keys or key in keys]
     if args.json:
-        text = json.dumps(reference.as_json(), indent=2, ensure_ascii=False)
-    else:
-        text = other_names.render_markdown() if args.coming_from else reference.render_markdown()
+        text = json.dumps(reference.as_json(chosen), indent=2, ensure_ascii=False)
+    elif keys:
+        text = "\n\n".join(map(reference.describe, chosen))
+    elif args.coming_from:
+        text = other_names.render_markdown()
+    else:  # a table of Markdown is for a file
+        text = reference.render_lines() if sys.stdout.isatty() else reference.render_markdown()
     print(text.rstrip())
     return 0

@@ -19,30 +19,25 @@ from .environment import interpreter
 from .options import say
 
 if TYPE_CHECKING:
-    from ..chunking import Block
     from ..data.text import SliceMap
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the blocks to standard output and a summary to standard error."""
-    args = _parse_args(arguments)
-    # Only these settings matter for slicing; a run would also need a name and data.
-    settings = training_settings({"name": "slice", "data": ["-"], **flags.given_settings(args)})
-    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
-    host = options.make_host(args)
-    path = options.find_dataset(args.path, host.folders)
-    for line in _slice_lines(args, path, host, settings):
-        print(line)
-    return 0
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser("slice", "Show how a text is sliced into blocks.")
-    parser.add_argument("path", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
+    parser.add_argument("data", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="output one JSON object per block")
     flags.add_flags(parser, ("text",))
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    # Only these settings matter for slicing; a run would also need a name.
+    settings = training_settings({"name": "slice", **flags.given_settings(args)})
+    interpreter.ensure_environment({"train"}, torch_spec=args.torch)
+    host = options.make_host(args)
+    path = options.find_dataset(args.data, host.folders)
+    for line in _slice_lines(args, path, host, settings):
+        print(line)
+    return 0
 
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
@@ -60,20 +55,13 @@ def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: Tra
             say(note)
         sliced = slice_text(str(text.text), tokenizer.encode, rules)
         for block in sliced:
-            record = _as_dict(text.name, sliced.text_of(block), block)
-            yield json.dumps(record, ensure_ascii=False) if args.json else _format_block(record)
+            place = {"file": text.name, "start": block.start, "end": block.end, "text": sliced.text_of(block)}
+            kind = {"kind": block.kind, "section": block.section, "ends_section": block.ends_section}
+            ending = ", ends its section" if block.ends_section else ""
+            what = f"{text.name} {block.start}-{block.end}, {block.tokens} tokens, {block.kind}{ending}"
+            record = {**place, "tokens": block.tokens, **kind}
+            yield json.dumps(record, ensure_ascii=False) if args.json else f"--- {what}\n{place['text']}"
         say(_summary(text.name, build_slice_map(sliced)))
-
-
-def _as_dict(file: str, text: str, block: Block) -> dict[str, object]:
-    place = {"file": file, "start": block.start, "end": block.end, "text": text, "tokens": block.tokens}
-    return {**place, "kind": block.kind, "section": block.section, "ends_section": block.ends_section}
-
-
-def _format_block(block: dict[str, object]) -> str:
-    ending = ", ends its section" if block["ends_section"] else ""
-    place = f"{block['file']} {block['start']}-{block['end']}"
-    return f"--- {place}, {block['tokens']} tokens, {block['kind']}{ending}\n{block['text']}"
 
 
 def _summary(name: str, figures: SliceMap) -> str:

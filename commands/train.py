@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,14 +17,13 @@ from typing import Any
 from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError
-from ..core.host import Folders, Host
+from ..core.host import Host
 from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
-from ..settings import files, flags, presets
+from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.legacy_settings import LoadedSettings
-from ..settings.parsing import training_settings
 from . import options, run_queue
 from .options import handle_end_signals, say
 
@@ -35,21 +35,17 @@ def run(arguments: Sequence[str]) -> int:
     args = _parse_args(arguments)
     host = options.make_host(args)
     options.warn_about_closing()
+    resume = args.resume or ""
     if len(args.settings) > 1:
-        return _train_several(args, host)
+        runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
+        engine = options.make_engine(args)
+        check_start = partial(engine.check_start, host=host, resume=resume)
+        queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
+        train = partial(train_and_print, host=host, engine=engine, resume=resume)
+        return run_queue.train_queue(args.settings, queue, train)
     settings = read_settings(args, host, next(iter(args.settings), None))
-    job = train_and_print(settings, host, options.make_engine(args), resume=args.resume or "")
+    job = train_and_print(settings, host, options.make_engine(args), resume=resume)
     return 1 if job.end is None or job.end.outcome == "failed" else 0
-
-
-def _train_several(args: argparse.Namespace, host: Host) -> int:
-    """Train one run for each settings file."""
-    runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
-    engine, resume = options.make_engine(args), args.resume or ""
-    check_start = partial(engine.check_start, host=host, resume=resume)
-    queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
-    train = partial(train_and_print, host=host, engine=engine, resume=resume)
-    return run_queue.train_queue(args.settings, queue, train)
 
 
 def train_and_print(
@@ -71,7 +67,9 @@ def train_and_print(
         settings = with_final_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
     with _stop_on_signal(job):
-        console.print_events(job, say)
+        console.print_events(job, say, options.terminal())
+    if job.end is not None and job.end.outcome == "stopped" and job.end.folder is not None:
+        say("To resume this run, enter the same command again with --resume.")
     _print_other_failure(job)
     return job
 
@@ -101,7 +99,8 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets, separated by spaces or commas; later presets override earlier ones, and the settings file "
+        help="presets, or the paths of preset files, PEFT configs or optimizer configs, separated by spaces or "
+        "commas; later presets override earlier ones, and the settings file "
         "and flags override all presets",
     )
     flags.add_flags(parser)
@@ -114,37 +113,38 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
 
 
 def read_settings(args: argparse.Namespace, host: Host, file: Path | None) -> TrainingSettings:
-    """Merge the settings: flags override the file, which overrides the presets."""
-    chosen_presets = presets.find_presets(args.preset, host.folders.presets)
-    loaded = files.load_settings(file, host.folders.datasets) if file else LoadedSettings({})
-    for note in loaded.notes:
-        say(note)
-    overrides = {**loaded.values, **flags.given_settings(args)}
-    if overruled_note := presets.override_note(chosen_presets, overrides):
-        say(overruled_note)
-    values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
-    data_values, problems = _resolve_data_names(flags.given_settings(args), host.folders)
-    try:
-        settings = training_settings({**values, **overrides, **data_values})
-    except SettingsError as error:
-        raise SettingsError([*problems, *error.problems]) from None
+    """Merge the settings; a SettingsError lists all problems."""
+    settings, problems = settings_and_problems(args, host, file)
     if problems:
         raise SettingsError(problems)
     return settings
 
 
-def _resolve_data_names(
-    flag_values: Mapping[str, Any], folders: Folders
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Turn the paths and names in the data flags into dataset names; also returns the problems with them."""
-    names, problems = dict[str, list[str]](), list[str]()
-    for key in ("data", "eval_data"):
-        for name in flag_values.get(key, ()):
+def settings_and_problems(
+    args: argparse.Namespace, host: Host, file: Path | None
+) -> tuple[TrainingSettings, list[str]]:
+    """Merge the settings: flags win over the file, which wins over presets. Invalid values are the defaults."""
+    chosen_presets = presets.find_presets(args.preset, host.folders.presets)
+    loaded = files.load_settings(file, host.folders.datasets) if file else LoadedSettings({})
+    for note in (*loaded.notes, *(note for preset in chosen_presets for note in preset.notes)):
+        say(note)
+    overrides = {**loaded.values, **flags.given_settings(args)}
+    if overruled_note := presets.override_note(chosen_presets, overrides):
+        say(overruled_note)
+    values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
+    problems = list[str]()
+    data: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in vars(args)}
+    for key, found in data.items():
+        for name in vars(args)[key]:
             try:
-                names[key] = [*names.get(key, ()), dataset_name_at(name, folders)]
+                found.append(dataset_name_at(name, host.folders))
             except DataError as error:
                 problems.append(str(error))
-    return names, problems
+    values |= {**overrides, **{key: found for key, found in data.items() if found}}
+    settings, others = parsing.settings_and_problems(values)
+    if data.get("data") == []:  # none was found, which is said already
+        settings = replace(settings, what=replace(settings.what, data=()))
+    return settings, [*problems, *others]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -118,9 +118,18 @@ class Engine(Protocol[Settings, Report]):
         ...
 
     def check_start(
-        self, settings: Settings, host: Host, *, resume: str = "", show: PreviewQuery = NO_PREVIEW
+        self,
+        settings: Settings,
+        host: Host,
+        *,
+        resume: str = "",
+        show: PreviewQuery = NO_PREVIEW,
+        problems: Sequence[str] = (),
     ) -> Report:
-        """Return the report of `check` with the problems of a start added, such as a name that is in use."""
+        """Return the report of `check` with the problems of a start added, such as a name that is in use.
+
+        `problems` are those of values that are the defaults in `settings`; they hide no problem of the data.
+        """
         ...
 
     def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> JobEnded:

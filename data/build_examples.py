@@ -113,9 +113,18 @@ def prepare_validation_dataset(
     seed, share, truncate = context.settings.what.order_seed, dataset.data.share, _truncation(context, rules)
     sources = _slice_texts(context, dataset.data, dataset.texts, rules)
     splits = [Split.of(sources, share, seed, dataset.texts)]
-    splits += [Split.of([truncate(rows.source).source], share, seed) for rows in dataset.rows]
-    problems = [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
-    return PreparedDataset(validation=Split.join(splits), findings=tuple(problems))
+    findings = [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
+    for rows in dataset.rows:
+        truncated = truncate(rows.source)
+        splits.append(Split.of([truncated.source], share, seed))
+        dropped = _dropped_rows_problem(context.settings.rows.too_long, rows.source, truncated.too_long, rules)
+        findings += [advice("too_long", f"Evaluation dataset: {finding.text}") for finding in dropped]
+    validation = Split.join(splits)
+    if not len(validation.examples):
+        remedy = "Raise the cutoff, or choose another one."
+        text = f"Evaluation dataset: nothing of {dataset.data.name} is left to evaluate. {remedy}"
+        findings.append(problem("eval_data", text))
+    return PreparedDataset(validation=validation, findings=tuple(findings))
 
 
 def _prepare_texts(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules) -> PreparedDataset:

@@ -14,11 +14,12 @@ from ..core.errors import DataError, StoppedError, TrainingProError
 from ..core.findings import Finding, Suggestion, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
+from ..settings.effects import unused_settings
 from ..settings.rules import check_settings
 from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
-from .examples import Examples, pick_passages
+from .examples import Examples, RowSource, pick_passages
 from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
 from .readers import reader_process
 from .report import (
@@ -50,13 +51,17 @@ from .rows import Tokenizer
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training and validation examples of a run, its steps, what was resolved, and Check's report."""
+    """The training and validation examples of a run, its steps, what was resolved, and Check's report.
+
+    `unused` names the settings that ask for something and have no effect; they are among the findings, too.
+    """
 
     examples: Examples
     validation: Examples
     plan: StepPlan
     resolved: ResolvedSettings
     report: DatasetReport
+    unused: tuple[Finding, ...] = ()
 
 
 def prepare(
@@ -87,8 +92,12 @@ def prepare(
         raise DataError("\n".join(texts(_findings(context, rules, data), "problem")) or _nothing_left(settings))
     plan = _step_plan(settings, len(examples))
     memory = MemoryModel.of(card, examples, machine)
-    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, uses_checkpointing(memory, settings))
+    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     disk = estimate_disk(settings, card, plan, _output_folder(context), machine)
+    kinds = {"rows" if isinstance(source, RowSource) else "text" for source in data.training.sources}
+    on_cpu = machine is not None and machine.device.lower().startswith("cpu")
+    unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     report = replace(
         report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,
@@ -97,7 +106,7 @@ def prepare(
         sample_rounds=count_sample_rounds(settings, plan),
         recall_tokens=_recall_tokens(settings, examples, validation, tokenizer),
         sources=data.reports,
-        findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk)),
+        findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk), *unused),
         resolved=resolved,
         suggestions=_suggestions(context, rules, loaded, data, plan, memory),
         memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
@@ -105,7 +114,7 @@ def prepare(
         stops=count_learned_stops(data.training.sources, tokenizer.stops),
         tokens_known=_special_tokens(tokenizer),
     )
-    return TrainingData(examples, validation, plan, resolved, report)
+    return TrainingData(examples, validation, plan, resolved, report, unused)
 
 
 def _check_stop(is_stopped: Callable[[], bool]) -> None:

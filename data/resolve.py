@@ -24,6 +24,7 @@ class ResolvedSettings:
     cutoff: int
     accumulation: int
     gradient_checkpointing: bool
+    alpha: float
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "gradient_checkpointing": "on" if self.gradient_checkpointing else "off"}

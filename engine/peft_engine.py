@@ -17,8 +17,8 @@ from ..core.engine import (
     PreviewQuery,
     RecallRequest,
 )
-from ..core.errors import ModelError, SettingsError
-from ..core.findings import Finding, note, texts
+from ..core.errors import ModelError, SettingsError, TrainingProError
+from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Note, Stage
 from ..records.folder import loras, run_files
@@ -54,11 +54,26 @@ class PeftEngine:
         return report.with_findings([*check_run(settings, host), *_run_notes(report, settings, host)])
 
     def check_start(
-        self, settings: TrainingSettings, host: Host, *, resume: str = "", show: PreviewQuery = NO_PREVIEW
+        self,
+        settings: TrainingSettings,
+        host: Host,
+        *,
+        resume: str = "",
+        show: PreviewQuery = NO_PREVIEW,
+        problems: Sequence[str] = (),
     ) -> DatasetReport:
+        from ..data.report import DatasetReport
         from .checks import check_run_folder
 
-        return self.check(settings, host, show=show).with_findings(check_run_folder(settings, host, resume))
+        if not problems:
+            return self.check(settings, host, show=show).with_findings(check_run_folder(settings, host, resume))
+        report = DatasetReport()
+        try:
+            if settings.what.data:
+                report = self.check(settings, host, show=show)
+        except TrainingProError as error:  # such as a missing model
+            problems = [*problems, *str(error).splitlines()]
+        return report.with_findings(problem("", sentence) for sentence in problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         _start(host, job)

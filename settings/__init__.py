@@ -3,9 +3,11 @@
 __all__ = [
     "columns",
     "definitions",
+    "effects",
     "files",
     "flags",
     "legacy_settings",
+    "library_files",
     "live_settings",
     "name_rules",
     "other_names",

@@ -391,9 +391,9 @@ class SwitchSettings:
     switch_pairs: bool = boolean(
         False,
         "Pair phase",
-        "Add a middle phase that puts pairs of neighboring examples in the same batch, so that the model learns "
-        "from an example and its continuation in the same step. A pair is two consecutive rows, or two adjacent "
-        "blocks that do not overlap. This needs an even batch size.",
+        "Add a middle phase that joins pairs of neighboring examples into one sample, so that the model reads "
+        "the first example when it predicts the second. A pair is two consecutive rows, or two adjacent blocks "
+        "that do not overlap, and counts as two examples of the batch. This needs an even batch size.",
         fixed=True,
     )
     second_switch_at: int = integer(
@@ -471,8 +471,8 @@ class LearningSettings:
     )
     optimizer: str = choice(
         "Optimizer",
-        "The 8-bit and paged optimizers use less VRAM but need an NVIDIA GPU and bitsandbytes. You can also "
-        "enter the name of any other optimizer that transformers supports.",
+        "The 8-bit and paged optimizers use less memory but need the bitsandbytes package, and the paged ones "
+        "also need a GPU. You can also enter the name of any other optimizer that transformers supports.",
         {
             "adamw_torch": "AdamW",
             "adamw_torch_fused": "AdamW, fused (faster)",
@@ -520,11 +520,12 @@ class LoraSettings:
         bounds=(1, 32768),
         fixed=True,
     )
-    alpha: float = number(
-        32.0,
+    alpha: float | str = number(
+        "auto",
         "LoRA Alpha",
-        "The effect of the LoRA is multiplied by alpha / rank. Often, alpha is equal to the rank.",
+        "The effect of the LoRA is multiplied by alpha / rank. With auto, alpha is equal to the rank.",
         bounds=(0.01, 131072),
+        words=("auto",),
         fixed=True,
     )
     dropout: float = number(
@@ -613,7 +614,16 @@ class LoraSettings:
     @property
     def strength(self) -> float:
         """The factor on the output of the LoRA: `scaling` in PEFT."""
-        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+        return self.effective_alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    @property
+    def effective_alpha(self) -> float:
+        """Alpha as a number: with auto, the rank."""
+        return float(self.rank) if isinstance(self.alpha, str) else self.alpha
+
+    def alpha_for(self, rank: int) -> dict[str, float]:
+        """What to change for another rank: a number as alpha keeps its ratio to the rank, and auto follows it."""
+        return {} if isinstance(self.alpha, str) else {"alpha": self.alpha * rank / self.rank}
 
     @property
     def saved_modules(self) -> tuple[str, ...]:
@@ -793,8 +803,8 @@ class ReportingSettings:
         "auto",
         "Log every (steps)",
         "How often to log a step to the console and the reporting tools. The reporting tools get the mean loss "
-        "since the last logged step. With auto, the console shows a step every two seconds, and the reporting "
-        "tools get every step. The loss curve always shows every step.",
+        "since the last logged step. With auto, the console shows a progress bar, or a step every ten seconds if "
+        "it is no terminal, and the reporting tools get every step. The loss curve always shows every step.",
         bounds=(1, 10**8),
         words=("auto",),
         share=True,

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SavingError, SettingsError
-from ..core.files import descendant, read_small_file
+from ..core.files import descendant, read_small_file, with_retries
 from .definitions import TrainingSettings
 from .legacy_settings import LoadedSettings, convert_settings
+from .library_files import convert_library_keys
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -23,8 +24,8 @@ def as_file(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def load_settings(path: Path, datasets: Path | None = None) -> LoadedSettings:
-    """Read a settings file, ours or an older tab's. An older file's datasets are looked up in `datasets`."""
-    return convert_values(_parse(path), f"{path.name}: ", datasets=datasets)
+    """Read a settings file: ours, an older tab's (its datasets are looked up in `datasets`), or one of PEFT."""
+    return convert_values(read_object(path), f"{path.name}: ", datasets=datasets)
 
 
 def convert_values(
@@ -40,7 +41,7 @@ def convert_values(
         )
     result = convert_settings(values, lambda name: datasets is not None and _exists(datasets, name))
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
-    return LoadedSettings(settings, result.notes)
+    return LoadedSettings(convert_library_keys(settings), result.notes)
 
 
 def _exists(folder: Path, name: str) -> bool:
@@ -51,21 +52,18 @@ def _exists(folder: Path, name: str) -> bool:
     return path.is_dir() if name.endswith("/") else path.is_file()
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def read_object(path: Path, what: str = "a settings file") -> dict[str, Any]:
+    """Read a file with a single JSON object; SettingsError says what else is in it."""
     try:
         values = json.loads(
-            read_small_file(path)
+            with_retries(lambda: read_small_file(path))
         )  # bytes, so that UTF-16 is detected: PowerShell writes it with >
     except OSError as error:
-        raise SettingsError(
-            [f"{path} can't be read ({error.strerror}). Enter the path of a settings file."]
-        ) from None
+        raise SettingsError([f"{path} can't be read ({error.strerror}). Enter the path of {what}."]) from None
     except (ValueError, RecursionError) as error:
-        raise SettingsError(
-            [f"{path} is not a settings file ({error}). It must be a single JSON object."]
-        ) from None
+        raise SettingsError([f"{path} is not {what} ({error}). It must be a single JSON object."]) from None
     if not isinstance(values, dict):
         raise SettingsError(
-            [f"{path} does not contain a JSON object. A settings file must be a single JSON object."]
+            [f"{path} is not {what}, because it does not contain a JSON object. It must be a single JSON object."]
         )
     return values

@@ -39,17 +39,16 @@ def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[s
 
 def given_settings(namespace: argparse.Namespace) -> dict[str, object]:
     """Return the settings that were given among the parsed flags, as text."""
-    return {key: _unwrap(SETTINGS[key], value) for key, value in vars(namespace).items() if key in SETTINGS}
+    given: dict[str, object] = {key: value for key, value in vars(namespace).items() if key in SETTINGS}
+    for key, value in given.items():
+        if SETTINGS[key].kind == "texts" and isinstance(value, list):
+            given[key] = [read_line_breaks(text) for text in value]
+        elif SETTINGS[key].kind == "choice" and isinstance(value, list) and len(value) == 1:
+            given[key] = value[0]  # a choice, or a list of one name
+    return given
 
 
 _METAVARS = {"names": "NAME", "texts": "TEXT"}
-
-
-def _unwrap(setting: Setting, value: Any) -> object:
-    """Read line breaks in texts, and unwrap a single word for a setting that takes a choice or a list of names."""
-    if setting.kind == "texts":
-        return [read_line_breaks(text) for text in value]
-    return value[0] if setting.kind == "choice" and isinstance(value, list) and len(value) == 1 else value
 
 
 def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:

@@ -49,16 +49,10 @@ class LiveSettings:
                 problems.append(str(error))
         if problems:
             raise SettingsError(problems)
-        return self._with(parsed)
-
-    def _with(self, parsed: Mapping[str, Any]) -> LiveSettings:
-        saving = replace(
-            self.saving, **{f.name: parsed[f.name] for f in fields(SavingSettings) if f.name in parsed}
-        )
-        stopping = replace(
-            self.stopping, **{f.name: parsed[f.name] for f in fields(StoppingSettings) if f.name in parsed}
-        )
-        return LiveSettings(saving, stopping, parsed.get(RATE_FACTOR, self.rate_factor))
+        saving = {f.name: parsed[f.name] for f in fields(SavingSettings) if f.name in parsed}
+        stopping = {f.name: parsed[f.name] for f in fields(StoppingSettings) if f.name in parsed}
+        factor = parsed.get(RATE_FACTOR, self.rate_factor)
+        return LiveSettings(replace(self.saving, **saving), replace(self.stopping, **stopping), factor)
 
 
 def resumed_settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,6 @@ OUR_VALUES = {
 }  # fmt: skip
 """Values of other programs that are refused here, in lowercase, and ours."""
 WORD = re.compile(r"[^\W_]+")
-VOID_OPTIMIZER = re.compile(r"_(?:S|M|L|XL|MS|RS)(?:_NS|_\d)?$")  # the size of a preset: AdamW_S_NS, AdamW_MS_1
 SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
@@ -129,38 +128,38 @@ def our_value(key: str, value: object) -> str:
     """Our value for one that another program has for a key of OUR_VALUES; empty if there is none or it is ours."""
     if not isinstance(value, str | int) or value in SETTINGS[key].choices:
         return ""
-    text = str(value).strip()
-    name = VOID_OPTIMIZER.sub("", text).casefold() if key == "optimizer" else text.casefold()
-    return OUR_VALUES[key].get(name, "")
+    return OUR_VALUES[key].get(str(value).strip().casefold(), "")
 
 
 def foreign_value_hint(key: str, value: object) -> str:
     """What to enter instead of a value that another program has for a key; empty for other values."""
+    if hint := preset_hint(value):
+        return hint
     if key in OUR_VALUES and (ours := our_value(key, value)):
         return f"{value!r} is called {ours!r} in Training PRO."
     if not isinstance(value, str):
         return ""
-    if key == "eval_share" and (hint := _split_ratio_hint(value)):
-        return hint
+    if key == "eval_share" and (ratio := SPLIT_RATIO.fullmatch(value.strip())):
+        training, validation = map(float, ratio.groups())
+        if 0 < validation < training:
+            share = validation / (training + validation)
+            ratio_hint = f"{value!r} is a ratio of training and validation data. Enter only the validation part"
+            return f"{ratio_hint}: {share:.4g}."
     sentence = _load_tables()["values"].get(key, {}).get(value.strip().casefold(), "")
     return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
-
-
-def _split_ratio_hint(value: str) -> str:
-    """The validation part of a ratio such as 0.99,0.01."""
-    if not (ratio := SPLIT_RATIO.fullmatch(value.strip())):
-        return ""
-    training, validation = map(float, ratio.groups())
-    if not 0 < validation < training:
-        return ""
-    share = validation / (training + validation)
-    return f"{value!r} is a ratio of training and validation data. Enter only the validation part: {share:.4g}."
 
 
 def our_presets(name: str) -> list[str]:
     """The names of our presets for one of Void Trainer's: several where its name says no size; else none."""
     presets: dict[str, list[str]] = _load_tables()["void_presets"]
     return next((ours for theirs, ours in presets.items() if theirs.casefold() == name.casefold()), [])
+
+
+def preset_hint(value: object) -> str:
+    """What to use instead of one of Void Trainer's configs as a value; empty for other values."""
+    ours = our_presets(value) if isinstance(value, str) else []
+    which = f"--preset {ours[0]}" if len(ours) == 1 else f"--preset with one of {', '.join(ours)}"
+    return f"{value!r} is a preset in Training PRO. Remove this setting, and use {which}." if ours else ""
 
 
 def our_key(key: str) -> str:
@@ -186,64 +185,38 @@ def why_not_here(key: str) -> str:
 
 def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
-    tables = _load_tables()
-    not_here = [f"| `{key}` | {sentence} |" for key, sentence in tables["not_here"].items()]
-    return "\n".join(
-        [
-            _INTRODUCTION,
-            *(_section(program) for program in PROGRAMS),
-            *_void_presets(),
-            *_table(
-                "Values that are different in Training PRO",
-                "setting | value in the other tool | value in Training PRO",
-                _value_rows(),
-            ),
-            *_table(
-                "Names that are not settings of Training PRO",
-                "name in the other tool | what to do in Training PRO",
-                not_here,
-            ),
+    tables, lines = _load_tables(), [_INTRODUCTION]
+    for program, title in PROGRAMS.items():
+        names = [
+            f"| {_as_code(names)} | {named.label} | {_as_code({named.key} - tables['buttons'].keys())} |"
+            for named in (*load_names(), *load_options())
+            if (names := named.names.get(program))
         ]
-    )
-
-
-def _table(title: str, columns: str, rows: Sequence[str]) -> list[str]:
-    return [f"## {title}", "", f"| {columns} |", f"|{' --- |' * (columns.count('|') + 1)}", *rows, ""]
-
-
-def _value_rows() -> list[str]:
+        lines += _table(f"## {title}\n", "name | label in Training PRO | key in Training PRO", names)
+        statements = [f"| {theirs} | {ours} |" for theirs, ours in tables["statements"].get(program, {}).items()]
+        lines += _table("", "statement | what is true in Training PRO", statements) if statements else []
+    configs = [f"| {_as_code([theirs])} | {_as_code(ours)} |" for theirs, ours in tables["void_presets"].items()]
+    lines += _table(_VOID_PRESETS, "name in Void Trainer | name in Training PRO", configs)
     ours = {key: {value: f"`{name}`" for value, name in values.items()} for key, values in OUR_VALUES.items()}
-    return [
+    values = [
         f"| `{key}` | `{value}` | {answer} |"
-        for table in (ours, _load_tables()["values"])
+        for table in (ours, tables["values"])
         for key, answers in table.items()
         for value, answer in answers.items()
     ]
+    title = "## Values that are different in Training PRO\n"
+    lines += _table(title, "setting | value in the other tool | value in Training PRO", values)
+    not_here = [f"| `{key}` | {sentence} |" for key, sentence in tables["not_here"].items()]
+    title = "## Names that are not settings of Training PRO\n"
+    lines += _table(title, "name in the other tool | what to do in Training PRO", not_here)
+    return "\n".join(lines)
 
 
-def _void_presets() -> list[str]:
-    presets = _load_tables()["void_presets"]
-    rows = [f"| {_as_code([theirs])} | {_as_code(ours)} |" for theirs, ours in presets.items()]
-    return [_VOID_PRESETS, "| name in Void Trainer | name in Training PRO |", "| --- | --- |", *rows, ""]
+def _table(title: str, columns: str, rows: Sequence[str]) -> list[str]:
+    return [*filter(None, [title]), f"| {columns} |", f"|{' --- |' * (columns.count('|') + 1)}", *rows, ""]
 
 
-def _section(program: str) -> str:
-    buttons = [named for named in load_names() if named.key not in SETTINGS]
-    rows = [
-        f"| {_as_code(names)} | {named.label} | {_as_code([named.key] if named not in buttons else [])} |"
-        for named in (*load_names(), *load_options())
-        if (names := named.names.get(program))
-    ]
-    names = ["| name | label in Training PRO | key in Training PRO |", "| --- | --- | --- |", *rows, ""]
-    return "\n".join([f"## {PROGRAMS[program]}", "", *names, *_statements(program)])
-
-
-def _statements(program: str) -> list[str]:
-    rows = [f"| {theirs} | {ours} |" for theirs, ours in _load_tables()["statements"].get(program, {}).items()]
-    return ["| statement | what is true in Training PRO |", "| --- | --- |", *rows, ""] if rows else []
-
-
-def _as_code(names: Sequence[str]) -> str:
+def _as_code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

@@ -27,12 +27,21 @@ def row_settings(values: Mapping[str, object]) -> TrainingSettings:
 
 def training_settings(values: Mapping[str, object]) -> TrainingSettings:
     """Return the settings in `values`, the rest at their defaults; raise SettingsError with every problem."""
-    parsed, problems = _parse_all({"name": "", **values})
-    settings = _assemble(parsed)
-    problems += texts(check_settings(settings), "problem")
+    settings, problems = settings_and_problems(values)
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def settings_and_problems(values: Mapping[str, object]) -> tuple[TrainingSettings, list[str]]:
+    """Return the settings, in which invalid values are the defaults, with every problem."""
+    parsed, problems = _parse_all({"name": "", **values})
+    sections = {
+        name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})
+        for name, section in SECTIONS.items()
+    }
+    settings = TrainingSettings(**sections)
+    return settings, [*problems, *texts(check_settings(settings), "problem")]
 
 
 def parse_keys(values: Mapping[str, object]) -> dict[str, Any]:
@@ -47,7 +56,7 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     parsed: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in values.items():
-        if problem := _unknown_key_problem(key):
+        if problem := unknown_key_problem(key, value):
             problems.append(problem)
             continue
         if hint := other_names.foreign_value_hint(key, value):
@@ -60,9 +69,12 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     return parsed, problems
 
 
-def _unknown_key_problem(key: str) -> str:
+def unknown_key_problem(key: str, value: object = None) -> str:
+    """Return what to use instead of a key that is no setting of ours; empty for the others."""
     if key in SETTINGS:
         return ""
+    if hint := other_names.preset_hint(value):
+        return f"Unknown setting {key!r}. {hint}"
     if ours := other_names.our_key(key):
         return f"Unknown setting {key!r}. In Training PRO, it is called {ours!r}."
     if sentence := other_names.why_not_here(key):
@@ -70,11 +82,3 @@ def _unknown_key_problem(key: str) -> str:
     matches = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists all settings."
     return f"Unknown setting '{key}'.{hint}"
-
-
-def _assemble(parsed: Mapping[str, Any]) -> TrainingSettings:
-    sections = {
-        name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})
-        for name, section in SECTIONS.items()
-    }
-    return TrainingSettings(**sections)

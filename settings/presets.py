@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError
-from ..core.files import check_record, read_small_file, safe_paths, usable_entries, with_retries, write_json
-from . import other_names
+from ..core.files import check_record, safe_paths, usable_entries, write_json
+from . import files, other_names
 from .definitions import SETTINGS
 from .name_rules import name_problem
+from .parsing import parse_keys
 
 GOALS_FILE = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")
-OWN_KIND = "own"
+OWN_KIND, PRESET_FILE = "own", "a preset file"
 KINDS = ("goals", *TABLES, OWN_KIND)
 TEXTS = str | list[str] | None
 NUMBER = str | float | None
@@ -39,97 +39,81 @@ class Preset:
     words: str
     values: Mapping[str, Any]
     source: str = ""
+    notes: tuple[str, ...] = ()
+    """How its file was read."""
 
     @property
     def description(self) -> str:
-        return f"{self.words} Source: {self.source}." if self.source else self.words
+        source = f"Source: {self.source}." if self.source else ""
+        return " ".join(filter(None, (self.words, source, *self.notes)))
 
 
 def goals() -> list[Preset]:
     """Return the goals: the presets that come with Training PRO."""
-    table = json.loads(GOALS_FILE.read_text(encoding="utf-8"))
-    return [Preset(name, r["label"], r["words"], r["values"], r["source"]) for name, r in table.items()]
+    return load_table("goals", GOALS_FILE.parent)
 
 
 def load_table(kind: str, folder: Path) -> list[Preset]:
-    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced."""
-    rows = _read_table(GOALS_FILE.with_name(f"{kind}.json"))
-    if (user_file := folder / f"{kind}.json").is_file():
-        rows |= _read_table(user_file)
+    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced.
+
+    A SettingsError names the file, the row and what is wrong with it.
+    """
+    rows = dict[str, Preset]()
+    for path in (GOALS_FILE.with_name(f"{kind}.json"), folder / f"{kind}.json"):
+        for name, row in files.read_object(path, PRESET_FILE).items() if path.is_file() else ():
+            values = row.get("values") if isinstance(row, dict) else None
+            if not isinstance(values, dict):
+                example = '{"values": {"rank": 32}}'
+                raise SettingsError([f"{path}, {name!r}: the values are missing. Add them like this: {example}."])
+            texts = {key: str(row[key]) for key in ("label", "words", "source") if key in row}
+            rows[name] = _make_preset(values, f"{path}, {name!r}: ", name, **texts)
     return list(rows.values())
 
 
-def _read_table(path: Path) -> dict[str, Preset]:
-    """Read the rows of a table; a SettingsError names the file, the row and what is wrong with it."""
-    rows = _read_json_object(path)
-    if rows is None:
-        raise SettingsError(
-            [
-                f"{path} is not a preset file. It must be a JSON object that maps the name of each "
-                "preset to an object with its settings."
-            ]
-        )
-    return {name: _parse_row(path, name, row) for name, row in rows.items()}
-
-
-def _parse_row(path: Path, name: str, row: Any) -> Preset:
-    values = row.get("values") if isinstance(row, dict) else None
-    if not isinstance(values, dict):
-        raise SettingsError(
-            [f'{path}, {name!r}: the values are missing. Add them like this: {{"values": {{"rank": 32}}}}.']
-        )
-    if problems := [f"{path}, {name!r}: {problem}" for key in values for problem in _problems(key, values[key])]:
-        raise SettingsError(problems)
-    words = str(row.get("words", "A preset from your own JSON file."))
-    return Preset(name, str(row.get("label", name)), words, values, str(row.get("source", "")))
-
-
-def _problems(key: str, value: object) -> list[str]:
-    if key in EXCLUDED_KEYS:
-        return [f"{key!r} can't be part of a preset."]
-    if key not in SETTINGS:
-        return [f"unknown setting {key!r}."]
+def _make_preset(
+    values: Mapping[str, Any],
+    place: str,
+    name: str,
+    *,
+    label: str = "",
+    words: str = "A preset from your own JSON file.",
+    source: str = "",
+) -> Preset:
+    """Make a preset of the values in a file, which may name them as other programs do; refuse unknown ones."""
+    loaded = files.convert_values(values, place)
+    ours = {key: value for key, value in loaded.values.items() if key not in EXCLUDED_KEYS}
     try:
-        SETTINGS[key].read(value)
-    except ValueError as error:
-        return [str(error)]
-    return []
+        parse_keys(ours)
+    except SettingsError as error:
+        raise SettingsError([f"{place}{problem}" for problem in error.problems]) from None
+    notes = loaded.notes
+    if excluded := sorted(loaded.values.keys() - ours.keys()):
+        notes += (f"{place}a preset does not set {', '.join(excluded)}, so this part of the file was ignored.",)
+    return Preset(name, label or name, words, ours, source, notes)
 
 
-def own_presets(folder: Path) -> list[Preset]:
-    """Return the user's own presets, sorted by name; skip files that are not presets."""
+def own_names(folder: Path) -> list[str]:
+    """Return the names of the user's own presets, sorted; whether one can be used shows when it is read."""
     paths = (path for path in sorted(usable_entries(folder)) if path.suffix == ".json")
-    own = (path for path in paths if path.stem not in TABLES and not safe_paths.leads_out(path))
-    presets = map(_read_preset, own)
-    return [preset for preset in presets if preset is not None]
+    return [path.stem for path in paths if path.stem not in TABLES and not safe_paths.leads_out(path)]
 
 
-def _read_preset(path: Path) -> Preset | None:
-    values = _read_json_object(path)
-    return None if values is None else Preset(path.stem, path.stem, "Your own preset.", _preset_values(values))
-
-
-def _read_json_object(path: Path) -> dict[str, Any] | None:
-    try:
-        values = json.loads(with_retries(lambda: read_small_file(path)))  # bytes, so that UTF-16 is detected
-    except (OSError, ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
+def read_preset(path: Path) -> Preset:
+    """Read a preset file: ours, or a settings file, a PEFT config or an optimizer config of another program."""
+    values = files.read_object(path, PRESET_FILE)
+    return _make_preset(values, f"{path.name}: ", path.stem, words="Your own preset.")
 
 
 def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     """Save the values under a name; raise SettingsError if it cannot be a file name or is one of ours."""
     if problem := name_problem(name, "preset"):
         raise SettingsError([f"Preset: {problem}"])
-    if name.casefold() in _reserved_names():
+    tables = (load_table(kind, GOALS_FILE.parent) for kind in ("goals", *TABLES))
+    if name.casefold() in (*TABLES, *(row.name for table in tables for row in table)):
         raise SettingsError([f"Preset: {name!r} is the name of a built-in preset. Choose another name."])
-    write_json(_file(folder, name), _preset_values(values))
-
-
-def _reserved_names() -> set[str]:
-    """Return the names of the presets that come with Training PRO, and of the tables."""
-    presets = [goals(), *(load_table(kind, GOALS_FILE.parent) for kind in TABLES)]
-    return {*TABLES, *(preset.name for preset in chain.from_iterable(presets))}
+    kept = {key: value for key, value in values.items() if key in SETTINGS and key not in EXCLUDED_KEYS}
+    parse_keys(kept)
+    write_json(_file(folder, name), kept)
 
 
 def delete(folder: Path, name: str) -> None:
@@ -143,16 +127,26 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def find_preset(name: str, folder: Path) -> Preset:
-    """Return a preset of any kind by its name, the user's own first; a SettingsError lists the existing names."""
-    presets, broken = dict[str, Preset](), list[str]()
-    for kind in KINDS:
+    """Return a preset by its name, the user's own first, or by the path of its file."""
+    if name in own_names(folder):
+        return read_preset(folder / f"{name}.json")
+    presets, broken = {preset.name: preset for preset in goals()}, list[str]()
+    for kind in TABLES:
         try:
-            presets |= {p.name: p for p in presets_of_kind(kind, folder)}
+            presets |= {preset.name: preset for preset in load_table(kind, folder)}
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
+    if name not in presets and _is_file(name):
+        return read_preset(Path(name))
     if name not in presets:
-        raise SettingsError(broken or [f"Unknown preset {name!r}. {_hint(name, presets)}"])
+        raise SettingsError(broken or [f"Unknown preset {name!r}. {_hint(name, [*presets, *own_names(folder)])}"])
     return presets[name]
+
+
+def _is_file(path: str) -> bool:
+    with suppress(OSError, ValueError):  # too long, or with characters that no path has
+        return Path(path).is_file()
+    return False
 
 
 def _hint(name: str, presets: Collection[str]) -> str:
@@ -165,22 +159,18 @@ def _hint(name: str, presets: Collection[str]) -> str:
 
 def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
     """Return the preset of this kind and name; presets of other kinds may have the same name."""
-    presets = {p.name: p for p in presets_of_kind(kind, folder)}
-    if name not in presets:
-        raise SettingsError([f"The preset {name!r} no longer exists. Reload the page."])
-    return presets[name]
-
-
-def presets_of_kind(kind: str, folder: Path) -> list[Preset]:
-    """Return all goals, the rows of one of the tables, or the user's own presets."""
-    if kind == "goals":
-        return goals()
-    return own_presets(folder) if kind == OWN_KIND else load_table(kind, folder)
+    if kind == OWN_KIND and name in own_names(folder):
+        return read_preset(folder / f"{name}.json")
+    listed = [] if kind == OWN_KIND else goals() if kind == "goals" else load_table(kind, folder)
+    if found := next((preset for preset in listed if preset.name == name), None):
+        return found
+    raise SettingsError([f"The preset {name!r} no longer exists. Reload the page."])
 
 
 def find_presets(words: Sequence[str], folder: Path) -> list[Preset]:
-    """Return presets by names, given one per word or separated by commas."""
-    groups = [[word] if (folder / f"{word}.json").is_file() else word.split(",") for word in words]
+    """Return presets by names or paths, given one per word or separated by commas."""
+    own = own_names(folder)
+    groups = [[word] if word in own or _is_file(word) else word.split(",") for word in words]
     return [find_preset(name.strip(), folder) for names in groups for name in names if name.strip()]
 
 
@@ -200,16 +190,13 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
 
 def load_form(path: Path) -> dict[str, Any]:
     """Return the saved state of the form, without unknown keys and damaged values."""
-    return {k: v for k, v in (_read_json_object(path) or {}).items() if k in SETTINGS and _can_be_shown(k, v)}
-
-
-def _can_be_shown(key: str, value: object) -> bool:
-    """Whether the box of a setting can show a value, which need not be valid: the form is saved as it is typed."""
-    try:
-        check_record(value, BOX_TYPES[SETTINGS[key].kind], key, [])
-    except ValueError:
-        return False
-    return True
+    shown = dict[str, Any]()
+    with suppress(SettingsError):
+        for key, value in files.read_object(path).items():
+            with suppress(KeyError, ValueError):  # the form is saved as typed: its box can show an invalid value
+                check_record(value, BOX_TYPES[SETTINGS[key].kind], key, [])
+                shown[key] = value
+    return shown
 
 
 def save_form(path: Path, values: Mapping[str, Any]) -> None:
@@ -228,10 +215,6 @@ def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 def differing_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys of the settings that differ."""
     return [key for key, value in after.items() if key in SETTINGS and not _is_equal(key, before.get(key), value)]
-
-
-def _preset_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if k in SETTINGS and k not in EXCLUDED_KEYS}
 
 
 def _is_equal(key: str, a: object, b: object) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .definitions import SECTIONS, SETTINGS
+from ..core.launcher import launch_command
+from ..train_utils import align_columns
+from .definitions import SECTIONS, SETTINGS, section_keys
 from .setting import Setting
 
 _INTRODUCTION = """# Settings
@@ -28,9 +32,26 @@ def render_markdown() -> str:
     return "\n".join([_INTRODUCTION, *(line for name in SECTIONS for line in _section(name))])
 
 
-def as_json() -> list[dict[str, Any]]:
+def render_lines() -> str:
+    """Return the reference for a terminal: a line for each setting, with the start of its help."""
+    rows = [(s.key, format_default(s) or "-", s.help.partition(". ")[0].rstrip(".")) for s in SETTINGS.values()]
+    width = shutil.get_terminal_size().columns
+    lines = dict(zip(SETTINGS, align_columns(rows), strict=True))
+    parts = [[section_title(n), *(f"  {lines[k]}"[:width] for k in section_keys(n)), ""] for n in SECTIONS]
+    full = f"To see one in full: {launch_command()} settings KEY"
+    return "\n".join([*(line for part in parts for line in part), full])
+
+
+def describe(setting: Setting) -> str:
+    """Return a setting in full, as a few lines."""
+    help = textwrap.fill(setting.help + _change_note(setting), min(100, shutil.get_terminal_size().columns))
+    values = f"{setting.flag}: {accepted_values(setting)}\nDefault: {format_default(setting) or 'empty'}"
+    return f"{setting.key} ({setting.label})\n{values}\n{help}"
+
+
+def as_json(settings: Iterable[Setting] = tuple(SETTINGS.values())) -> list[dict[str, Any]]:
     """Return the reference as plain data; bounds and choices only for settings that have them."""
-    return [_as_dict(setting) for setting in SETTINGS.values()]
+    return [_as_dict(setting) for setting in settings]
 
 
 def section_title(section: str) -> str:

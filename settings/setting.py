@@ -74,7 +74,7 @@ def integer(default: int | str, label: str, help: str, **options: Any) -> Any:
     return _declare("whole", default, label, help, options)
 
 
-def number(default: float, label: str, help: str, **options: Any) -> Any:
+def number(default: float | str, label: str, help: str, **options: Any) -> Any:
     return _declare("number", default, label, help, options)
 
 

@@ -60,7 +60,7 @@ ROW = {"mine": {"values": RANK}}
 @pytest.mark.parametrize(
     ("read", "found"),
     [
-        (lambda at: presets.own_presets(write_with_bom(at / "mine.json", RANK).parent)[0].values, RANK),
+        (lambda at: presets.find_preset("mine", write_with_bom(at / "mine.json", RANK).parent).values, RANK),
         (lambda at: presets.load_table("loras", write_with_bom(at / "loras.json", ROW).parent)[-1].values, RANK),
         (lambda at: presets.load_form(write_with_bom(at / "form.json", RANK)), RANK),
         (lambda at: files.load_settings(write_with_bom(at / "a.json", RANK)).values["rank"], 16),
@@ -96,7 +96,7 @@ def custom_utf16_format(folder):
 @pytest.mark.parametrize(
     ("read", "found"),
     [
-        (lambda at: presets.own_presets(write_utf16(at / "mine.json", RANK).parent)[0].values, RANK),
+        (lambda at: presets.find_preset("mine", write_utf16(at / "mine.json", RANK).parent).values, RANK),
         (lambda at: presets.load_table("loras", write_utf16(at / "loras.json", ROW).parent)[-1].values, RANK),
         (lambda at: files.load_settings(write_utf16(at / "a.json", RANK)).values["rank"], 16),
         (custom_utf16_format, {"a,b": "%a% %b%"}),

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     request = PerplexityRequest(str(path), loras, True, args.stride, args.max_length, args.comment)
     work = partial(options.make_engine(args).perplexity, request, settings, host)
     job = SESSION.start("perplexity", f"Perplexity of {args.data}", host, work)
-    console.print_events(job, say)
+    console.print_events(job, say, options.terminal())
     results = [event for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
     for result in results:
         figures = {name: value for name, value in asdict(result).items() if name != "at"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -16,19 +15,6 @@ from ..options import say
 
 def run(arguments: Sequence[str]) -> int:
     """Measure, and print the figures without the LoRA and with it; they are also written into its folder."""
-    args = _parse_args(arguments)
-    host = options.make_host(args)
-    lora = options.find_lora(args.lora, host.folders)
-    work = partial(options.make_engine(args).recall, RecallRequest(lora, args.passages), host)
-    job = SESSION.start("recall", f"Recall of {args.lora}", host, work)
-    console.print_events(job, say)
-    measured = [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
-    for name, event in zip(("-", args.lora), measured, strict=False):
-        print(dump_json({"lora": name, **event.as_log()}) if args.json else "\n".join(_format_lines(name, event)))
-    return 1 if job.end is None or job.end.outcome == "failed" else 0
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
     parser = options.make_parser(
         "recall",
         "Measure how much of the training data the model reproduces word for word, with and without the LoRA.",
@@ -45,7 +31,16 @@ def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
         help="number of passages that the model has to continue (default: 256)",
     )
     parser.add_argument("--json", action="store_true", help="output one JSON object per line, with all figures")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    host = options.make_host(args)
+    lora = options.find_lora(args.lora, host.folders)
+    work = partial(options.make_engine(args).recall, RecallRequest(lora, args.passages), host)
+    job = SESSION.start("recall", f"Recall of {args.lora}", host, work)
+    console.print_events(job, say, options.terminal())
+    measured = [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
+    for name, event in zip(("-", args.lora), measured, strict=False):
+        print(dump_json({"lora": name, **event.as_log()}) if args.json else "\n".join(_format_lines(name, event)))
+    return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
 def _format_lines(name: str, event: RecallMeasured) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import console
 from .auto_start import AutoStart
-from .console import EventFormatter
+from .console import EventPrinter
 from .control import Request, RunControl, TimeLimit
 from .eta import EtaEstimator
 from .event_text import event_text, probe_extra_times
@@ -73,8 +73,8 @@ __all__ = [
     "EtaEstimator",
     "EvaluationDone",
     "Event",
-    "EventFormatter",
     "EventLog",
+    "EventPrinter",
     "EvidenceMeasured",
     "Habits",
     "Job",

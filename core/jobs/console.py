@@ -1,33 +1,36 @@
-"""Console output of a job: its events as lines of text, written by a separate thread."""
+"""Console output of a job: its events as lines of text and, on a terminal, its progress as a bar."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from ...train_utils import duration, format_digits, is_logged, time_of_day
 from .eta import EtaEstimator
 from .event_text import event_text
-from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Step
+from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Stage, Step
 from .job import Job
 
 WriteLine = Callable[[str], object]
-STEP_LINE_SECONDS = 2.0
+LINE_SECONDS = 10.0
+BAR_SECONDS, BAR_WIDTH = 0.1, 20
 MACHINE_LINE_SECONDS = 60.0
-DOWNLOAD_LINE_SECONDS = 10.0
 DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")
 
 
 class EventFormatter:
-    """Formats events as lines: a step every two seconds, a download every ten, and the last of each.
+    """Formats events as lines: a step and a download every ten seconds, and the last of each.
 
     The settings of a run may ask for every n-th step instead. Once a minute, the line of a step ends with the use
-    of the machine.
+    of the machine. Beside a bar, only steps that the settings ask for have a line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_bar: bool = False) -> None:
+        self._has_bar = has_bar
         self._pace = EtaEstimator()
         self._last_shown = self._machine_shown = float("-inf")
         self._messages: set[str] = set()
@@ -37,46 +40,54 @@ class EventFormatter:
     def line(self, event: Event) -> str:
         """The line of an event; empty if it is not shown."""
         self._pace.update(event)
+        text = event_text(event)
         if isinstance(event, RunPlanned):
             self._settings = event.settings
+        elif isinstance(event, MachineUse):
+            self._machine, text = event, ""
+        elif isinstance(event, Stage):
+            text = "" if self._has_bar else text
+        elif isinstance(event, DownloadProgress):
+            text = text if self._is_due(event, event.done >= event.total) else ""
+        elif isinstance(event, Step):
+            every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
+            if isinstance(every, (int, float)) and every > 0:
+                is_due = is_logged(event.step, event.steps, every, bool(first))
+            else:
+                is_due = self._is_due(event, event.step == event.steps)
+            text = self._step_line(event) if is_due else ""
+        elif isinstance(event, LibraryMessage):  # the further lines of a warning quote the library's source
+            text = event.text.partition("\n")[0]
+            if text in self._messages or any(sign in text for sign in DEVELOPER_WARNINGS):
+                return ""
+            self._messages.add(text)
+        elif isinstance(event, JobEnded):
+            text = "\n".join(filter(None, (text, event.details)))
+        return text
+
+    def bar(self, event: Event) -> str:
+        """The bar of an event that was told; empty if it says nothing of progress."""
         if isinstance(event, Step):
-            return self._step_line(event) if self._is_step_due(event) else ""
-        if isinstance(event, DownloadProgress):
-            is_due = self._is_due(event, DOWNLOAD_LINE_SECONDS, is_last=event.done >= event.total)
-            return event_text(event) if is_due else ""
-        if isinstance(event, MachineUse):
-            self._machine = event
-            return ""
-        if isinstance(event, LibraryMessage):
-            return self._library_line(event)
-        details = event.details if isinstance(event, JobEnded) else ""
-        return "\n".join(filter(None, (event_text(event), details)))
+            share, left = event.step / event.steps, self._time_left(event.at)
+            drawn = ("#" * round(BAR_WIDTH * share)).ljust(BAR_WIDTH, "-")
+            return f"{share:4.0%} [{drawn}] step {event.step}/{event.steps}  loss {event.loss:.4f}  {left}"
+        return event_text(event) if isinstance(event, (DownloadProgress, Stage)) else ""
 
-    def _is_step_due(self, event: Step) -> bool:
-        every, first = self._settings.get("logging_steps"), self._settings.get("logging_first_step", True)
-        if isinstance(every, (int, float)) and every > 0:
-            return is_logged(event.step, event.steps, every, bool(first))
-        return self._is_due(event, STEP_LINE_SECONDS, is_last=event.step == event.steps)
-
-    def _is_due(self, event: Event, seconds: float, *, is_last: bool) -> bool:
-        if event.at - self._last_shown < seconds and not is_last:
+    def _is_due(self, event: Event, is_last: bool) -> bool:
+        if self._has_bar or (event.at - self._last_shown < LINE_SECONDS and not is_last):
             return False
         self._last_shown = event.at
         return True
 
     def _step_line(self, event: Step) -> str:
+        machine = ""
+        if self._machine is not None and event.at - self._machine_shown >= MACHINE_LINE_SECONDS:
+            self._machine_shown, machine = event.at, f"  {event_text(self._machine)}"
         return (
             f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
             f"(smoothed {event.smoothed:.4f})  learning rate {format_digits(event.learning_rate)}  "
-            f"{self._pace.tokens_per_second:.0f} tokens/s  "
-            f"{self._time_left(event.at)}{self._machine_use(event.at)}"
+            f"{self._pace.tokens_per_second:.0f} tokens/s  {self._time_left(event.at)}{machine}"
         )
-
-    def _machine_use(self, now: float) -> str:
-        if self._machine is None or now - self._machine_shown < MACHINE_LINE_SECONDS:
-            return ""
-        self._machine_shown = now
-        return f"  {event_text(self._machine)}"
 
     def _time_left(self, now: float) -> str:
         """Time left and, if it is more than a minute, the time of day of the end."""
@@ -84,25 +95,55 @@ class EventFormatter:
         end = f", ends at about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
         return f"{duration(round(seconds))} left{end}"
 
-    def _library_line(self, event: LibraryMessage) -> str:
-        """First line of a message; the further lines of a warning quote the library's source.
 
-        Warnings for developers and repeated messages are dropped.
-        """
-        first = event.text.partition("\n")[0]
-        if first in self._messages or any(sign in first for sign in DEVELOPER_WARNINGS):
-            return ""
-        self._messages.add(first)
-        return first
+class EventPrinter:
+    """Writes events as lines; on a `terminal`, the progress is a bar below them that overwrites itself."""
 
+    def __init__(self, write: WriteLine, terminal: TextIO | None = None) -> None:
+        self._write, self._terminal = write, terminal
+        self._formatter = EventFormatter(has_bar=terminal is not None)
+        self._drawn, self._drawn_at = "", float("-inf")
 
-def print_events(job: Job, write: WriteLine) -> None:
-    """Write the lines of a job until it ends."""
-    formatter = EventFormatter()
-    for event in job.log.follow():
-        if line := formatter.line(event):
+    def print_event(self, event: Event) -> None:
+        if line := self._formatter.line(event):
             text = line.replace("\n", "\n          ")  # indented to the text of the first line
-            write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+            self.print_line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+        if self._terminal is None or not (bar := self._formatter.bar(event)):
+            return
+        if isinstance(event, Stage):
+            self._draw(bar)
+        elif event.at - self._drawn_at >= BAR_SECONDS or (isinstance(event, Step) and event.step == event.steps):
+            self._drawn_at = event.at
+            self._draw(bar)
+
+    def print_line(self, text: str) -> None:
+        """Write a line above the bar."""
+        bar = self._drawn
+        self._draw("")
+        self._write(text)
+        self._draw(bar)
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        self._draw("")
+
+    def _draw(self, bar: str) -> None:
+        if self._terminal is not None and bar != self._drawn:
+            shown = bar[: shutil.get_terminal_size().columns - 1]  # a longer one would fill two lines
+            with suppress(OSError):  # the window may be closed while the run goes on
+                self._terminal.write(f"\r{' ' * len(self._drawn)}\r{shown}")
+                self._terminal.flush()
+            self._drawn = shown
+
+
+def print_events(job: Job, write: WriteLine, terminal: TextIO | None = None) -> None:
+    """Write the lines of a job until it ends, and on a terminal its progress."""
+    printer = EventPrinter(write, terminal)
+    for event in job.log.follow():
+        if isinstance(event, JobEnded):
+            printer.clear()
+        printer.print_event(event)
+    printer.clear()
 
 
 def console_observer(write: WriteLine) -> Callable[[Job], None]:

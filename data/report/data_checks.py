@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from ...chunking import Text, Units
-from ...core.findings import Finding, Suggestion, advice, note, problem
+from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
@@ -105,9 +105,7 @@ _FEW_ENDS_ADVICE = {
 
 
 def check_windows(sources: Sequence[Source]) -> Iterator[Finding]:
-    """Yield advice where DEMENTOR repeats nothing, and a note where overlap blocks are on, too."""
-    if any(units.rules.overlap for units in _sliced_by_windows(sources)):
-        yield note("overlap", "Overlap blocks: DEMENTOR windows already overlap, so this setting is ignored.")
+    """Yield advice where DEMENTOR repeats nothing."""
     if fit := _fit_windows(sources):
         yield advice("cutoff", _describe_windows(sources, fit))
 

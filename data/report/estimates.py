@@ -222,7 +222,7 @@ def _changes_for_one_example(settings: TrainingSettings, cutoff: int) -> Iterato
         yield {"cutoff": cutoff // 2}
     if settings.lora.rank > 1:
         half = settings.lora.rank // 2
-        yield {"rank": half, "alpha": settings.lora.alpha * half / settings.lora.rank}
+        yield {"rank": half, **settings.lora.alpha_for(half)}
 
 
 def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:

@@ -91,7 +91,9 @@ def _epochs(facts: RunFacts) -> Suggestion:
     plan, steps = facts.plan, facts.settings.steps
     if steps.max_steps:
         return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
-    if plan.steps < MIN_STEPS and facts.settings.learning.learning_rate <= USUAL_RATES["lora"][-1]:
+    repeats = facts.settings.text.chunking == "dementor"  # each sentence, within an epoch
+    usual_rate = facts.settings.learning.learning_rate <= USUAL_RATES["lora"][-1]
+    if plan.steps < MIN_STEPS and usual_rate and not repeats:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
             why = (
@@ -125,7 +127,7 @@ def _rank(facts: RunFacts) -> Suggestion:
         "rank",
         rank,
         f'{why}. A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").',
-        also={"alpha": lora.alpha * rank / lora.rank},
+        also=lora.alpha_for(rank),
     )
 
 

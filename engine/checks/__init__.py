@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .optimizers import optimizer_problems
+from .reporters import NO_REPORTER
 from .run_checks import (
     attention_problems,
     check_run,
@@ -19,6 +20,7 @@ from .run_checks import (
 )
 
 __all__ = [
+    "NO_REPORTER",
     "attention_problems",
     "check_run",
     "check_run_folder",

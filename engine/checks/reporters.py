@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
-from ...core.findings import Finding, problem
+from ...core.findings import Finding, advice, problem
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "azure_ml": ("azureml.core",),
@@ -20,12 +20,21 @@ PACKAGES: Mapping[str, str] = {"azureml.core": "azureml-core", "comet_ml": "come
 """Names for pip that differ from those of the modules."""
 VARIABLES: Mapping[str, str] = {"dagshub": "MLFLOW_TRACKING_URI", "kubeflow": "KUBEFLOW_TRAINER_SERVER_URL"}
 """Environment variables without which a reporter does not know where to report."""
+NO_REPORTER = (
+    "Report to: 'all' has no effect because no reporting tool is installed. Install one (pip install "
+    "tensorboard), or choose none."
+)
 
 
 def reporter_problems(names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a problem for each reporter that is unknown or lacks something; "all" are those that lack nothing."""
     for name in names:
-        if name != "all" and (reason := _reason(name)):
+        if name == "all":
+            from transformers.integrations import get_available_reporting_integrations
+
+            if not get_available_reporting_integrations():
+                yield advice("report_to", NO_REPORTER)
+        elif reason := _reason(name):
             yield problem("report_to", f"Report to: {reason}, or choose none.")
 
 

@@ -53,11 +53,11 @@ TIED_WARNING = "Model (has|with) `tie_word_embeddings=True`"
 
 def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
     """Build PEFT's LoraConfig from the settings."""
-    saved = resolve_saved_modules(lora, model, targets.names)
+    saved, alpha = resolve_saved_modules(lora, model, targets.names), lora.effective_alpha
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
-        lora_alpha=lora.alpha if lora.alpha != int(lora.alpha) else int(lora.alpha),
+        lora_alpha=alpha if alpha != int(alpha) else int(alpha),
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,

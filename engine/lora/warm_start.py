@@ -25,7 +25,7 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
     config = _load_config(folder)
     fields = (
         ("LoRA Rank", config.get("r"), lora.rank),
-        ("LoRA Alpha", config.get("lora_alpha"), lora.alpha),
+        ("LoRA Alpha", config.get("lora_alpha"), lora.effective_alpha),
         ("DoRA", bool(config.get("use_dora")), lora.dora),
         ("rsLoRA", bool(config.get("use_rslora")), lora.rslora),
         ("Bias", config.get("bias", "none"), lora.bias),

@@ -58,6 +58,7 @@ class RunPlan:
         """Values that must be the same when a run resumes from its checkpoint."""
         values = self.settings.values()
         fixed = {key: values[key] for key, setting in SETTINGS.items() if setting.fixed}
+        fixed["alpha"] = self.settings.lora.effective_alpha
         if self.settings.lora.whole_model:
             lora_keys = section_keys("lora")
             fixed = {key: value for key, value in fixed.items() if key not in lora_keys} | {"method": "full"}

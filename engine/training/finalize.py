@@ -325,7 +325,7 @@ def _checkpoints_by_step(folder: RunFolder) -> dict[int, str]:
 
 def _title(run_plan: RunPlan) -> str:
     lora, learning = run_plan.settings.lora, run_plan.settings.learning
-    shape = f"rank {lora.rank}, alpha {lora.alpha:g}, scaling {lora.strength:.3g}"
+    shape = f"rank {lora.rank}, alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}"
     shape = "whole model" if lora.whole_model else shape
     return (
         f"{run_plan.folder.name} on {run_plan.card.name} - {shape}, "

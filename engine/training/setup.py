@@ -80,6 +80,8 @@ def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: J
         raise DataError("\n".join(data.report.problems))
     for advice in data.report.advice:
         job.log.append(Advice(text=advice))
+    for finding in data.unused:
+        job.log.append(Note(text=finding.text))
     return data
 
 
@@ -117,7 +119,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with its trainable weights: a LoRA, or all of the model."""
     settings = run_plan.settings
     if settings.lora.whole_model:
-        job.log.append(Note(text="This run trains all weights of the model. The LoRA settings have no effect."))
+        job.log.append(Note(text="This run trains all weights of the model."))
         with full_finetune.unfreeze(base) as model:
             _check_trainable_dtypes(model, settings, job)
             yield model

@@ -20,6 +20,7 @@ from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
 from ...settings.definitions import ReportingSettings
 from ...train_utils import is_logged
+from ..checks import NO_REPORTER
 from ..plan import RunPlan, StepLog
 
 PROJECT = "training_pro"
@@ -40,6 +41,8 @@ def attach_reporters(
     names = asked.reporters
     if "all" in names:
         names = tuple(integration_utils.get_available_reporting_integrations())
+        if not names:
+            log.append(Advice(text=NO_REPORTER))
     variables = {
         variable: value
         for name in names

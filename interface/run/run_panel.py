@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from ...core.jobs import settings_in_force
 from ...records.folder import choose_run_folder, with_final_name
 from ...schedulers import describe_phases
 from ...settings.definitions import TrainingSettings
+from ...settings.parsing import settings_and_problems
 from ...train_utils import StepPlan
 from ..base import (
     Form,
@@ -185,7 +186,8 @@ class RunPanel:
         values = self._form.values(inputs)
         checking, made_from = markup.paragraph("Checking ...", quiet=True), self._context.made_from(values)
         yield {self._response: checking, self.made_from: made_from, **self._without_failed_run()}
-        yield {self._response: check_html(self._context.parse_settings(values), self._context)}
+        settings, problems = settings_and_problems(values)
+        yield {self._response: check_html(settings, self._context, problems)}
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Start a run, or show why it cannot start; the answer before and a failed run are removed at once."""
@@ -357,9 +359,10 @@ class RunPanel:
         return self._view
 
 
-def check_html(settings: TrainingSettings, context: PageContext) -> str:
-    """The report of Check as HTML, with the learning rate plan."""
-    report = context.engine.check_start(settings, context.host, show=PreviewQuery(SHOWN_EXAMPLES))
+def check_html(settings: TrainingSettings, context: PageContext, problems: Sequence[str] = ()) -> str:
+    """The report of Check as HTML, with the learning rate plan; `problems` are those of the form."""
+    preview = PreviewQuery(SHOWN_EXAMPLES)
+    report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
     choices = unanswered_choices(context, settings)
     if not report.examples:
         return report_view.html(report, choices=choices)

@@ -109,8 +109,7 @@ class PresetsPanel:
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
 
         def own_choices(folders: Folders) -> list[tuple[str, str]]:
-            own_presets = presets.own_presets(folders.presets)
-            own = [(f"preset: {p.label}", f"{presets.OWN_KIND}:{p.name}") for p in own_presets]
+            own = [(f"preset: {n}", f"{presets.OWN_KIND}:{n}") for n in presets.own_names(folders.presets)]
             trained = [(f"LoRA: {n}", f"{LORA_SETTINGS}:{n}") for n in _sorted_loras(folders.loras, order)]
             return own + trained
 

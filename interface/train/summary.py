@@ -38,7 +38,8 @@ def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if not parsed:
         return ""
     file_note = _file_size_note(config, parsed["rank"], parsed["targets"])
-    return f"LoRA: alpha {parsed['alpha']:g}, scaling {LoraSettings(**parsed).strength:.3g}{file_note}."
+    lora = LoraSettings(**parsed)
+    return f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_note}."
 
 
 def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:

@@ -13,6 +13,7 @@ from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
 from ...settings.definitions import SETTINGS
+from ...settings.effects import hidden_keys
 from ...settings.live_settings import LIVE_KEYS
 from ..base import (
     Form,
@@ -112,7 +113,7 @@ class TrainTab:
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
-        hidden = field_visibility.irrelevant_keys({}, ())
+        hidden = hidden_keys({}, ())
         self._form_state = gr.HTML(field_visibility.style(hidden), elem_id="tp-marks")
         self._js_bridge.draw()
 
@@ -257,7 +258,7 @@ class TrainTab:
         }
         steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
         text = f"{steps} {lora}".strip()
-        hidden = field_visibility.irrelevant_keys(values, preview.kinds)
+        hidden = hidden_keys(values, preview.kinds)
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),

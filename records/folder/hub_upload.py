@@ -70,6 +70,8 @@ def _model_card(folder: Path, repository: str, config: Mapping[str, Any]) -> str
     base = config["base_model_name_or_path"]
     known = bool(REPOSITORY.fullmatch(base))
     settings = {**read_parameters(run_folder_of(folder)), **read_parameters(folder)}
+    if settings.get("alpha") == "auto":
+        settings["alpha"] = config.get("lora_alpha", "auto")
     title = repository.partition("/")[2]
     return "\n".join(
         [

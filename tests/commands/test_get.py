@@ -41,7 +41,7 @@ def test_a_model_is_there_and_is_said_where(get, tmp_path):
     assert (folder / "model.safetensors").is_file()
     assert (
         "toys/tiny at " in err
-        and "\n100%: " in err
+        and "  100%: " in err
         and "To use the model in other commands, add: --model toys_tiny\n" in err
     )
     assert {path.name for path in tmp_path.iterdir()} == {"user data"}

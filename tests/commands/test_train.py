@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -98,6 +99,35 @@ def test_check_as_json_is_one_object_on_standard_output(place, capsys):
     assert (known["examples"], known["cutoff"], known["problems"]) == (16, 32, [])
     assert "Working folder" in err
     assert read_tree(place.folders.user_data) == before
+
+
+def test_check_without_a_name_shows_the_problems_of_the_data_too(place, capsys):
+    """also with invalid settings, of which each is named."""
+    (place.folders.datasets / "binary.txt").write_bytes(bytes(range(256)) * 20)
+    assert main(words(place, "check", "--learning-rate", "abc", name=None, data="binary.txt")) == 1
+    problems = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Problem: ")]
+    for said in ("binary.txt is not text", "Name: this field is empty", "Learning Rate: 'abc' is not a number"):
+        assert any(said in problem for problem in problems), problems
+    assert len(problems) == 3
+
+
+def test_progress_is_a_bar_on_a_terminal_and_a_stopped_run_says_how_to_resume(place, capsys, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            if "] step 1/" in text and "] step 1/" not in self.getvalue():
+                signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert main(words(place, "train", "--epochs", "500")) == 0
+    shown = terminal.getvalue()
+    assert re.search(r"\r  0% \[-{20}\] step 1/2000  loss \d\.\d{4}  ", shown)
+    assert not re.search(r"^\d\d:\d\d:\d\d  step ", shown, re.MULTILINE)
+    assert shown.splitlines()[-1] == "To resume this run, enter the same command again with --resume."
+    assert loras.run_status(place.lora()) == "stopped"
 
 
 def test_check_in_words(place, capsys):

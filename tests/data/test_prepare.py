@@ -139,14 +139,11 @@ def test_a_cutoff_beyond_the_context_is_not_ready(folders):
     )
 
 
-def test_accumulation_beyond_the_batches_is_lowered_with_a_note(folders):
+def test_accumulation_beyond_the_batches_is_lowered_with_a_suggestion(folders):
     result = check_story(folders, accumulation=5)
     assert (result.steps_per_epoch, result.resolved.accumulation) == (1, 2)
-    assert (
-        "Gradient Accumulation 5 is more than the number of batches in an epoch (2), so it is reduced to 2."
-        in result.advice
-    )
-    assert result.verdict == "ready with advice"
+    (told,) = [each for each in result.suggestions if each.key == "accumulation"]
+    assert (told.value, told.why) == (2, "An epoch has 2 batches.")
 
 
 def test_a_missing_end_token_gets_advice(folders):

@@ -150,7 +150,7 @@ def test_a_rule_may_wind_down_instead_of_stopping(place):
 
 
 def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resumes(place):
-    """Row 10: stop at loss 1.5, set in mid-run, was in no record, and Compare and Copy settings said 0."""
+    """stop at loss 1.5, set in mid-run, was in no record, and Compare and Copy settings said 0."""
     job = at({2: changing(stop_at_loss=1.5, rate_factor=0.5), 3: lambda control: control.ask(Request.STOP)})
     place.train(job=job, **FOUR)
     assert settings_in_force(job.log.since(0))["stop_at_loss"] == 1.5

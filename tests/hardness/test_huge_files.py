@@ -42,10 +42,11 @@ def folders(tmp_path):
     [
         lambda folders: load_settings(folders.presets / "mine.json"),
         lambda folders: presets.load_table("loras", folders.presets),
+        lambda folders: presets.find_preset("mine", folders.presets),
         lambda folders: load_templates("wide", folders),
         lambda folders: _load_config(folders.loras / "a"),
     ],
-    ids=["settings", "presets", "format", "adapter config"],
+    ids=["settings", "presets", "own preset", "format", "adapter config"],
 )
 def test_a_huge_file_is_refused_with_a_sentence(folders, read):
     began = time.monotonic()
@@ -55,5 +56,4 @@ def test_a_huge_file_is_refused_with_a_sentence(folders, read):
 
 
 def test_lists_leave_huge_files_out(folders):
-    assert presets.own_presets(folders.presets) == []
     assert read_note(folders.loras / "a") == ""

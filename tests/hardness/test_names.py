@@ -201,7 +201,7 @@ def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange
         *list_formats(folders),
         *loras.list_loras(folders.loras),
         *loras.list_loadable(folders.loras),
-        *(preset.name for preset in presets.own_presets(folders.presets)),
+        *presets.own_names(folders.presets),
         *(item.name for item in trash.list_trash(folders)),
         *(name for entry in inventory.list_entries(folders) for name in entry.names),
         *(run.name for run in crashed_runs.find_crashed_runs(folders)),

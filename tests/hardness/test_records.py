@@ -133,7 +133,7 @@ def act(root):
     [run.lost_work for run in found]
     look_at_queue(host)
     Form().updates(presets.load_form(folders.form))
-    presets.own_presets(folders.presets)
+    presets.own_names(folders.presets)
     refuse_or_do(folders, entries)
 
 

@@ -16,7 +16,6 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from training_pro.settings import other_names, presets
-from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import read_log, save_model
@@ -96,11 +95,15 @@ def test_each_of_the_three_optimizers_trains(place, kind):
     assert any(weights[name].any() for name in weights if "lora_B" in name), "a new LoRA has only zeros there"
 
 
-@pytest.mark.parametrize(("config", "ours"), OPTIMIZER_CONFIGS)
-def test_every_optimizer_config_names_ours(config, ours):
-    assert f"Optimizer: {config!r} is called {ours!r} in Training PRO." in refusal(optimizer=config)
-    assert ours in SETTINGS["optimizer"].choices
-    assert "In Training PRO, it is called 'optimizer'." in refusal(optimizer_config=config)
+@pytest.mark.parametrize("config", [config for config, _ in OPTIMIZER_CONFIGS + LORA_CONFIGS])
+@pytest.mark.parametrize("key", ["optimizer_config", "lora_config", "optimizer"])
+def test_every_config_leads_to_the_presets_for_it_and_not_to_a_single_setting(key, config):
+    """'optimizer' alone would lose the rate and the decay, and 'rank' is a number."""
+    presets_named = ", ".join(other_names.our_presets(config))
+    said = refusal(**{key: config})
+    assert f"{config!r} is a preset in Training PRO. Remove this setting, and use --preset" in said
+    assert f"{presets_named}." in said and "is called" not in said
+    assert "are presets" in refusal(**{"optimizer_config": "my.json"})
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -135,7 +138,7 @@ def test_a_custom_json_file_as_the_optimizer_or_lora_config(tmp_path):
         (tmp_path / f"{table}.json").write_text(json.dumps({f"my-{table}": {"values": values}}))
         assert presets.find_preset(f"my-{table}", tmp_path).values == values
     statement = "A custom JSON file can be the optimizer or LoRA config."
-    assert read_page(statement).startswith("Save it as `optimizers.json` or `loras.json`")
+    assert read_page(statement).startswith("Use it with `--preset PATH`")
 
 
 @pytest.mark.parametrize(("config", "ours"), LORA_CONFIGS)
@@ -188,7 +191,6 @@ def test_custom_dataset_csv_tsv_db(place, ending):
         ("dataset_max_line_length", "cutoff"),
         ("num_workers", "workers"),
         ("shuffle", "batching"),
-        ("lora_config", "rank"),
         ("best_loss_saving", "keep_best"),
         ("best_acc_saving", "keep_best"),
         ("checkpoint_save_path", "name"),

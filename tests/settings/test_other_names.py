@@ -98,9 +98,6 @@ def test_the_page_is_made_from_the_table():
             {"schedule": "constant_with_warmup"},
             "LR Scheduler: 'constant_with_warmup' is called 'constant' in Training PRO.",
         ),
-        ({"optimizer": "AdamW_S_NS"}, "Optimizer: 'AdamW_S_NS' is called 'adamw_torch' in Training PRO."),
-        ({"optimizer": "AdamW8bit_XL_NS"}, "Optimizer: 'AdamW8bit_XL_NS' is called 'adamw_8bit' in Training PRO."),
-        ({"optimizer": "Adafactor_MS_2"}, "Optimizer: 'Adafactor_MS_2' is called 'adafactor' in Training PRO."),
         ({"cutoff_len": 256}, "Unknown setting 'cutoff_len'. In Training PRO, it is called 'cutoff'."),
     ],
 )

@@ -21,7 +21,7 @@ def test_every_goal_has_valid_settings_and_none_of_the_excluded_keys():
 
 
 def test_every_preset_of_ours_says_what_it_rests_on(tmp_path):
-    ours = [preset for kind in presets.KINDS for preset in presets.presets_of_kind(kind, tmp_path)]
+    ours = [*presets.goals(), *(row for kind in presets.TABLES for row in presets.load_table(kind, tmp_path))]
     assert len(ours) > 20
     assert [preset.name for preset in ours if not preset.source or not preset.description.endswith(".")] == []
     presets.save(tmp_path, "mine", {"rank": 8})
@@ -37,11 +37,14 @@ def test_dementor_trains_one_epoch_at_a_constant_rate_or_two_with_annealing():
 def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
     presets.save(tmp_path, "mine", {"rank": 8, "name": "a", "data": ["x"], "if_exists": "replace", "unknown": 1})
     (tmp_path / "broken.json").write_text("{")
-    (preset,) = presets.own_presets(tmp_path)
-    assert (preset.name, preset.values) == ("mine", {"rank": 8})
+    assert presets.own_names(tmp_path) == ["broken", "mine"]
     assert presets.find_preset("mine", tmp_path).values == {"rank": 8}
+    with pytest.raises(SettingsError, match=r"broken\.json is not a preset file"):
+        presets.find_preset("broken", tmp_path)
+    with pytest.raises(SettingsError, match="LoRA Rank: 'x' is not a number"):
+        presets.save(tmp_path, "half-typed", {"rank": "x"})
     presets.delete(tmp_path, "mine")
-    assert presets.own_presets(tmp_path) == []
+    assert presets.own_names(tmp_path) == ["broken"]
 
 
 @pytest.mark.parametrize("name", ["", "../outside", ".b", "CON"])

@@ -115,11 +115,11 @@ def test_a_step_in_words_with_rate_and_time_left():
     assert EventFormatter().line(progress(99)).endswith("  2 s left")
 
 
-def test_of_quick_steps_one_in_two_seconds_is_told_and_the_last():
+def test_of_quick_steps_one_in_ten_seconds_is_told_and_the_last():
     narrator = EventFormatter()
     lines = [narrator.line(progress(step, at=step * 0.5)) for step in range(1, 101)]
     told = [number for number, line in enumerate(lines, start=1) if line]
-    assert told == [1, *range(5, 101, 4), 100]
+    assert told == [1, *range(21, 101, 20), 100]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
 
 
 def test_the_time_left_includes_what_comes_after_the_last_step():
-    """Row 11: it said 0 s while recall was measured, and after the first of several samples."""
+    """it said 0 s while recall was measured, and after the first of several samples."""
     pace = EtaEstimator()
     pace.update(replace(PLANNED, steps=1, recall_every=1, answer_every=1, at=0.0))
     figures = RecallFigures(passages=16, recall=0.1, verbatim=0, longest=9, loss=2.0)

@@ -24,7 +24,7 @@ TEXT = TextReport(
 STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
 ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="dropped")
 CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=LengthHistogram(8, (4, 5), 16, 15), rows=ROWS)
-RESOLVED = ResolvedSettings(32, 1, False)
+RESOLVED = ResolvedSettings(32, 1, False, 8)
 FINDINGS = (note("", "By the way."), advice("", "Mind this."), note("", "By the way."))
 REPORT = DatasetReport(7, 150, 143, 30, 2, 4, sources=(STORY,), findings=FINDINGS, resolved=RESOLVED)
 KEYS = [
@@ -72,7 +72,7 @@ def test_the_report_as_json():
     assert content["sources"][0]["name"] == "story.txt"
     assert content["sources"][0]["text"]["blocks"] == 4
     assert (content["problems"], content["advice"], content["notes"]) == ([], ["Mind this."], ["By the way."])
-    assert content["resolved"] == {"cutoff": 32, "accumulation": 1, "gradient_checkpointing": "off"}
+    assert content["resolved"] == {"cutoff": 32, "accumulation": 1, "gradient_checkpointing": "off", "alpha": 8}
     assert DatasetReport().as_json()["resolved"] == {}
 
 

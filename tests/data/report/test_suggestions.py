@@ -60,6 +60,7 @@ def test_what_fits_is_kept_with_its_reason():
     ("values", "expected"),
     [
         ({"examples": 20}, {"epochs": 6.0}),
+        ({"examples": 20, "chunking": "dementor", "epochs": 1}, {}),  # as in the preset by-heart-once
         ({"examples": 6000, "epochs": 15, "save_every": 500, "rank": 128}, {"epochs": 3.0}),
         ({"accumulation": 60}, {"accumulation": 50, "epochs": 10.0}),
         ({"examples": 11, "batch_size": 64}, {"batch_size": 4, "accumulation": 1, "epochs": 10.0}),

@@ -234,7 +234,7 @@ def test_check_says_no_interval_that_is_longer_than_the_run():
 
 
 def test_check_promises_no_recall_that_will_not_be_measured(place):
-    """Row 12: the replies of ten short chats have no passage."""
+    """the replies of ten short chats have no passage."""
     replies = "\n".join(json.dumps({"instruction": f"What is {n}?", "output": f"It is {n}."}) for n in range(10))
     place.write("short.jsonl", replies)
     settings = {"data": ["short.jsonl"], "eval_data": [], "eval_share": 0, "cutoff": "auto"}

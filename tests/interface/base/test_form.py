@@ -11,6 +11,7 @@ from training_pro.interface.base.setting_layout import ALL_ROWS, FOLDED_ROWS, fo
 from training_pro.interface.base.setting_links import apply_button, link_settings, reset_button
 from training_pro.interface.train import field_visibility
 from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.effects import hidden_keys
 
 INTERFACE = Path(field_visibility.__file__).parents[1]
 DRAWN_SEPARATELY = ("name", "if_exists", "data")
@@ -56,7 +57,7 @@ def test_element_ids_are_unique():
     ],
 )
 def test_irrelevant_settings_are_hidden(values, kinds, irrelevant, relevant):
-    hidden = field_visibility.irrelevant_keys(values, kinds)
+    hidden = hidden_keys(values, kinds)
     assert irrelevant <= hidden
     assert not relevant & hidden
     assert hidden <= set(SETTINGS)
@@ -65,13 +66,13 @@ def test_irrelevant_settings_are_hidden(values, kinds, irrelevant, relevant):
 def test_an_invalid_setting_is_never_hidden():
     """The error message names it and links to it."""
     values = {"max_steps": 100, "epochs": "two", "head_rate": "", "dementor_repeats": 0, "switch_at": "1.5x"}
-    hidden = field_visibility.irrelevant_keys(values, ("text",))
+    hidden = hidden_keys(values, ("text",))
     assert not {"epochs", "head_rate", "switch_at"} & hidden
     assert "dementor_repeats" in hidden
 
 
 def test_a_row_without_visible_settings_is_hidden_too():
-    sheet = field_visibility.style(field_visibility.irrelevant_keys({}, ("text",)))
+    sheet = field_visibility.style(hidden_keys({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
 
 

@@ -106,10 +106,10 @@ def form_updates(panel, values):
     return {key: updates[part] for key, part in panel._form.components.items() if part in updates}
 
 
-def test_what_the_form_can_not_show_of_a_preset_is_left_out_and_named(panel):
-    path = panel._context.host.folders.presets / "odd.json"
-    path.write_text('{"chunking": "windows", "epochs": null, "rslora": "no", "rank": 5}')
-    inputs = {**dict.fromkeys(panel._form.inputs()), panel.menu: "own:odd"}
+def test_what_the_form_can_not_show_of_a_lora_is_left_out_and_named(panel):
+    odd = {"chunking": "windows", "epochs": None, "rslora": "no", "rank": 5}
+    write_files(panel._context.host.folders.loras, "odd", {**FINISHED, "training_parameters.json": odd})
+    inputs = {**dict.fromkeys(panel._form.inputs()), panel.menu: "trained:odd"}
     updates = panel._on_choose(panel.menu, panel.menu_message, inputs)
     shown = {key: updates[part]["value"] for key, part in panel._form.components.items() if part in updates}
     assert not {"chunking", "epochs"} & shown.keys()

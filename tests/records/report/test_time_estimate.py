@@ -65,7 +65,7 @@ def test_without_any_run_it_names_the_test_of_one_step(tmp_path):
 
 
 def test_samples_recall_and_evaluations_count_as_long_as_they_took_there(tmp_path):
-    """Row 11: Check counted the tokens of the steps alone: it said 5 s, and samples and recall took minutes."""
+    """Check counted the tokens of the steps alone: it said 5 s, and samples and recall took minutes."""
     write_run(tmp_path, "mine", speeds={"tokens_read_per_second": 100.0, "seconds_per_sample": 20.0})
     told = "about 4 min 30 s (training 2 min 00 s, evaluations and recall 30 s, samples 2 min 00 s)"
     assert told in estimate(tmp_path, read=3000, samples=6)

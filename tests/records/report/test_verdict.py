@@ -93,7 +93,7 @@ def curve(step, *, fall=0.0, speed=2, rise=0.0, lowest=0.25, jitter=0.0):
     ids=["falling", "settled", "flat", "rising", "risen after a minimum", "noisy fall", "noisy rise", "noisy"],
 )
 def test_the_verdict_does_not_depend_on_how_often_the_run_was_evaluated(shape, kind, live):
-    """Row 5: the same run was underfit with an evaluation an epoch, and well fit with one a step."""
+    """the same run was underfit with an evaluation an epoch, and well fit with one a step."""
     training = {step: 3.0 - step / 160 for step in range(1, 161)}
     for every in (1, 2, 5, 8, 16, 20, 40, 80):
         entries = graph(training, {step: curve(step, **shape) for step in range(0, 161, every)})

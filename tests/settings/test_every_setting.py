@@ -1,0 +1,237 @@
+"""Every setting does something, or Check says that it does not, and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+from training_pro.core.errors import TrainingProError
+from training_pro.core.jobs import console, event_text
+from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, JobEnded, Note, SampleGenerated, Step
+from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.recall_event import RecallMeasured
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import standalone_folders
+from training_pro.settings.definitions import SETTINGS
+from training_pro.settings.effects import TABLE
+from training_pro.tests.tiny import Workspace
+
+STORY = "\n\n\n".join(
+    "\n".join(
+        f"On day {n} the ferry left at {n + p} with {'many ' * (n % 3)}lamps lit. Maren rowed. It was {p} late."
+        for p in range(4)
+    )
+    for n in range(4)
+)
+ENDS = "*** {} OF THE PROJECT GUTENBERG EBOOK FERRY ***"
+GUTENBERG = f"{ENDS.format('START')}\n\n{STORY}\n\n{ENDS.format('END')}\n\nThe license of the ferry."
+PARAGRAPHS = [f"the keeper of bridge {n} sat down, and counted the boats again; " * 12 for n in range(8)]
+WRAPPED = "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in PARAGRAPHS)
+LOG = "\n".join(f"Maren: Day {n}. I rowed {'far ' * (n % 4)}and it rained" for n in range(30))
+ROWS = [
+    {"instruction": f"Who rowed on day {n}?", "output": f"Maren rowed {'far ' * (n % 4)}on day {n}."}
+    for n in range(12)
+]
+CHATS = [
+    {
+        "messages": [
+            {"role": role, "content": f"{role} {n} says {t}."} for t in "ab" for role in ("user", "assistant")
+        ]
+    }
+    for n in range(8)
+]
+BASE = {
+    "name": "a", "data": ["story.txt"], "cutoff": 64, "overlap": False, "epochs": 1, "rank": 4,
+    "learning_rate": 1e-2, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False,
+    "keep_awake": False,
+}  # fmt: skip
+ON_ROWS, ON_CHATS = {"data": ["rows.jsonl"]}, {"data": ["chats.jsonl"]}
+DEMENTOR = {"chunking": "dementor"}
+HYBRID = {"batching": "length_then_order", "switch_after": "steps"}
+BY_LOSS = {**HYBRID, "switch_after": "loss", "switch_loss_high": 100}
+PAIRS = {**HYBRID, "switch_pairs": True, "epochs": 2}
+PAIRS_BY_LOSS = {**BY_LOSS, "switch_pairs": True, "second_switch_loss_high": 99}
+SPLIT = {"eval_share": 0.3}
+ASTRAY = {"learning_rate": 0.9, "epochs": 3}
+SAMPLES = {"sample_every": "epoch", "sample_prompts": ["The"], "sample_length": 4}
+CASES = {
+    "name": ("b", {}), "data": (["rows.jsonl"], {}), "if_exists": ("new_name", {"if_exists": "replace"}),
+    "seed": (7, {}), "data_seed": (7, {}), "cutoff": (32, {}), "chunking": ("dementor", {}),
+    "block_ends": ("sentences", {"data": ["log.txt"]}), "drop_boilerplate": (True, {"data": ["gutenberg.txt"]}),
+    "join_lines": (True, {"data": ["wrapped.txt"]}), "overlap": (True, {}), "dementor_repeats": (1, DEMENTOR),
+    "hard_cut": ("late", {}), "min_chars": (150, {}), "add_bos": (False, {}), "add_eos": ("never", {}),
+    "format": ("alpaca-format", ON_ROWS), "columns": ("instruction=output output=instruction", ON_ROWS),
+    "system": ("Be brief.", ON_ROWS), "train_on": ("everything", ON_ROWS), "train_only_after": ("rowed", ON_ROWS),
+    "too_long": ("cut_end", {**ON_ROWS, "cutoff": 24}), "source_max_len": (3, ON_ROWS),
+    "target_max_len": (3, ON_ROWS), "bad_rows": ("skip", {"data": ["bad.jsonl"]}),
+    "split_exchanges": (True, ON_CHATS), "eval_data": (["rows.jsonl"], {}), "eval_share": (0.3, {}),
+    "eval_every": (1, SPLIT), "recall_passages": (2, {"recall_passages": 1}),
+    "batch_size": (2, {}), "accumulation": (2, {}), "epochs": (3, {}), "max_steps": (1, {}),
+    "batching": ("sequential", {}), "switch_after": ("loss", {**HYBRID, "switch_loss_high": 100}),
+    "switch_at": (2, HYBRID), "switch_loss_low": (50, BY_LOSS), "switch_loss_high": (1, BY_LOSS),
+    "switch_pairs": (True, {**HYBRID, "epochs": 2}), "second_switch_at": (4, PAIRS),
+    "second_switch_loss_low": (50, PAIRS_BY_LOSS), "second_switch_loss_high": (1, PAIRS_BY_LOSS),
+    "learning_rate": (1e-3, {}), "schedule": ("cosine", {}), "warmup_steps": (3, {}), "weight_decay": (0.5, {}),
+    "max_grad_norm": (0.01, {}), "label_smoothing": (0.1, {}), "neftune_noise": (5, {}), "optimizer": ("sgd", {}),
+    "adam_beta1": (0.5, {}), "adam_beta2": (0.9, {}), "adam_epsilon": (1e-2, {}), "method": ("full", {}),
+    "rank": (8, {}), "alpha": (64, {}), "dropout": (0.5, {}), "rslora": (True, {}), "targets": ("q-v", {}),
+    "dora": (True, {}), "train_head": (True, {}), "modules_to_save": ("norm", {}), "bias": ("all", {}),
+    "layers_to_transform": ("0", {}), "lora_plus": (16, {}), "head_rate": (0.1, {"train_head": True}),
+    "save_every": (1, {}), "save_on_loss_drop": (100, {"epochs": 6, "learning_rate": 0.1}),
+    "save_each_epoch": (True, {}), "backup_minutes": (0.0001, {}), "keep_checkpoints": (1, {"save_every": 1}),
+    "keep_best": ("loss", {**ASTRAY, "save_every": 1}), "stop_at_loss": (50, {}), "stop_at_epoch": (0.5, {}),
+    "early_stopping": (1, {**SPLIT, **ASTRAY, "eval_every": 1}),
+    "stop_how": ("wind_down", {"stop_at_loss": 50, "epochs": 6}), "sample_prompts": (["It"], SAMPLES),
+    "sample_every": ("epoch", {**SAMPLES, "sample_every": "never"}), "sample_length": (2, SAMPLES),
+    "sample_temperature": (0, SAMPLES), "report_to": ("all", {}), "logging_steps": (1, {}),
+    "logging_first_step": (False, {"logging_steps": 2}), "packing": ("off", {}), "attention": ("eager", {}),
+    "tf32": (False, {}), "liger": (True, {}), "shard_size": ("100KB", {"method": "full"}),
+}  # fmt: skip
+"""Another value for each setting, and the other settings with which it is seen in a few steps."""
+SEEN_ELSEWHERE = {
+    "gradient_checkpointing": "engine/training/test_run.py",
+    "keep_awake": "engine/training/test_keep_awake.py",
+    "eval_batch_size": "engine/inference/test_evaluator.py",
+    "compile": "engine/compute/test_acceleration.py",
+    "test_at_end": "engine/inference/test_evidence.py",
+    "workers": "seeds/test_003_void_trainer.py",
+    "run_name": "engine/training/test_tracking.py",
+}
+"""Settings that no LoRA or event shows, that need a package or that take long; and the test that sees them."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, tiny):
+    """One working folder, model and store of prepared data for all runs."""
+    place = Workspace(standalone_folders(tmp_path_factory.mktemp("sweep") / "user_data"), tiny)
+    lines = {"rows": ROWS, "chats": CHATS}
+    for name, rows in lines.items():
+        place.write(f"{name}.jsonl", "\n".join(map(json.dumps, rows)))
+    place.write("bad.jsonl", "\n".join([*map(json.dumps, ROWS), "no row"]))
+    for name, text in {"story": STORY, "log": LOG, "gutenberg": GUTENBERG, "wrapped": WRAPPED}.items():
+        place.write(f"{name}.txt", text)
+    place.shared_host, place.traces, place.first = place.host(), {}, tmp_path_factory.mktemp("first") / "a"
+    place.train(place.shared_host, **BASE)
+    shutil.copytree(place.lora("a"), place.first)
+    return place
+
+
+@pytest.fixture
+def trace(shared, empty_pictures):
+    """What a run with these settings leaves: its LoRA, its files, its events and its lines; runs are kept."""
+
+    def run(settings):
+        key = json.dumps(settings, sort_keys=True)
+        if key not in shared.traces:
+            shared.traces[key] = _trace(shared, settings)
+        return shared.traces[key]
+
+    return run
+
+
+def _trace(place, settings):
+    for folder in (place.folders.loras, place.folders.models / "a"):
+        shutil.rmtree(folder, ignore_errors=True)
+    if "if_exists" in settings:
+        shutil.copytree(place.first, place.lora("a"))
+    job, lines = Job("training", "a test"), []
+    try:
+        ended = place.train(place.shared_host, job=job, **{**BASE, **settings})
+    except TrainingProError as error:
+        return str(error)
+    job.log.close()
+    console.print_events(job, lines.append)
+    steps = [line.split()[2] for line in lines if line.split()[1:2] == ["step"]]
+    events = [seen for event in job.log.since(0) if (seen := _seen(event))]
+    return ended.folder.name, _files(ended.folder), events, steps
+
+
+def _files(folder: Path):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    kept = ("adapter_", "train_dataset_sample", "model")
+    return [
+        (
+            str(path.relative_to(folder)),
+            hashlib.sha1(path.read_bytes()).hexdigest() if path.name.startswith(kept) else "",
+        )
+        for path in paths
+    ]
+
+
+def _seen(event):
+    """What an event says, without times; notes on settings without effect are no effect."""
+    if isinstance(event, Step):
+        return event.step, event.loss, event.learning_rate, event.phase
+    if isinstance(event, EvaluationDone):
+        return event.step, event.loss, event.accuracy
+    if isinstance(
+        event, Note | SampleGenerated | CheckpointSaved | RecallMeasured
+    ) and "no effect" not in event_text(event):
+        return event_text(event)
+    return event.outcome if isinstance(event, JobEnded) else ""
+
+
+def findings_about(place, key, settings):
+    """The sentences of Check that refuse a setting or say that it has no effect."""
+    report = PeftEngine().check_start(place.settings(**{**BASE, **settings}), place.shared_host)
+    about = [f for f in report.findings if f.key == key or SETTINGS[key].label in f.text]
+    return [f.text for f in about if (f.key == key and f.level != "note") or "no effect" in f.text]
+
+
+def test_every_setting_is_here():
+    assert {*CASES, *SEEN_ELSEWHERE} == SETTINGS.keys()
+    tests = Path(__file__).parent.parent
+    assert [k for k, file in SEEN_ELSEWHERE.items() if k not in (tests / file).read_text(encoding="utf-8")] == []
+
+
+OPTIMIZERS = [name for name in SETTINGS["optimizer"].choices if "paged" not in name]  # those need a GPU
+TOGETHER = [
+    *((key, {"optimizer": name}) for name in OPTIMIZERS for key in ("adam_beta1", "adam_beta2", "adam_epsilon")),
+    *(("warmup_steps", {"schedule": name}) for name in SETTINGS["schedule"].choices),
+    *(("switch_at", {"batching": name}) for name in SETTINGS["batching"].choices),
+    *((key, {"method": "full", "learning_rate": 1e-4}) for key in ("rank", "alpha", "dropout", "targets")),
+    *((key, {}) for key in ("eval_every", "keep_checkpoints", "stop_how", "sample_length", "logging_first_step")),
+]
+"""Settings that depend on others, with each choice of those."""
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [*((key, others) for key, (_, others) in CASES.items()), *TOGETHER],
+    ids=lambda value: value if isinstance(value, str) else " ".join(f"{k}={v}" for k, v in value.items()),
+)
+def test_a_setting_does_something_or_check_says_that_it_does_not(shared, trace, key, others):
+    """adam_beta1 with SGD trained the same bytes without a word."""
+    changes = {**others, key: CASES[key][0]}
+    assert trace(changes) != trace(others) or findings_about(shared, key, changes)
+
+
+WITHOUT = {
+    "format": {}, "chunking": ON_ROWS, "train_on": {**ON_ROWS, "train_only_after": "rowed"}, "overlap": DEMENTOR,
+    "dementor_repeats": {}, "eval_every": {}, "epochs": {"max_steps": 2}, "switch_after": {},
+    "second_switch_at": HYBRID, "switch_at": {**BY_LOSS, "switch_pairs": True}, "switch_loss_low": PAIRS,
+    "warmup_steps": {"schedule": "one_cycle"}, "adam_beta1": {"optimizer": "sgd"},
+    "adam_epsilon": {"optimizer": "adafactor"}, "rank": {"method": "full"}, "head_rate": {}, "shard_size": {},
+    "keep_checkpoints": {}, "stop_how": {}, "sample_prompts": {}, "run_name": {}, "logging_first_step": {},
+    "tf32": {},
+}  # fmt: skip
+"""For the first key of each rule on settings without effect, settings with which it holds."""
+
+
+@pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.keys[0])
+def test_what_check_calls_without_effect_has_none(shared, trace, rule):
+    """All settings of the rule at once, at other values: the same run to the bit."""
+    others, elsewhere = WITHOUT[rule.keys[0]], {"run_name": "my run", "eval_batch_size": 2}
+    asked = {key: CASES[key][0] if key in CASES else elsewhere[key] for key in rule.keys}
+    assert trace({**others, **asked}) == trace(others)
+    for key in (
+        key for key in asked if asked[key] != (SETTINGS[key].default if rule.neutral is None else rule.neutral)
+    ):
+        (named,) = [
+            text for text in findings_about(shared, key, {**others, **asked}) if "no effect because" in text
+        ]
+        assert SETTINGS[key].label in named
