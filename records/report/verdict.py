@@ -28,7 +28,8 @@ VerdictKind = Literal[
 MIN_CHANGE = 0.01
 """A relative change of a loss that is more than chance."""
 MIN_FALL = 0.1
-"""A share of the whole fall: a validation loss that falls less in the second half of the run has leveled off."""
+"""A share of the whole fall: a validation loss that falls less in the second half of the run has leveled off. It
+also has if it falls by less than a quarter of `MIN_CHANGE`, since the whole fall may be little more than that."""
 LAST_SHARE = 0.25
 """The share of the run that is judged if there are only training losses."""
 COURSE_PARTS = 8
@@ -153,7 +154,7 @@ class _Course:
             trend = Trend.FELL
         else:
             fall, whole = halfway - last.loss, first.loss - last.loss
-            trend = Trend.FALLING if fall > max(MIN_CHANGE * halfway, MIN_FALL * whole) else Trend.LEVEL
+            trend = Trend.FALLING if fall > max(MIN_CHANGE / 4 * halfway, MIN_FALL * whole) else Trend.LEVEL
         return _Course(first, best, last, halfway, trend)
 
 
