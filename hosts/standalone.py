@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -230,8 +231,10 @@ class StandaloneHost:
             raise ModelError(
                 f"{path} can't be read as a model: {_first_line(error)} Download it again, or {choice}."
             ) from error
-        if is_gguf and tokenizer is not None:
-            _correct_special_tokens(tokenizer, config)
+        if is_gguf and tokenizer is not None:  # transformers 5.6 takes the BOS token of the file for its EOS token
+            for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+                if isinstance(token := getattr(config, key, None), int):
+                    setattr(tokenizer, key, token)
         name = path.stem if is_gguf else Path(folder).resolve().name
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(
@@ -295,13 +298,6 @@ def _read_tokenizer(folder: str, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
-
-
-def _correct_special_tokens(tokenizer: Any, config: Any) -> None:
-    """Set the special tokens that the GGUF file names; transformers 5.6 takes BOS for EOS where they differ."""
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if isinstance(token := getattr(config, key, None), int):
-            setattr(tokenizer, key, token)
 
 
 def _unquoted(name: str) -> str:
@@ -413,7 +409,6 @@ def _quantization_config(loading: str, compute_dtype: Any) -> Any:
 
 def _empty_cache() -> None:
     import gc
-    import sys
 
     gc.collect()
     torch = sys.modules.get("torch")
@@ -423,7 +418,8 @@ def _empty_cache() -> None:
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f"The {package} package is needed {purpose}. Install it: pip install {package}")
+        command = f"{sys.executable} -m pip install {package}"
+        raise ModelError(f"The {package} package is needed {purpose}. Install it: {command}")
 
 
 def _no_model_chosen(models: Path, models_there: Sequence[str]) -> str:
