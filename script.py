@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
+import traceback
 from pathlib import Path
 
 if not __package__:
@@ -27,10 +27,10 @@ def ui() -> None:
 
         SESSION.set_observer(console.console_observer(_say))
         tab.draw(WebuiHost(), PeftEngine(), SESSION)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the tab shows it
         from .interface import fallback
 
-        logging.getLogger("training_pro").exception("Training PRO can't show its tab")
+        traceback.print_exception(error)
         fallback.show_draw_error(error)
 
 

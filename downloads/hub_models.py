@@ -120,7 +120,7 @@ def not_a_model_reason(name: str, files: Collection[str], base: str) -> str:
     if "config.json" in files and _weights_file(files):
         return ""
     if any(file.endswith(".gguf") for file in files):
-        return f"{name} has only GGUF files, which can't be trained. {_base_model_advice(base)}"
+        return f"{name} has only GGUF files, which Training PRO does not download. {_base_model_advice(base)}"
     if "adapter_config.json" in files:
         return f"{name} is a LoRA, not a model. {_base_model_advice(base)}"
     missing_part = "weights (.safetensors or .bin)" if "config.json" in files else "config.json"

@@ -12,10 +12,11 @@ import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import ModelError
 from ..core.files import move_new_folder, staging_folder
+from .known_models import unpacked_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -123,22 +124,12 @@ def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrained
     import torch
     from transformers import AutoModelForCausalLM
 
-    source = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
-    model = AutoModelForCausalLM.from_config(_plain_config(source.config, tokenizer))
-    model.load_state_dict(source.state_dict())
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return model.to(torch.bfloat16)
-
-
-def _plain_config(source_config: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
-    """Copy the config without the entries of the GGUF file that would keep transformers from saving the model."""
-    values = source_config.to_dict()
-    for gguf_key in ("quantization_config", "_model_name_or_path"):
-        values.pop(gguf_key, None)
-    config = type(source_config).from_dict(values)
-    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    return config
+    model = AutoModelForCausalLM.from_pretrained(
+        weights.parent, dtype=torch.bfloat16, trust_remote_code=False, **unpacked_gguf(weights)
+    )
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return model
 
 
 def _check_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 
 def unknown_type_reason(name: str, model_type: str) -> str:
     """Why transformers cannot load this model type; empty if it can."""
@@ -15,3 +18,13 @@ def unknown_type_reason(name: str, model_type: str) -> str:
         f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
         "choose another model."
     )
+
+
+def unpacked_gguf(file: Path) -> dict[str, Any]:
+    """Arguments that make `from_pretrained` unpack a GGUF file into a plain model, which can be trained."""
+    import transformers
+
+    options: dict[str, Any] = {"gguf_file": file.name}
+    if hasattr(transformers, "GgufConfig"):  # older versions always unpack
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    return options

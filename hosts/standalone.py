@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core import dist_env, evaluations_table
+from ..core import dist_env, evaluations_table, gguf_header
 from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import EvaluationRow
 from ..core.files import read_json, safe_paths
@@ -20,11 +20,9 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
-from .known_models import unknown_type_reason
+from .known_models import unknown_type_reason, unpacked_gguf
 from .max_memory import Limits, check_placement, device_limits, parse_limits
 
-KERNEL_LOGGER = "bitsandbytes.backends.cpu.ops"
-"""Warns at its import that an optional kernel is missing, as if the user had to install it."""
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Files that transformers loads from a folder with a config.json."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
@@ -36,6 +34,7 @@ LOADING_OPTIONS: Mapping[str, str] = {
     "8bit": "8-bit",
     "4bit": "4-bit (NF4, the least memory)",
 }
+GGUF_LOADING = ("auto", "float32", "bfloat16")
 
 
 def standalone_folders(user_data: Path) -> Folders:
@@ -123,7 +122,6 @@ class StandaloneHost:
             raise ModelError(f"{error}{unloaded}") from error
 
     def _load_selected(self) -> LoadedModel:
-        logging.getLogger(KERNEL_LOGGER).setLevel(logging.ERROR)
         name, loading = self.selected_model
         card = self.card()
         return LoadedModel(card, _load_weights(self._any_path(name), card, loading, self._limits))
@@ -213,15 +211,31 @@ class StandaloneHost:
         from transformers import AutoConfig
 
         folder, options = _model_source(path)
+        is_gguf, loading = "gguf_file" in options, self.selected_model[1]
+        if is_gguf and loading not in GGUF_LOADING:
+            raise ModelError(
+                f"{path.name} can't be loaded as {loading}, because GGUF files are unpacked. Load it as auto, "
+                "float32 or bfloat16."
+            )
         requested = self._tokenizer_of.get(_unquoted(self.selected_model[0]), "")
         try:
+            if is_gguf:
+                gguf_header.read_header(path)  # says what is wrong more plainly than transformers
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
             tokenizer = None if requested else _read_tokenizer(folder, **options)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # a damaged file makes transformers and tokenizers raise anything
+            choice = "choose another one"
+            if is_gguf:  # of any architecture or tokenizer that transformers can't read from such files
+                origin = gguf_header.find_base_model(path)
+                choice = f"use the original model{f', {origin}' * bool(origin)} (a folder with .safetensors files)"
             raise ModelError(
-                f"{path} can't be read as a model: {_first_line(error)} Download it again, or choose another one."
+                f"{path} can't be read as a model: {_first_line(error)} Download it again, or {choice}."
             ) from error
-        name = path.stem if "gguf_file" in options else Path(folder).resolve().name
+        if is_gguf and tokenizer is not None:  # transformers 5.6 takes the BOS token of the file for its EOS token
+            for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+                if isinstance(token := getattr(config, key, None), int):
+                    setattr(tokenizer, key, token)
+        name = path.stem if is_gguf else Path(folder).resolve().name
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(
                 f"{name} is an encoder-decoder model; only causal language models can be trained here."
@@ -232,7 +246,7 @@ class StandaloneHost:
             name,
             config.to_dict(),
             tokenizer,
-            self.selected_model[1],
+            loading,
             tokenizer_name=requested,
             max_memory=self._limits_words,
             given_name=self._absolute_name(),
@@ -293,20 +307,30 @@ def _unquoted(name: str) -> str:
 
 def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> Any:
     _require("torch", "to load a model")
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     folder, options = _model_source(path)
-    options |= _load_options(loading) | _limit_options(limits)
+    is_gguf = "gguf_file" in options
+    options |= _load_options(loading, is_gguf=is_gguf) | _limit_options(limits)
+    options |= unpacked_gguf(path) if is_gguf else {}
     if path.name in WEIGHT_FILES:
         options["use_safetensors"] = path.suffix == ".safetensors"
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError, MemoryError) as error:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, trust_remote_code=False, output_loading_info=True, **options
+        )
+    except Exception as error:  # a damaged file makes any library below raise anything
         advice = _limits_advice(card) or _memory_advice(error, loading)
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
+    if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
+        raise ModelError(
+            f"{card.name} is incomplete: {len(missing)} of its weights are missing, such as {missing[0]}. "
+            "Download it again. If it is a GGUF file in several parts, join them with llama-gguf-split --merge."
+        )
+    if is_gguf:
+        model.name_or_path = str(path)  # which a LoRA names as its base model; transformers sets the folder
     check_placement(model, card.name)
     return _disable_repacking(model.eval())
 
@@ -350,7 +374,7 @@ def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
     return str(path), {}
 
 
-def _load_options(loading: str) -> dict[str, Any]:
+def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
     import torch
 
     on_gpu = torch.cuda.is_available()
@@ -358,7 +382,8 @@ def _load_options(loading: str) -> dict[str, Any]:
         torch.cuda.set_device(dist_env.local_rank())
     device_map = {"": dist_env.local_rank()} if on_gpu else {"": "cpu"}
     if loading == "auto":
-        return {"dtype": "auto" if on_gpu else torch.float32, "device_map": device_map}
+        own = torch.bfloat16 if is_gguf else "auto"  # the config of a GGUF file has no data type
+        return {"dtype": own if on_gpu else torch.float32, "device_map": device_map}
     if loading in ("float32", "bfloat16", "float16"):
         return {"dtype": getattr(torch, loading), "device_map": device_map}
     _require("bitsandbytes", f"to load a model as {loading}")
@@ -384,7 +409,6 @@ def _quantization_config(loading: str, compute_dtype: Any) -> Any:
 
 def _empty_cache() -> None:
     import gc
-    import sys
 
     gc.collect()
     torch = sys.modules.get("torch")
@@ -394,7 +418,8 @@ def _empty_cache() -> None:
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f"The {package} package is needed {purpose}. Install it: pip install {package}")
+        command = f"{sys.executable} -m pip install {package}"
+        raise ModelError(f"The {package} package is needed {purpose}. Install it: {command}")
 
 
 def _no_model_chosen(models: Path, models_there: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from ..errors import BusyError, StoppedError, TrainingProError
+from ..errors import BusyError, StoppedError, TrainingProError, first_line
 from ..host import Host
 from ..version import is_updated
 from .auto_start import AutoStart
@@ -90,7 +90,7 @@ def _run_work(job: Job, work: JobFn) -> JobEnded:
     except TrainingProError as error:
         return JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
     except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
-        text = f"{job.title} ended with {type(error).__name__}: {error}"
+        text = f"{job.title} ended with {type(error).__name__}: {first_line(error)}"
         if is_updated():
             advice = "Restart the webui or the page, then try again"
             text += f". Training PRO was updated while it was running. {advice}"

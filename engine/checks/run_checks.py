@@ -40,9 +40,8 @@ class DeviceInfo:
     held: str
     kind: str
     owns_process: bool
-    offloaded: bool = False
-    card: int = 0
-    """Index of the GPU, if the whole model is on one."""
+    model_problems: tuple[Finding, ...] = ()
+    """Problems of the model itself, once it is loaded."""
 
     @staticmethod
     def of(host: Host) -> DeviceInfo:
@@ -50,8 +49,8 @@ class DeviceInfo:
         if model is not None:
             quantized = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
             dtype = str(model.dtype).removeprefix("torch.")
-            placement = is_offloaded(model), only_gpu_index(model)
-            return DeviceInfo(model.device.type, quantized, dtype, host.owns_process, *placement)
+            problems = tuple(loaded_model_problems(model))
+            return DeviceInfo(model.device.type, quantized, dtype, host.owns_process, problems)
         card = _model_card_or_none(host)
         device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
         held = card.weight_precision(on_card=device != "cpu") if card else ""
@@ -116,30 +115,31 @@ def is_offloaded(model: Any) -> bool:
     return any(parameter.device.type == "meta" for parameter in model.parameters())
 
 
-def offloaded_problems(offloaded: bool) -> Iterator[Finding]:
-    """Offloaded weights can't be trained, and no LoRA can be added to them."""
-    if offloaded:
+def loaded_model_problems(model: Any) -> Iterator[Finding]:
+    """Yield why this model can't be trained as it is loaded."""
+    if is_offloaded(model):  # and no LoRA can be added to it
         yield problem(
             "",
             "The model did not fit on the GPU, so some of its layers are in RAM or on disk and can't "
             "be trained. Free some VRAM and load the model again, load it in 4-bit, or choose a "
             "smaller model.",
         )
-
-
-def only_gpu_index(model: Any) -> int:
-    """Index of the GPU that the model lies on; 0 for several GPUs or none."""
-    devices = {parameter.device for parameter in model.parameters()}
-    return (devices.pop().index or 0) if len(devices) == 1 else 0
-
-
-def gpu_index_problems(card: int) -> Iterator[Finding]:
-    """HF's Trainer uses the first GPU and would move the host's model there."""
-    if card and dist_env.world_size() == 1:  # with several processes, each has its own GPU
+    gpus = {parameter.device.index or 0 for parameter in model.parameters()}
+    # HF's Trainer would move the model to the first GPU. With several processes, each has a GPU of its own.
+    if 0 not in gpus and len(gpus) == 1 and dist_env.world_size() == 1:
         yield problem(
             "",
-            f"The model is on GPU {card}, but a run uses GPU 0 unless the model is spread over several GPUs. "
-            f"Load the model on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={card}.",
+            f"The model is on GPU {min(gpus)}, but a run uses GPU 0 unless the model is spread over several GPUs. "
+            f"Load the model on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={min(gpus)}.",
+        )
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and not quantizer.is_trainable:  # the Trainer raises an error for it
+        method = quantizer.quantization_config.quant_method
+        name = getattr(method, "value", method)
+        yield problem(
+            "",
+            f"The model is quantized with {name}, which transformers can't train. Load the original model, and to "
+            "save memory, load it in 4-bit.",
         )
 
 
@@ -279,8 +279,7 @@ def _sharding_problems(settings: TrainingSettings, device: DeviceInfo) -> Iterat
 
 
 _RULES: tuple[Callable[[TrainingSettings, DeviceInfo], Iterator[Finding]], ...] = (
-    lambda settings, device: offloaded_problems(device.offloaded),
-    lambda settings, device: gpu_index_problems(device.card),
+    lambda settings, device: iter(device.model_problems),
     lambda settings, device: optimizer_problems(settings.learning.optimizer, device.device),
     lambda settings, device: float16_problems(settings, device.kind),
     lambda settings, device: rounding_advice(settings, device.kind),

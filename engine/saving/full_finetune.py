@@ -13,6 +13,7 @@ from ...core.jobs import Job, Note, RunPlanned
 from ...settings.definitions import TrainingSettings
 from ..lora import adapter, removed_message, translate_write_errors
 from ..plan import RunPlan
+from .safe_save import save_model
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
         with translate_write_errors():
-            model.save_pretrained(folder, max_shard_size=run.settings.machine.shard_size)
+            save_model(model, folder, max_shard_size=run.settings.machine.shard_size)
             run.card.tokenizer.save_pretrained(folder)
     finally:
         model.config.use_cache = use_cache

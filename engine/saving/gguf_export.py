@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -85,7 +86,9 @@ def default_path(folder: Path) -> Path:
 
 def _require_gguf() -> None:
     if find_spec("gguf") is None:
-        raise ModelError("Exporting a GGUF file needs the gguf package. Install it: pip install gguf")
+        raise ModelError(
+            f"Exporting a GGUF file needs the gguf package. Install it: {sys.executable} -m pip install gguf"
+        )
 
 
 def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:

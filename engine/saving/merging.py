@@ -29,6 +29,7 @@ from ..lora import (
     translate_write_errors,
     without_loras,
 )
+from .safe_save import save_model
 
 ADAPTER = "merged"
 FREE_SPACE_FACTOR = 1.02
@@ -163,7 +164,7 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
         state_dict[names[1]] = state_dict[names[0]]
         tied = False
     with _config_for_saving(base, untied=tied), translate_write_errors():
-        base.save_pretrained(folder, state_dict=state_dict, max_shard_size=shard_size)
+        save_model(base, folder, state_dict=state_dict, max_shard_size=shard_size)
 
 
 def _head_and_embeddings(base: Any) -> list[str]:

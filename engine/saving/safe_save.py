@@ -1,4 +1,7 @@
-"""Save a LoRA despite disk errors: retry, free space, another name, another folder, or later."""
+"""Save a LoRA despite disk errors: retry, free space, another name, another folder, or later.
+
+Also, save a whole model with the generation config that it has.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ...core.errors import SavingError
 from ...core.files import is_disk_full, write_error_reason
@@ -75,6 +82,21 @@ def _wait(problems: list[str], job: Job) -> None:
         )
     )
     time.sleep(RETRY_SECONDS)
+
+
+def save_model(model: Any, folder: Path, **options: Any) -> None:
+    """Save a model with its generation config as it is.
+
+    transformers refuses to save values that have no effect without do_sample. Many published models have some, and
+    the webui sets one in every generation config.
+    """
+    own = model.generation_config
+    model.generation_config = GenerationConfig(do_sample=True)
+    try:
+        model.save_pretrained(folder, **options)
+    finally:
+        model.generation_config = own
+    own.to_json_file(folder / GENERATION_CONFIG_NAME)
 
 
 def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> None:

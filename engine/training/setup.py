@@ -21,10 +21,7 @@ from ...train_utils import plural
 from ..checks import (
     dora_problems,
     float16_problems,
-    gpu_index_problems,
-    is_offloaded,
-    offloaded_problems,
-    only_gpu_index,
+    loaded_model_problems,
     raise_problems,
     rounding_advice,
 )
@@ -100,7 +97,7 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
 def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model ready to train: a fresh LoRA in it, and the machine settings applied."""
     settings = run_plan.settings
-    raise_problems([*offloaded_problems(is_offloaded(base)), *gpu_index_problems(only_gpu_index(base))])
+    raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
     set_seed(settings.what.weights_seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,7 @@ from .callback import RunCallback
 from .param_groups import split_param_groups
 from .sampler import EpochSampler
 
-_Item = tuple[Example, bool]
-"""Example, and whether it continues the one before it in the batch."""
+_Item = tuple[Example, BatchItem]
 _FROM_SETTINGS = ("weight_decay", "betas", "eps")
 """Keys of an optimizer's groups that a resume may change; the others may hold its state."""
 
@@ -63,7 +63,7 @@ class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
         return len(self._examples)
 
     def __getitem__(self, place: BatchItem) -> _Item:
-        return self._examples[place.number], place.joins
+        return self._examples[place.number], place
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
@@ -141,6 +141,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on a batch, in parts if it runs out of memory."""
+        numbers, examples = inputs.pop("numbers"), self._run_plan.data.examples
+        whole_batch = replace(inputs["batch"], examples=tuple(examples[number] for number in numbers))
         trained = list(model.parameters()) if self._splitter.enabled else []
 
         def step(batch: Batch) -> torch.Tensor:
@@ -154,7 +156,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
                 )
             return loss
 
-        losses = self._splitter.run(inputs["batch"], step, self._callback.log_split_batch)
+        losses = self._splitter.run(whole_batch, step, self._callback.log_split_batch)
         return torch.stack(list(losses)).sum()
 
     def _out_of_memory_error(self, batch: Batch) -> ModelError:
@@ -238,8 +240,12 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
 
 def _collate(items: Sequence[_Item], *, in_one_row: bool) -> dict[str, Any]:
-    examples, joins = zip(*items, strict=True)
-    return _trainer_inputs(collate(examples, joins, in_one_row=in_one_row))
+    """Collate a batch, with the numbers of its examples in their place.
+
+    A worker process would send each example with all data that it is from, and a tokenizer can't be sent at all.
+    """
+    batch = collate([example for example, _ in items], [place.joins for _, place in items], in_one_row=in_one_row)
+    return _trainer_inputs(replace(batch, examples=())) | {"numbers": [place.number for _, place in items]}
 
 
 def _trainer_inputs(batch: Batch) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -18,7 +18,6 @@ from ...core.errors import TrainingProError, failure_message
 from . import markup
 from .gradio_compat import GRADIO_VERSION, private_options
 
-logger = logging.getLogger("training_pro")
 Handler = Callable[..., Any]
 Event = Callable[..., Any]
 """An event of a component, as in `button.click`; calling it registers a handler."""
@@ -36,11 +35,11 @@ class FailureReply:
     clears: Mapping[Any, Any] = field(default_factory=dict)
 
     def updates(self, error: Exception) -> dict[Any, Any]:
-        """The outputs after this exception. The traceback of an unexpected exception is logged."""
+        """The outputs after this exception. The traceback of an unexpected exception is printed."""
         if isinstance(error, gr.Error):
             raise error
         if not isinstance(error, TrainingProError):
-            logger.exception("%s failed", self.what, exc_info=error)
+            traceback.print_exception(error)  # the webui sends the records of all loggers but its own nowhere
         message = failure_message(self.what, error)
         if self.says is None:
             pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message  # HTML since version 5

@@ -179,7 +179,7 @@ def progress_bar(share: float) -> Markup:
 
 def problem(text: str, *parts: str) -> Markup:
     """A box with a problem, then parts that are HTML; each line of the text is a problem of its own."""
-    lines = text.splitlines()
+    lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) == 1:
         return card("", Markup("<p>{}</p>").format(link_settings(text)), *parts, mood="bad")
     return card(f"{len(lines)} problems to fix", bullets(map(link_settings, lines)), *parts, mood="bad")
@@ -191,7 +191,7 @@ def job_status(event: Stage | JobEnded) -> Markup:
         progress = "" if event.share is None else progress_bar(event.share)
         return paragraph(f"{event.text} ...", quiet=True) + progress
     if event.outcome == "failed":
-        return problem(event.text)
+        return problem(event.text, details("Details", event.details))
     return card("", paragraph(event.text), mood="good") if event.text else Markup()
 
 

@@ -238,7 +238,7 @@ def test_a_config_that_cannot_be_trained_is_refused_before_anything_comes(hub, m
     [
         (
             {"q4.gguf": b"GGUF"},
-            "toys/odd has only GGUF files, which can't be trained. Download its base model instead.",
+            "toys/odd has only GGUF files, which Training PRO does not download. Download its base model instead.",
         ),
         ({"adapter_config.json": b"{}"}, "toys/odd is a LoRA, not a model. Download its base model instead."),
         ({"config.json": b"{}"}, "toys/odd is not a model in transformers format: it has no weights"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import shutil
 import sys
 import threading
@@ -12,10 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch._dynamo
+from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs.control import Request
 from training_pro.core.jobs.events import Stage, Step
+from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.session import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
@@ -23,6 +28,8 @@ from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.hosts.webui import WebuiHost
 from training_pro.tests.core.test_gguf_header import REPOSITORY, written
 from training_pro.tests.tiny import Workspace, watched_job
+from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
+from transformers.utils import logging as transformers_logging
 
 STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"
 NEXT_CLICK = (
@@ -33,15 +40,20 @@ NEXT_CLICK = (
 
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
-    """The webui's `modules.shared`, fresh, with a working folder of its own."""
+    """The webui's `modules.shared`, fresh, with a working folder of its own; what it patches is restored."""
     monkeypatch.syspath_prepend(str(STANDIN))
+    for owner, name in ((GenerationConfig, "__init__"), (GenerationMixin, "_get_logits_processor")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     for name in [name for name in sys.modules if name.split(".")[0] == "modules"]:
         monkeypatch.delitem(sys.modules, name)
     from modules import shared
 
     shared.read(["--user-data-dir", str(tmp_path / "user_data"), "--cpu", "--loader", "Transformers"])
     shared.generation_lock = threading.Lock()
-    yield shared
+    verbosity = transformers_logging.get_verbosity()
+    with torch._dynamo.config.patch(disable=torch._dynamo.config.disable):
+        yield shared
+    transformers_logging.set_verbosity(verbosity)
     for name in [name for name in sys.modules if name.split(".")[0] == "modules"]:
         del sys.modules[name]
 
@@ -309,15 +321,11 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
 
 
 def _logits(model):
-    import torch
-
     with torch.no_grad():
         return model(torch.arange(4, 24)[None]).logits
 
 
 def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
-    import torch
-
     webui.place.train(webui.host, name="a")
     webui.shared.model.to(torch.bfloat16)
     webui.place.attach_lora(webui.host, "a")
@@ -326,6 +334,24 @@ def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
     webui.place.detach_lora(webui.host)
     assert webui.shared.lora_names == []
     assert {weight.dtype for weight in webui.shared.model.parameters()} == {torch.bfloat16}
+
+
+def test_all_actions_on_the_model_work_with_what_the_host_patches(webui):
+    """Its sampler gives every generation config a min_p, which transformers refuses to save without do_sample."""
+    assert webui.shared.model.generation_config.min_p == 0.0
+    assert not webui.shared.model.generation_config.do_sample
+    webui.place.train(webui.host, name="a", sample_every=2, save_every=2)
+    assert [*webui.place.lora().glob("checkpoint-2*")] and webui.place.answer(
+        webui.host, lora="a", temperature=0.7
+    )
+    out = webui.host.folders.models / "merged"
+    end = PeftEngine().merge(MergeRequest("a", str(out)), webui.host, Job("model", "a test"))
+    assert end.outcome == "finished"
+    merged = AutoModelForCausalLM.from_pretrained(out)
+    webui.place.attach_lora(webui.host, "a")
+    assert torch.allclose(_logits(merged), _logits(webui.shared.model), atol=1e-5)
+    saved = [json.loads((folder / "generation_config.json").read_text()) for folder in (out, webui.place.tiny)]
+    assert saved[0].keys() <= saved[1].keys()  # nothing of the host's own
 
 
 def test_chat_waits_while_a_run_has_the_model(webui):

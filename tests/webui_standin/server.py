@@ -1,4 +1,8 @@
-"""The webui's server, as far as an extension can tell; whoever started it asks and tells it by standard input."""
+"""The webui's server, as far as an extension can tell; whoever started it asks and tells it by standard input.
+
+What the host changes in libraries and in the process is changed here too; a comment names its file. More of it is
+in modules/models.py and modules/sampler_hijack.py.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,18 @@ import inspect
 import json
 import logging
 import os
+import shutil
+import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # server.py
+os.environ["BITSANDBYTES_NOWELCOME"] = "1"  # server.py
+os.environ["WANDB_MODE"] = "offline"  # modules/training.py
 
 import gradio as gr
 from modules import extensions, models, shared, text_generation, ui
@@ -22,6 +31,10 @@ PAUSE_SECONDS = 0.2
 
 def create_interface() -> None:
     """Extensions are loaded and drawn each time; a chat stands in its own tab before them."""
+    uploads = shared.user_data_dir.resolve() / "cache" / "gradio"  # server.py: emptied at each interface restart
+    shutil.rmtree(uploads, ignore_errors=True)
+    uploads.mkdir(parents=True)
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     extensions.load_extensions()
     css = ui.css + extensions.apply_css()
     at_making = {"css": css} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
@@ -83,7 +96,15 @@ def restart() -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO)
+    warnings.filterwarnings(
+        "ignore", category=UserWarning, message="The value passed into gr.Dropdown()"
+    )  # server.py
+    for number in (signal.SIGINT, signal.SIGTERM):  # server.py
+        signal.signal(number, lambda *_: sys.exit(0))
+    # modules/logging_colors.py: records of all loggers but the host's own go nowhere
+    logging.basicConfig(level=logging.ERROR, handlers=[logging.NullHandler()])
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    logging.getLogger("webui").addHandler(logging.StreamHandler())
     answers, sys.stdout = sys.stdout, sys.stderr
     shared.read(sys.argv[1:])
     if shared.args.model:

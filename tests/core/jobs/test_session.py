@@ -123,16 +123,16 @@ def test_an_error_fit_to_be_shown_is_shown_as_it_is():
     assert not host.in_use
 
 
-def test_an_unexpected_error_is_told_with_its_kind_and_its_traceback():
+def test_an_unexpected_error_of_several_lines_is_one_problem_with_its_kind_and_its_traceback():
     session, host = Session(), FakeHost()
 
     def work(job):
-        raise ZeroDivisionError("by nothing")
+        raise ZeroDivisionError("by nothing\n- `min_p`: wrong\n\nFix these issues.")
 
     end = ended(started(session, work, host))
     assert end.outcome == "failed"
     assert end.text == "Training 'a' ended with ZeroDivisionError: by nothing"
-    assert end.details.startswith("Traceback")
+    assert end.details.startswith("Traceback") and "Fix these issues." in end.details
     assert not host.in_use
     assert ended(started(session, host=host)) is DONE
 

@@ -227,29 +227,18 @@ class FakeModel:
     [(["cpu"], 0), (["cuda"], 0), (["cuda:0"] * 2, 0), (["cuda:1"] * 2, 1), (["cuda:0", "cuda:1"], 0)],
 )
 def test_a_model_on_another_gpu_than_the_first_is_refused(devices, card, monkeypatch):
-    assert run_checks.only_gpu_index(FakeModel(*devices)) == card
-    problems = list(run_checks.gpu_index_problems(card))
+    problems = list(run_checks.loaded_model_problems(FakeModel(*devices)))
     assert len(problems) == bool(card)
     if problems:
         assert "is on GPU 1" in problems[0].text and "CUDA_VISIBLE_DEVICES=1" in problems[0].text
         monkeypatch.setattr(run_checks.dist_env, "world_size", lambda: 2)
-        assert not list(run_checks.gpu_index_problems(card))
-
-
-def test_check_and_run_refuse_it_too(with_lora, monkeypatch):
-    monkeypatch.setattr(run_checks, "only_gpu_index", lambda model: 1)
-    host = with_lora.host()
-    host.loaded_model()
-    for entry in ENTRY_POINTS:
-        assert reported(entry, with_lora.settings(name="b"), host)[0].startswith("The model is on GPU 1")
+        assert not list(run_checks.loaded_model_problems(FakeModel(*devices)))
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_a_launcher_that_divides_the_model_is_refused(place, monkeypatch, entry):
-    """On a CPU, Accelerate would train without FSDP and say nothing."""
-    for variable, name in run_checks.dist_env.SHARDING.items():
-        with monkeypatch.context() as environment:
-            environment.setenv(variable, "true")
-            told = reported(entry, place.settings(max_steps=1), place.host())
-            assert any(f"The launcher is set up for {name}" in problem for problem in told)
-    assert run_checks.dist_env.sharding() == ""
+def test_a_quantization_that_transformers_cannot_train_is_refused_in_a_sentence(with_lora, entry):
+    host = with_lora.host()
+    config = SimpleNamespace(quant_method="fp8")
+    host.loaded_model().model.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=config)
+    (only,) = reported(entry, with_lora.settings(name="b"), host)
+    assert only.startswith("The model is quantized with fp8, which transformers can't train. Load the original")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 
@@ -217,7 +218,12 @@ def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are none")
-def test_with_workers_the_losses_are_the_same(place):
+@pytest.mark.parametrize("data", [["story.txt"], ["chats.json"], ["story.txt", "chats.json"]], ids=" ".join)
+def test_with_workers_the_losses_are_the_same(place, data):
+    """Also by dataset, which is known by its source: a worker sends no examples, since rows can't be sent."""
+    place.write(
+        "chats.json", json.dumps([{"instruction": f"What is {n}?", "output": f"It is {n}."} for n in range(12)])
+    )
     for name, count in (("none", 0), ("one", 1)):
-        place.train(name=name, workers=count, max_steps=3)
+        place.train(name=name, workers=count, max_steps=3, data=data, cutoff=64)
     assert place.weights("none") == place.weights("one")

@@ -352,7 +352,7 @@ def test_a_missing_or_old_gguf_package(place, monkeypatch):
         "The installed gguf package is too old for llama (llama). Update it"
     )
     monkeypatch.setattr(gguf_export, "find_spec", lambda name: None)
-    assert refusal(ModelError, place).endswith("Install it: pip install gguf")
+    assert refusal(ModelError, place).endswith("-m pip install gguf")
 
 
 def test_a_model_with_other_sizes_is_refused(place):

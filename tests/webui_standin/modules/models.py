@@ -17,6 +17,10 @@ def load_model(model_name: str, loader: str | None = None) -> tuple[Any, Any]:
     )
     if not path.exists():
         return None, None
+    if shared.args.loader != "llama.cpp":  # modules/models.py
+        from modules import sampler_hijack
+
+        sampler_hijack.hijack_samplers()
     return _llama_cpp(path) if shared.args.loader == "llama.cpp" else _transformers(path)
 
 
@@ -38,8 +42,10 @@ def reload_model() -> None:
 
 def _transformers(path: Path) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
+    logging.set_verbosity_error()  # modules/transformers_loader.py, when it is imported
+    torch._dynamo.config.disable = True  # modules/transformers_loader.py
     kind = torch.float32 if shared.args.cpu else torch.float16
     return AutoModelForCausalLM.from_pretrained(path, dtype=kind), AutoTokenizer.from_pretrained(path)
 

