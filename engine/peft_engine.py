@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ class PeftEngine:
                 report = self.check(settings, host, show=show)
         except TrainingProError as error:  # such as a missing model
             problems = [*problems, *str(error).splitlines()]
+        report = replace(report, suggestions=())  # they would be for the defaults
         return report.with_findings(problem("", sentence) for sentence in problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:

@@ -106,6 +106,9 @@ def test_check_without_a_name_shows_the_problems_of_the_data_too(place, capsys):
     (place.folders.datasets / "binary.txt").write_bytes(bytes(range(256)) * 20)
     assert main(words(place, "check", "--learning-rate", "abc", name=None, data="binary.txt")) == 1
     problems = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Problem: ")]
+    assert main(words(place, "check", "--learning-rate", "abc")) == 1
+    out = capsys.readouterr().out
+    assert "characters lost: 0" in out and "learning_rate =" not in out  # none for the default
     for said in ("binary.txt is not text", "Name: this field is empty", "Learning Rate: 'abc' is not a number"):
         assert any(said in problem for problem in problems), problems
     assert len(problems) == 3
