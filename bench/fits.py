@@ -24,10 +24,13 @@ from training_pro.settings.parsing import training_settings
 PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- begin fits -->\n", "\n<!-- end fits -->"
 CARDS = (8, 12, 16, 24)
+LOADINGS_AS = {"bfloat16": "16-bit", "4bit": "4-bit"}
+LOADINGS = tuple(LOADINGS_AS)
+ENOUGH = 1024
+"""Tokens that make a model worth loading in 16 bits."""
 CUTOFFS = (256, 512, 1024, 2048, 4096, 8192)
 MODELS = {
     # hidden, layers, feed, heads, kv_heads, head, vocabulary: from each config.json
-    "0.6B (Qwen3)": ModelShape(1024, 28, 3072, 16, 8, 128, 151_936, gated=True, tied=True),
     "1.7B (Qwen3)": ModelShape(2048, 28, 6144, 16, 8, 128, 151_936, gated=True, tied=True),
     "4B (Qwen3)": ModelShape(2560, 36, 9728, 32, 8, 128, 151_936, gated=True, tied=True),
     "8B (Llama 3.1)": ModelShape(4096, 32, 14336, 32, 8, 128, 128_256, gated=True, tied=False),
@@ -49,15 +52,16 @@ def longest_cutoff(shape: ModelShape, loading: str, card_gb: int) -> int:
 
 
 def table() -> str:
-    """The rows in Markdown: for each model and loading, the longest example by card."""
-    rows = [["model", "loaded as", *(f"{gb} GB" for gb in CARDS)]]
+    """The rows in Markdown: how to load each model on each card, and the longest example then."""
+    rows = [["model", *(f"{gb} GB" for gb in CARDS)]]
     rows.append(["---"] * len(rows[0]))
     for name, shape in MODELS.items():
-        for loading in ("bfloat16", "4bit"):
-            longest = [longest_cutoff(shape, loading, gb) for gb in CARDS]
-            if any(longest):
-                cells = [f"{tokens:,}" if tokens else "no" for tokens in longest]
-                rows.append([name, loading.replace("4bit", "4-bit"), *cells])
+        cells = []
+        for gb in CARDS:
+            longest = {loading: longest_cutoff(shape, loading, gb) for loading in LOADINGS}
+            loading = next((each for each in LOADINGS if longest[each] >= ENOUGH), LOADINGS[-1])
+            cells.append(f"{LOADINGS_AS[loading]}, {longest[loading]:,}" if longest[loading] else "no")
+        rows.append([name, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

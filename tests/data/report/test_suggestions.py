@@ -61,6 +61,7 @@ def test_what_fits_is_kept_with_its_reason():
         ({"accumulation": 16, "epochs": 9}, {"accumulation": 8}),
         ({"learning_rate": 1e-6}, {"learning_rate": 2e-4}),
         ({"learning_rate": 0.5}, {"learning_rate": 2e-4}),
+        ({"learning_rate": 5e-3}, {"learning_rate": 2e-4}),
         ({"method": "full", "learning_rate": 1e-5}, {}),
         ({"method": "full", "learning_rate": 2e-2}, {"learning_rate": 1e-5}),
         ({"warmup_steps": 100}, {"warmup_steps": 0.05}),
