@@ -1,4 +1,4 @@
-"""The table of what fits on which GPU: the one of the script, and a longer example never fits on a smaller card."""
+"""The table of what fits on which GPU is the one of the script, and a larger card never fits less."""
 
 from __future__ import annotations
 

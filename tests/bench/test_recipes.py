@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -248,6 +249,20 @@ def test_the_page_is_the_one_of_the_results(tmp_path):
     sizes = json.loads((texts.FOLDER / "results-sizes.json").read_text(encoding="utf-8"))
     page.write_text(report.page(made, sizes=sizes), encoding="utf-8", newline="\n")
     assert page.read_bytes() == committed.read_bytes(), "run: python3 bench/recipes.py report"
+
+
+def test_setups_with_the_same_settings_share_all_their_runs():
+    made = results.read_results(texts.FOLDER / "results.csv")
+    seeds = defaultdict(dict)
+    for experiment in arms.EXPERIMENTS.values():
+        for arm in experiment.arms:
+            if arm.passes is None and not arm.equal_parameters and "tokens" in experiment.equal_by:
+                settings = training_settings({**arms.BASE, **arm.changes, "name": "x", "data": [arm.data]})
+                runs = [run for run in made if (run.experiment, run.arm) == (experiment.name, arm.name)]
+                own = {run.seed for run in runs if run.equal_by == "tokens"}
+                seeds[settings][experiment.name, arm.name] = own
+    assert max(map(len, seeds.values())) > 4
+    assert [each for each in seeds.values() if len(set(map(frozenset, each.values()))) > 1] == []
 
 
 def test_an_unknown_experiment_is_refused():
