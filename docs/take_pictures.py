@@ -34,6 +34,7 @@ FORM = {
     "data": ["my-novel.txt"],
     "cutoff": 128,
     "hard_cut": "\\n\\n",
+    "add_eos": "never",
     "overlap": False,
     "batch_size": 2,
     "epochs": 5,

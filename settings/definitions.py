@@ -427,7 +427,7 @@ class LearningSettings:
     learning_rate: float = number(
         2e-4,
         "Learning Rate",
-        "Size of each weight update. 0.0002 is common. With a higher rate, the model learns more and forgets more.",
+        "Size of each weight update. 0.0002 is common. At a higher rate, the model learns more but forgets more.",
         bounds=(1e-9, 0.9999),
     )
     schedule: str = choice(

@@ -156,10 +156,16 @@ def _section(experiment: Experiment, results: Sequence[Result], plots: str) -> s
         lines += [f"**These runs can't answer the question.** {experiment.flaw}", ""]
     for number, (group, arms) in enumerate(groups.items()):
         arms = with_untrained(group, arms, results)
-        picture = f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})"
         answers = [] if experiment.flaw else [*_answers(experiment, arms), ""]
-        lines += [_describe_group(group), "", *answers, picture, "", *_table(experiment, arms), ""]
+        picture = [f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})", ""]
+        lines += [_describe_group(group), "", *answers, *(picture if has_repeats(arms) else [])]
+        lines += [*_table(experiment, arms), ""]
     return "\n".join(lines)
+
+
+def has_repeats(arms: Mapping[str, Sequence[Result]]) -> bool:
+    """Whether a trained arm has enough runs for a claim: a plot of single runs shows no more than their table."""
+    return any(len(runs) >= MIN_RUNS and runs[0].passes for runs in arms.values())
 
 
 def with_untrained(
@@ -426,6 +432,8 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
         for number, (group, arms) in enumerate(groups.items()):
             path = folder / _plot_name(experiment, number)
             arms = with_untrained(group, arms, results)
+            if not has_repeats(arms):
+                continue
             _draw_law(arms, path) if experiment.name == "law" else _draw_arms(experiment, arms, path)
             drawn.append(path)
     return drawn

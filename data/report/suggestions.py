@@ -133,7 +133,7 @@ def _learning_rate(facts: RunFacts) -> Suggestion:
         return _keep(
             "learning_rate", rate, f"Common values for {kind} range from {_plain(lowest)} to {_plain(highest)}."
         )
-    trend = "too low for the model to learn much" if rate < lowest else "so high that the model forgets a lot, or diverges"
+    trend = "too low for the model to learn much" if rate < lowest else "so high that the model may forget a lot"
     return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is {trend}.")
 
 

@@ -157,15 +157,17 @@ def test_the_untrained_model_stands_in_every_table_and_is_not_compared():
 def test_the_plots_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     law = [
-        replace(RESULT, experiment="law", arm=f"passes {n}", passes=float(n), recall=n / 20, equal_by="passes")
+        run
         for n in (1, 2, 4, 8)
+        for run in runs_of(f"passes {n}", [n / 20] * 3, experiment="law", passes=float(n), equal_by="passes")
     ]
-    files = report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
+    made = [*runs_of("a", [0.5, 0.6, 0.6]), *law]
+    files = report.draw([*made, *runs_of("single", [0.1], text="other")], tmp_path / "new")
     assert [file.name for file in files] == ["strength.svg", "law.svg"]
     first = [file.read_bytes() for file in files]
-    report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
+    report.draw(made, tmp_path / "new")
     assert [file.read_bytes() for file in files] == first
-    text = report.page([*runs_of("a", [0.5, 0.6]), *law], "plots")
+    text = report.page(made, "plots")
     assert all(f"](plots/{file.name})" in text for file in files)
     assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
 
