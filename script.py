@@ -1,4 +1,4 @@
-"""Training PRO: the hooks for text-generation-webui, and the entry point of the command line."""
+"""Training PRO: the hooks for TextGen, and the entry point of the command line."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What works: trains by many recipes on small data, and reports which learned best.
+"""What works: trains by many recipes on small data, and reports what each learned and forgot.
 
     python3 bench/recipes.py run --small [--minutes 30]        the arms behind the main answers
     python3 bench/recipes.py run [--only law,facts] [--minutes 480]
     python3 bench/recipes.py run --text FILE                   another text in place of the story
     python3 bench/recipes.py report                            writes docs/what-works.md and the plots
+    python3 bench/recipes.py null                              how often the page's rule claims a false difference
 
 Every run is appended to a CSV when it ends, and a run that is in the CSV is skipped, so that a series can be
 stopped and continued at any time. With --minutes, no run starts that would probably not end in time. The
@@ -13,6 +14,7 @@ model is the demo model, which is made under user_data/models if it is not there
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -38,6 +40,8 @@ def main() -> None:
     bench_utils.load()
     if args.command == "run":
         make_runs(args)
+    elif args.command == "null":
+        check_rule(args)
     else:
         write_report(args)
 
@@ -45,8 +49,8 @@ def main() -> None:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    run, report = commands.add_parser("run"), commands.add_parser("report")
-    for each in (run, report):
+    run, report, null = (commands.add_parser(name) for name in ("run", "report", "null"))
+    for each in (run, report, null):
         each.add_argument("--results", type=Path, default=RESULTS)
     run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
     run.add_argument("--small", action="store_true", help="only the arms of the small form")
@@ -60,6 +64,7 @@ def parse_args() -> argparse.Namespace:
     run.add_argument(
         "--passes", type=float, default=PASSES, help="passes of a run that is compared at equal passes"
     )
+    null.add_argument("--tables", type=int, default=2000, help="simulated tables of each kind")
     report.add_argument("--page", type=Path, default=PAGE)
     report.add_argument("--plots", type=Path, help="folder for the plots; beside the CSV if not given")
     return parser.parse_args()
@@ -76,6 +81,7 @@ def make_runs(args: argparse.Namespace) -> None:
     done = {result.key: result for result in results.read_results(args.results)}
     with tempfile.TemporaryDirectory() as scratch:
         lab = runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
+        write_sizes(lab, args.results)
         planned = arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
         refusals = [lab.refusal(run) for run in planned]
         for text in dict.fromkeys(filter(None, refusals)):
@@ -86,6 +92,26 @@ def make_runs(args: argparse.Namespace) -> None:
             f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
         )
         run_waiting(lab, waiting, shared_results(lab, args.seeds, done), args)
+
+
+def write_sizes(lab: Any, results: Path) -> None:
+    """Write how large the data are, beside the results; data of earlier series stay."""
+    file = sizes_file(results)
+    sizes = read_sizes(results)
+    for name in ("story", "notes", "chats"):
+        data = lab.read(name)
+        sizes[f"{data.name} ({data.digest})"] = lab.data_sizes(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8", newline="\n")
+
+
+def sizes_file(results: Path) -> Path:
+    return results.with_name(f"{results.stem}-sizes.json")
+
+
+def read_sizes(results: Path) -> dict[str, dict[str, int]]:
+    file = sizes_file(results)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def shared_results(lab: Any, seeds: int, done: dict[Any, Any]) -> dict[str, Any]:
@@ -100,21 +126,29 @@ def run_waiting(lab: Any, waiting: list[Any], made: dict[str, Any], args: argpar
     """Make one run after the other, until the time is over; a recipe that was run already is not run again."""
     from training_pro.bench.recipe import results, runs
 
+    def share(run: Any) -> bool:
+        """Copy the result of the same recipe in another experiment, if it is there."""
+        if twin := made.get(lab.recipe(run)):
+            results.append_result(args.results, replace(twin, **lab.key(run)._asdict()))
+            print(
+                f"{run.experiment}: {run.arm.name}, seed {run.seed}: as {twin.experiment}: {twin.arm}", flush=True
+            )
+        return twin is not None
+
     start, times = time.monotonic(), list[float]()
+    waiting = [run for run in waiting if not share(run)]  # all of them first: copies take no time
     for number, run in enumerate(waiting, start=1):
         title = f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}"
-        if twin := made.get(recipe := lab.recipe(run)):
-            results.append_result(args.results, replace(twin, **lab.key(run)._asdict()))
-            print(f"{title}: the same as {twin.experiment}: {twin.arm}", flush=True)
+        if share(run):
             continue
         if not fits(time.monotonic() - start, times[-8:] or [FIRST_GUESS_SECONDS], args.minutes):
             print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
             return
         began = time.monotonic()
-        made[recipe] = lab.make(run)
+        result = made[lab.recipe(run)] = lab.make(run)
         times.append(time.monotonic() - began)
-        results.append_result(args.results, made[recipe])
-        print(f"{title}: {times[-1]:.0f} s, {runs.describe(made[recipe])}", flush=True)
+        results.append_result(args.results, result)
+        print(f"{title}: {times[-1]:.0f} s, {runs.describe(result)}", flush=True)
 
 
 def choose_experiments(only: str, experiments: Any) -> list[str]:
@@ -136,8 +170,37 @@ def write_report(args: argparse.Namespace) -> None:
     folder = args.plots or args.results.parent
     plots = report.draw(made, folder)
     shown_from_page = Path(os.path.relpath(folder, args.page.parent)).as_posix()
-    args.page.write_text(report.page(made, shown_from_page), encoding="utf-8", newline="\n")
+    args.page.write_text(
+        report.page(made, shown_from_page, read_sizes(args.results)), encoding="utf-8", newline="\n"
+    )
     print(f"{len(made)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
+
+
+def check_rule(args: argparse.Namespace) -> None:
+    """Simulate tables without differences, and tables in which one setup differs by 15 points of recall."""
+    import numpy as np
+    from training_pro.bench.recipe import comparison, report, results
+
+    rng = np.random.default_rng(1)
+    tables = report.real_tables(results.read_results(args.results))
+    rows = [
+        (name, len(figures[0]), f"{comparison.false_claims(figures, args.tables, rng):.1%}")
+        for name, figures in tables.items()
+    ]
+    bench_utils.print_table(("real table, its means made equal", "setups", "tables with a false claim"), *rows)
+    recall = [figures[0] for name, figures in tables.items() if name.startswith(("slicing", "rates", "strength"))]
+    noise = comparison.pool_residuals(recall)
+    rows = [
+        (
+            setups,
+            seeds,
+            *(f"{each:.1%}" for each in comparison.found(noise, setups, seeds, 0.15, args.tables, rng)),
+        )
+        for setups in (2, 5, 15)
+        for seeds in (3, 6, 12)
+    ]
+    print()
+    bench_utils.print_table(("setups", "runs each", "tables with a false claim", "15 points found"), *rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training speed compared: padding to the cutoff, HF's dynamic padding, TRL's packing, and ours.
+"""Training speed compared: padding to the cutoff, HF's dynamic padding, TRL's two ways without padding, and ours.
 
     python3 bench/training.py --model FOLDER [--samples 96] [--rounds 3] [--trl FOLDER] [--threads 2]
 
@@ -29,11 +29,12 @@ from typing import Any
 
 import bench_utils
 
-WAYS = ("cutoff", "dynamic", "trl", "ours")
+WAYS = ("cutoff", "dynamic", "packed", "free", "ours")
 LABELS = {
     "cutoff": "HF Trainer, each row padded to the cutoff",
     "dynamic": "HF Trainer, each batch padded to its longest example",
-    "trl": "TRL's SFTTrainer, packed to 1024, batch 1",
+    "packed": "TRL's SFTTrainer, packed to 1024, batch 1",
+    "free": "TRL's SFTTrainer, padding_free, batch 4",
     "ours": "Training PRO",
 }
 TRL = "trl==1.16.0"
@@ -51,6 +52,8 @@ class Measurement:
     processor_seconds: float
     peak_gb: float
     losses: tuple[float, ...]
+    held_tokens: int
+    """The most tokens, padding included, that one batch holds: memory grows with it."""
     overhead_share: float = 0.0  # share of processor time for our callback, the events and a page that follows
 
     @property
@@ -61,6 +64,10 @@ class Measurement:
     def tokens_per_cpu_second(self) -> float:
         """Tokens per second of processor time, which does not depend on other load."""
         return self.tokens / self.processor_seconds
+
+    @property
+    def kb_per_held_token(self) -> float:
+        return self.peak_gb * 1e6 / self.held_tokens
 
 
 def main() -> None:
@@ -100,7 +107,7 @@ def run_once(way: str, args: argparse.Namespace) -> Measurement:
     """Run one way in its own process, so that it inherits no memory or warm caches."""
     command = [__file__, "--way", way, "--model", args.model, "--text", args.text, "--samples", args.samples]
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
-    if way == "trl":
+    if way in ("packed", "free"):
         environment["PYTHONPATH"] = str(args.trl)
     result = Measurement(**bench_utils.run_python([*command, "--threads", args.threads], environment))
     print(f"{way}: {result.seconds:.1f} s, {result.processor_seconds:.1f} s of the processor", file=sys.stderr)
@@ -121,7 +128,7 @@ def measure(args: argparse.Namespace) -> Measurement:
         args.model, dtype=torch.bfloat16 if on_card else torch.float32
     ).to("cuda" if on_card else "cpu")
     watch = StepMeter(args.way, sum(len(tokenizer(text).input_ids) for text in texts), on_card)
-    {"ours": train_with_ours, "trl": train_with_trl}.get(args.way, train_with_hf)(
+    {"ours": train_with_ours, "packed": train_with_trl, "free": train_with_trl}.get(args.way, train_with_hf)(
         model, tokenizer, texts, args, watch
     )
     assert watch.measurement is not None
@@ -156,7 +163,7 @@ class StepMeter:
 
     def __init__(self, way: str, tokens: int, on_card: bool) -> None:
         self._way, self._tokens, self._on_card = way, tokens, on_card
-        self.overhead_seconds = 0.0
+        self.overhead_seconds, self.held_tokens = 0.0, 0
         self.measurement: Measurement | None = None
 
     def time(self, trainer: Any, train: Callable[[], Any]) -> Any:
@@ -172,6 +179,7 @@ class StepMeter:
             used,
             self._memory() - before,
             losses,
+            self.held_tokens,
             self.overhead_seconds / used,
         )
         return result
@@ -227,6 +235,7 @@ def train_with_hf(
 
     def collate(batch: list[list[int]]) -> dict[str, Any]:
         longest = CUTOFF if args.way == "cutoff" else max(map(len, batch))
+        watch.held_tokens = max(watch.held_tokens, len(batch) * longest)
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in batch])
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in batch])
         labels = ids.masked_fill(mask == 0, -100)
@@ -248,18 +257,25 @@ def train_with_hf(
 def train_with_trl(
     model: Any, tokenizer: Any, texts: list[str], args: argparse.Namespace, watch: StepMeter
 ) -> None:
-    """Train with TRL's SFTTrainer and its packing: bins of 1024 tokens, one at a time."""
+    """Train with TRL's SFTTrainer: bins of 1024 tokens, one at a time, or batches joined without padding."""
+    import torch
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    arguments = SFTConfig(
-        **common_arguments(
-            per_device_train_batch_size=1, packing=True, max_length=1024, gradient_checkpointing=False
-        )
-    )
-    trainer = SFTTrainer(
+    class InOrder(SFTTrainer):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+        def compute_loss(self, model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+            watch.held_tokens = max(watch.held_tokens, inputs["input_ids"].numel())
+            return super().compute_loss(model, inputs, *rest, **options)
+
+    way: dict[str, Any] = {"packing": True, "max_length": 1024, "per_device_train_batch_size": 1}
+    if args.way == "free":
+        way = {"padding_free": True, "max_length": None, "per_device_train_batch_size": BATCH}
+    trainer = InOrder(
         model,
-        args=arguments,
+        args=SFTConfig(**common_arguments(gradient_checkpointing=False, **way)),
         train_dataset=Dataset.from_dict({"input_ids": [tokenizer(text).input_ids for text in texts]}),
         processing_class=tokenizer,
         peft_config=lora_config(),
@@ -303,7 +319,8 @@ def train_with_ours(
     steps = [event for event in job.log.since(0) if isinstance(event, Step)]
     assert watch.measurement and sum(step.tokens for step in steps) == watch._tokens
     losses = tuple(step.loss for step in steps)  # a checkpoint of ours keeps no log of the Trainer
-    watch.measurement = replace(watch.measurement, losses=losses)
+    held = max(step.tokens for step in steps)
+    watch.measurement = replace(watch.measurement, losses=losses, held_tokens=held)
 
 
 def _timed(method: Callable[..., Any], watch: StepMeter) -> Callable[..., Any]:
@@ -347,11 +364,16 @@ def print_ways(results: Sequence[Measurement]) -> None:
         other = results_of(way, results)
         speed = statistics.median(result.speed for result in other)
         peak = statistics.median(result.peak_gb for result in other)
+        held = f"{other[0].held_tokens:,}"
+        per_token = f"{statistics.median(result.kb_per_held_token for result in other):,.0f}"
         by_clock, by_processor, memory = (
             f"{median_ratio(own, other, name):.2f} x" for name in ("speed", "tokens_per_cpu_second", "peak_gb")
         )
-        rows.append((LABELS[way], f"{speed:.0f}", by_clock, by_processor, f"{peak:.2f}", memory))
-    columns = ("useful tokens/s", "ours, by the clock", "by the processor", "peak above the model, GB", "ours")
+        rows.append((LABELS[way], f"{speed:.0f}", by_clock, by_processor, f"{peak:.2f}", memory, held, per_token))
+    columns = (
+        "useful tokens/s", "ours, by the clock", "by the processor", "peak above the model, GB", "ours",
+        "most tokens held", "KB per token held",
+    )  # fmt: skip
     bench_utils.print_table(("way", *columns), *rows)
 
 
@@ -367,11 +389,15 @@ def median_ratio(own: Sequence[Measurement], theirs: Sequence[Measurement], figu
 
 def format_other_results(results: Sequence[Measurement]) -> list[str]:
     """Format the other results: whether the losses agree, and the cost of everything but training."""
-    ours, dynamic = results_of("ours", results)[0], results_of("dynamic", results)[0]
-    difference = max(abs(a - b) for a, b in zip(ours.losses, dynamic.losses, strict=True))
+    ours = results_of("ours", results)[0]
+    differences = (
+        max(abs(a - b) for a, b in zip(ours.losses, results_of(way, results)[0].losses, strict=True))
+        for way in ("dynamic", "free")
+    )
     overhead = statistics.median(result.overhead_share for result in results_of("ours", results))
     return [
-        f"Losses of ours and of dynamic padding: at most {difference:.1g} apart over {len(ours.losses)} steps.",
+        "Losses of ours and of dynamic padding, and of ours and of padding_free: at most "
+        f"{' and '.join(f'{each:.1g}' for each in differences)} apart over {len(ours.losses)} steps.",
         f"Our callback, the events and a page that follows: {overhead:.2%} of the processor's time.",
     ]
 

@@ -1,4 +1,4 @@
-"""Host for text-generation-webui: lends the model that it has loaded, under its lock."""
+"""Host for TextGen: lends the model that it has loaded, under its lock."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _import_module(name: str) -> Any:
         return importlib.import_module(f"modules.{name}")
     except ImportError as error:
         raise ModelError(
-            f"This version of text-generation-webui is not supported (modules.{name}: {error}). "
+            f"This version of TextGen is not supported (modules.{name}: {error}). "
             f"Update the webui, or run Training PRO on its own:  {launch_command()} page"
         ) from error
 
@@ -157,7 +157,7 @@ def _shared() -> Any:
     missing = [name for name in names if not hasattr(shared, name)]
     if missing:
         raise ModelError(
-            "This version of text-generation-webui has no "
+            "This version of TextGen has no "
             f"{', '.join('shared.' + m for m in missing)}. Update Training PRO, or run it on its own:  "
             f"{launch_command()} page"
         )

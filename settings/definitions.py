@@ -427,7 +427,7 @@ class LearningSettings:
     learning_rate: float = number(
         2e-4,
         "Learning Rate",
-        "Size of each weight update. 0.0002 works well for most LoRAs, and small models can handle 0.001.",
+        "Size of each weight update. 0.0002 is common. At a higher rate, the model learns more but forgets more.",
         bounds=(1e-9, 0.9999),
     )
     schedule: str = choice(
@@ -515,7 +515,7 @@ class LoraSettings:
     rank: int = integer(
         32,
         "LoRA Rank",
-        "Size of the LoRA. Use 8 for a tone of voice, 32 for a style, and 128 or more for a lot of new text. The "
+        "Size of the LoRA. 8 to 128 is common. A LoRA with a higher rank can hold more, but uses more memory. The "
         "rank can't exceed the model's hidden size (the width of its layers).",
         bounds=(1, 32768),
         fixed=True,
@@ -548,7 +548,7 @@ class LoraSettings:
         "embed_tokens (the embeddings) and lm_head (the output layer) if your data uses a syntax that is new to "
         "the model.",
         {
-            "all-linear": "All linear layers (recommended)",
+            "all-linear": "All linear layers (usual)",
             "q-v": "q-v (original LoRA)",
             "q-k-v": "q-k-v",
             "q-k-v-o": "q-k-v-o (all attention layers)",
@@ -560,8 +560,8 @@ class LoraSettings:
     dora: bool = boolean(
         False,
         "DoRA",
-        "Train the magnitude and the direction of each weight separately. DoRA is often slightly better at low "
-        "ranks, but slower. It does not work with 8-bit weights.",
+        "Train the magnitude and the direction of each weight separately. This is slower. The DoRA paper reports "
+        "better results at low ranks. DoRA does not work with 8-bit weights.",
         fixed=True,
     )
     train_head: bool = boolean(

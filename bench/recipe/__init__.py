@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import arms, report, results, runs, texts
+from . import arms, comparison, report, results, runs, texts
 
-__all__ = ["arms", "report", "results", "runs", "texts"]
+__all__ = ["arms", "comparison", "report", "results", "runs", "texts"]

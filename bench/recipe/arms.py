@@ -52,6 +52,8 @@ class Experiment:
     equal_by: tuple[EqualBy, ...] = ("tokens",)
     small: tuple[str, ...] = ()
     """Arms of the small form, at the first way to be equal; empty if it leaves the experiment out."""
+    flaw: str = ""
+    """Why its runs can't answer the question; its tables are shown all the same."""
 
 
 class Run(NamedTuple):
@@ -100,13 +102,18 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             tuple(_slicing()),
             equal_by=("tokens", "passes"),
             small=("blocks, 128", "overlap, 128", "DEMENTOR 4, 128"),
+            flaw="The passages for recall are the very blocks on which `blocks, 64` trains, which favors that "
+            "setup. With the same number of tokens, `blocks, 64` has 39 steps and `DEMENTOR 8, 256` has 9. In the "
+            "second table, neither tokens nor steps are equal. DEMENTOR as its presets use it (a window at every "
+            "sentence, a learning rate of 2e-4) was not run.",
         ),
         Experiment(
             "rates",
-            "Which learning rate is best for a story, notes or chats?",
+            "What do higher learning rates teach, and what do they cost?",
             (
                 *_at_rates([Arm("story"), Arm("notes", data="notes")], HALF_DECADES),
                 *_at_rates([Arm("chats", data="chats")], HALF_DECADES),
+                Arm("chats, untrained", {}, "chats", passes=0),
             ),
             small=("story, 1e-3", "story, 3e-3", "story, 1e-2"),
         ),
@@ -124,18 +131,18 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "ranks",
-            "Which rank is best, and with which learning rate?",
+            "What does a higher rank teach, and what does it cost?",
             _at_rates([Arm(f"rank {n}", {"rank": n, "alpha": n}) for n in (4, 8, 16, 32, 64, 128, 256)]),
             small=("rank 4, 3e-3", "rank 64, 3e-3"),
         ),
         Experiment(
             "strength",
-            "Does a larger alpha help?",
+            "What does a larger alpha teach, and what does it cost?",
             tuple(Arm(f"alpha {n} at rank 16", {"alpha": n}) for n in (4, 8, 16, 32, 64)),
         ),
         Experiment(
             "batches",
-            "Which batch size is best, and with which learning rate?",
+            "Does the batch size matter?",
             _at_rates([Arm(f"batch {n}", {"batch_size": n}) for n in (1, 4, 16, 64)]),
         ),
         Experiment(
@@ -154,7 +161,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "orders",
-            "Which batch order is best for chats?",
+            "Does the batch order matter for chats?",
             tuple(
                 Arm(way, {"batching": way}, "chats")
                 for way in ("shuffled", "by_length", "length_then_order", "sequential")

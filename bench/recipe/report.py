@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ...train_utils import format_count
 from .arms import CONTEXTS, EXPERIMENTS, Experiment, Metric
+from .comparison import MIN_RUNS, ROUNDING, compare
 from .results import Result
 
-MIN_RUNS = 3
-ROUNDING = 1e-9
 LABELS: Mapping[Metric, str] = {
     "recall": "recall",
     "validation_loss": "validation loss",
@@ -23,34 +26,51 @@ LABELS: Mapping[Metric, str] = {
 }
 LOWER_IS_BETTER: frozenset[Metric] = frozenset({"validation_loss", "general_loss", "seconds"})
 AS_PERCENT: frozenset[Metric] = frozenset({"recall", "closed_book"})
+LITTLE = 0.1
+"""A rise of the loss on general text that counts as little forgotten."""
 PLOTS = "../bench/recipe_data"
 COMMAND = "python3 bench/recipes.py run --only {name}"
 INTRODUCTION = f"""# What works
 
-This page uses measurements to answer common questions about training. `python3 bench/recipes.py run` trains
-all setups, and `python3 bench/recipes.py report` writes this page from the results.
+How much does a model learn of a text, and how much does it forget? This page compares {{count}} short runs.
+`python3 bench/recipes.py run` makes the runs, and `python3 bench/recipes.py report` writes this page from their
+results.
 
-How to read it:
+{{limits}}
 
-- A **setup** is one set of training settings. Each table compares the setups for one question.
-- The name of a setup shows how it differs from the others. In `DEMENTOR 2, 64`, 2 is the number of repeats and
-  64 is the cutoff in tokens. Numbers such as `3e-3` are learning rates.
-- A **pass** is one epoch: the model trains on each example once.
-- The code in parentheses after a dataset is a hash that identifies its text.
-- To measure **recall**, we let the model continue passages from the training data. Recall is the share of the next
-  32 tokens that it reproduces word for word before its first mistake. **Control recall** is the same figure for
-  text that the model was not trained on.
-- **Validation loss** is also measured on text that the model was not trained on. All setups are evaluated on the
-  same blocks, no matter how they were trained.
-- **Loss on general text** is measured on prose that has nothing to do with the training data. It rises if the
-  model forgets what it knew.
-- Each figure is the median of a setup's runs, which differ in their seeds. The range is the
-  largest result of these runs minus the smallest.
-- This page gives an answer only for setups with at least {MIN_RUNS} runs. If the medians of two setups differ by
-  no more than the larger range of the two, it says that the runs show no difference.
-- If two questions compare setups with the same settings, both use the same runs.
-- The runs are short, and the model is small. We have not measured whether the answers hold for larger models.
+{{sizes}}
+
+How to read the tables:
+
+- A **setup** is one set of training settings. Its name shows how it differs from the others. In
+  `DEMENTOR 2, 64`, 2 is the number of repeats and 64 is the cutoff in tokens. Numbers such as `3e-3` are learning
+  rates. *Untrained* is the model without a LoRA.
+- **Recall** is what was learned by heart. The model continues passages from the training data. Recall is the share
+  of the next 32 tokens that it reproduces word for word before its first mistake. **Control recall** is the same
+  figure for text that the model was not trained on.
+- **Loss on general text** shows what was forgotten. It is measured on prose that has nothing to do with the
+  training data, and rises if the model forgets. **Validation loss** is measured on unseen text of the same kind as
+  the training data. All setups are measured on the same passages and blocks.
+- Each figure is the mean of a setup's runs, which differ in their seeds. The lowest and the highest run are in
+  parentheses. Setups with the same settings share their runs.
+- A setup is **better** than another if one of two differences is told apart in its favor and the other one is
+  not against it: what it learned, and what it forgot. If it learned more and forgot more, neither is better.
+- Two setups are **told apart** if the 95% interval of their difference excludes 0. This takes at least {MIN_RUNS}
+  runs of each. Runs with the same seed are paired. The interval is Student's, and corrected for all pairs and both
+  measures of a table. A pair's variance is its own or that of the whole table, whichever is larger. With
+  `python3 bench/recipes.py null`, you can simulate tables without any difference: this rule claims one in at most
+  5% of them. With three runs each, it overlooks most differences of 15 points. The more setups a table has, the
+  larger the differences must be.
 """
+LIMITS = (
+    "**What these runs can't tell you.** The model is small: SmolLM2-135M-Instruct, from a 4-bit GGUF file "
+    "(Q4_1) that was converted to bfloat16. The data are tiny, as the next table shows. {trained} runs trained "
+    "on the story. In {worse} of them, the model predicts unseen text of the story worse than the untrained "
+    "model does (validation loss above {validation:.3f}). The {heart} runs with a recall of 40% or more have a "
+    "loss on general text of {lowest:.2f} or more (untrained: {general:.2f}). {mild} runs raise this loss by at "
+    "most {little}, and their recall is at most {best:.0%}. So most of these runs show how a model memorizes "
+    "while it is damaged. Larger models, longer texts and what people think of the replies were not measured."
+)
 
 
 class Group(NamedTuple):
@@ -69,32 +89,61 @@ class Group(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Median and range of a figure over the seeds of an arm."""
+    """Mean and range of a figure over the seeds of an arm."""
 
-    median: float
-    spread: float
+    mean: float
+    lowest: float
+    highest: float
     runs: int
 
 
 def summarize(values: Iterable[float | None]) -> Summary | None:
     """Summarize the runs that have the figure; None if there is none."""
     known = [value for value in values if value is not None]
-    return Summary(statistics.median(known), max(known) - min(known), len(known)) if known else None
+    return Summary(statistics.fmean(known), min(known), max(known), len(known)) if known else None
 
 
-def differ(first: Summary, second: Summary) -> bool:
-    """Whether the medians differ by more than the larger range, each of enough runs."""
-    enough = min(first.runs, second.runs) >= MIN_RUNS
-    difference = abs(first.median - second.median) - max(first.spread, second.spread)
-    return enough and difference > ROUNDING
-
-
-def page(results: Sequence[Result], plots: str = PLOTS) -> str:
+def page(
+    results: Sequence[Result], plots: str = PLOTS, sizes: Mapping[str, Mapping[str, int]] | None = None
+) -> str:
     """The whole page, in Markdown; `plots` is the folder of the plots, seen from the page."""
-    parts = [INTRODUCTION]
+    machines = sorted({run.machine.replace(" 1 threads", " 1 thread") for run in results})
+    made = f"{'; '.join(machines)}; {'; '.join(sorted({run.versions for run in results}))}"
+    parts = [
+        INTRODUCTION.format(
+            count=len(results),
+            limits=_limits(results),
+            sizes="\n".join([*_size_table(sizes or {}), "", f"Machine and versions: {made}."]),
+        )
+    ]
     parts += [_section(experiment, results, plots) for experiment in EXPERIMENTS.values()]
-    parts.append(_not_measured(results))
     return "\n".join(parts)
+
+
+def _limits(results: Sequence[Result]) -> str:
+    """What the runs on the story say about all of them; a run that several tables share counts once."""
+    runs = {(r.budget, r.passes, r.rank, r.seconds, r.recall): r for r in results if r.data == "story"}.values()
+    zero = next((run for run in runs if not run.passes), None)
+    trained = [run for run in runs if run.passes and run.outcome == "finished"]
+    heart = [run.general_loss for run in trained if run.recall >= 0.4]
+    if zero is None or not heart:
+        return "There are too few runs on the story to say."
+    mild = [run.recall for run in trained if run.general_loss <= zero.general_loss + LITTLE]
+    text = LIMITS.format(
+        trained=len(trained), worse=sum(run.validation_loss > zero.validation_loss for run in trained),
+        validation=zero.validation_loss, general=zero.general_loss, heart=len(heart), lowest=min(heart),
+        mild=len(mild), best=max(mild, default=0.0), little=LITTLE,
+    )  # fmt: skip
+    return textwrap.fill(text, 115, break_on_hyphens=False)
+
+
+def _size_table(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    if not sizes:
+        return []
+    names = list(next(iter(sizes.values())))
+    rows = [["dataset", *names], ["---"] * (len(names) + 1)]
+    rows += [[f"`{data}`", *(f"{size[name]:,}" for name in names)] for data, size in sizes.items()]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _section(experiment: Experiment, results: Sequence[Result], plots: str) -> str:
@@ -103,11 +152,32 @@ def _section(experiment: Experiment, results: Sequence[Result], plots: str) -> s
     if not groups:
         command = COMMAND.format(name=experiment.name)
         return "\n".join([*lines, f"There is no answer yet. To measure this, run `{command}`.", ""])
+    if experiment.flaw:
+        lines += [f"**These runs can't answer the question.** {experiment.flaw}", ""]
     for number, (group, arms) in enumerate(groups.items()):
-        picture = f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})"
-        lines += [_describe_group(group), "", *_answers(experiment, arms), "", picture, ""]
+        arms = with_untrained(group, arms, results)
+        answers = [] if experiment.flaw else [*_answers(experiment, arms), ""]
+        picture = [f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})", ""]
+        lines += [_describe_group(group), "", *answers, *(picture if has_repeats(arms) else [])]
         lines += [*_table(experiment, arms), ""]
     return "\n".join(lines)
+
+
+def has_repeats(arms: Mapping[str, Sequence[Result]]) -> bool:
+    """Whether a trained arm has enough runs for a claim: a plot of single runs shows no more than their table."""
+    return any(len(runs) >= MIN_RUNS and runs[0].passes for runs in arms.values())
+
+
+def with_untrained(
+    group: Group, arms: Mapping[str, Sequence[Result]], results: Sequence[Result]
+) -> dict[str, Sequence[Result]]:
+    """The arms of a table, and before them the model without a LoRA, in whatever experiment it was measured."""
+    if any(not run.passes for runs in arms.values() for run in runs):
+        return dict(arms)
+    same = (group.data, group.text, group.model)
+    zero = [run for run in results if not run.passes and (run.data.partition("+")[0], run.text, run.model) == same]
+    runs = list({run.seed: run for run in zero}.values())
+    return {"untrained": runs, **arms} if runs else dict(arms)
 
 
 def grouped(results: Sequence[Result]) -> dict[Group, dict[str, list[Result]]]:
@@ -147,28 +217,98 @@ def _describe_group(group: Group) -> str:
 def _answers(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
     if experiment.name == "law":
         return _law_answers(arms)
-    return [answer(experiment.metric, {name: _metric(experiment.metric, runs) for name, runs in arms.items()})]
+    return [answer(experiment.metric, arms)]
 
 
 def _metric(metric: Metric, runs: Sequence[Result]) -> Summary | None:
     return summarize(getattr(run, metric) for run in runs if run.outcome == "finished")
 
 
-def answer(metric: Metric, summaries: Mapping[str, Summary | None]) -> str:
-    """One sentence: the best arm, and the arms from which it can't be told apart."""
-    known = {name: summary for name, summary in summaries.items() if summary and summary.runs >= MIN_RUNS}
-    if len(known) < 2:
+def figures_by_seed(metric: Metric, arms: Mapping[str, Sequence[Result]]) -> dict[str, dict[int, float]]:
+    """A figure of all trained runs, by arm and seed; a diverged run has none."""
+    return {
+        name: {run.seed: value for run in runs if (value := getattr(run, metric)) is not None}
+        for name, runs in arms.items()
+        if any(run.passes for run in runs)
+    }
+
+
+def answer(metric: Metric, arms: Mapping[str, Sequence[Result]]) -> str:
+    """Which setups are better than which, which ones traded, and what could not have been told apart."""
+    learned = compare(figures_by_seed(metric, arms), measures=2)
+    forgot = compare(figures_by_seed("general_loss", arms), measures=2)
+    if learned is None or forgot is None:
         return f"There is no answer yet, because a comparison needs two setups with at least {MIN_RUNS} runs each."
-    sign = 1 if metric in LOWER_IS_BETTER else -1
-    best, *others = sorted(known, key=lambda name: sign * known[name].median)
-    equals = [name for name in others if not differ(known[best], known[name])]
-    figure = f"{LABELS[metric]} {_figure(metric, known[best])}"
-    if len(equals) == len(others):
-        best_median = f"**{best}** has the best median ({figure})"
-        setups = f"{len(known)} setups have at least {MIN_RUNS} runs each"
-        return f"{setups}, and these runs show no difference between them. {best_median}."
-    also = f" However, the runs show no difference between **{best}** and {_in_words(equals)}." if equals else ""
-    return f"The best setup is **{best}** ({figure}).{also}"
+    toward = -1 if metric in LOWER_IS_BETTER else 1
+    better: dict[str, list[str]] = defaultdict(list)
+    traded = 0
+    for first, second in permutations(learned.names, 2):
+        gain, kept = toward * learned.sign(first, second), -forgot.sign(first, second)
+        not_against = toward * learned.mean(first, second) > -ROUNDING and forgot.mean(first, second) < ROUNDING
+        if (gain > 0 or kept > 0) and not_against:
+            better[first].append(second)
+        traded += gain > 0 and forgot.mean(first, second) >= ROUNDING
+    pairs = len(learned.names) * (len(learned.names) - 1) // 2
+    if not (learned.means.any() or forgot.means.any()):
+        return f"The setups have the same results, seed by seed ({_in_words(list(learned.names))})."
+    sentences = [f"**{first}** is better than {_in_words(others)}." for first, others in better.items()]
+    if not better:
+        sentences = [f"No setup is shown to be better than another ({format_count(pairs, 'pair')})."]
+    if traded:
+        sentences.append(
+            f"In {traded} of {format_count(pairs, 'pair')}, one setup learned more but also forgot more."
+        )
+    limits = " or ".join(
+        _amount(*each) for each in ((metric, learned.smallest), ("general_loss", forgot.smallest))
+    )
+    sentences.append(f"Differences of less than about {limits} can't be told apart here.")
+    return " ".join([*sentences, *_mild(metric, arms)])
+
+
+def real_tables(results: Sequence[Result]) -> dict[str, list[Any]]:
+    """The figures of every table that compares setups, by measure, as setups by seeds."""
+    tables = {}
+    for experiment in EXPERIMENTS.values():
+        for group, arms in grouped([r for r in results if r.experiment == experiment.name]).items():
+            measures: tuple[Metric, Metric] = (experiment.metric, "general_loss")
+            figures = [
+                np.array(
+                    [
+                        list(by_seed.values())
+                        for by_seed in figures_by_seed(metric, arms).values()
+                        if len(by_seed) == MIN_RUNS
+                    ]
+                )
+                for metric in measures
+            ]
+            if experiment.name != "law" and len(figures[0]) > 1 and figures[0].std(axis=1).any():
+                tables[f"{experiment.name}, {group.data}"] = figures
+    return tables
+
+
+def _amount(metric: Metric, value: float) -> str:
+    unit = (
+        f"{100 * value:.1f} points"
+        if metric in AS_PERCENT
+        else f"{value:.1f}"
+        if metric == "seconds"
+        else f"{value:.2f}"
+    )
+    return f"{unit} ({LABELS[metric]})"
+
+
+def _mild(metric: Metric, arms: Mapping[str, Sequence[Result]]) -> list[str]:
+    """The setups that forget little, and the most that one of them learned by heart."""
+    means = {name: (_metric("general_loss", runs), _metric("recall", runs)) for name, runs in arms.items()}
+    zero = next((means[name][0] for name, runs in arms.items() if runs and not runs[0].passes), None)
+    if metric != "recall" or zero is None:
+        return []
+    trained = {name: pair for name, pair in means.items() if all(pair) and arms[name][0].passes}
+    mild = {n: recall.mean for n, (loss, recall) in trained.items() if loss.mean <= zero.mean + LITTLE}
+    share = f"{len(mild)} of {len(trained)}" + (
+        f", with a recall of at most {max(mild.values()):.1%}" if mild else ""
+    )
+    return [f"Setups that raise the loss on general text by at most {LITTLE}: {share}."]
 
 
 def _in_words(names: Sequence[str]) -> str:
@@ -177,9 +317,12 @@ def _in_words(names: Sequence[str]) -> str:
 
 
 def _figure(metric: Metric, summary: Summary) -> str:
-    form = ".1%" if metric in AS_PERCENT else ".1f" if metric == "seconds" else ".3f"
-    spread = f"{100 * summary.spread:.1f} points" if metric in AS_PERCENT else f"{summary.spread:{form}}"
-    return f"{summary.median:{form}}" + (f", range {spread}" if summary.runs >= MIN_RUNS else "")
+    form = ".1f" if metric in AS_PERCENT or metric == "seconds" else ".3f"
+    factor, unit = (100, "%") if metric in AS_PERCENT else (1, "")
+    text = f"{factor * summary.mean:{form}}{unit}"
+    if summary.runs < 2 or summary.highest == summary.lowest:
+        return text
+    return f"{text} ({factor * summary.lowest:{form}}-{factor * summary.highest:{form}})"
 
 
 def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -218,76 +361,66 @@ def _cell(metric: Metric, summary: Summary | None) -> str:
 
 
 class Law(NamedTuple):
-    """recall = start + slope * log2(x), its coefficient of determination and the standard error of the slope."""
+    """recall = top / (1 + (half / passes) ** steepness), and how far runs are from it (root mean square)."""
 
-    start: float
-    slope: float
-    r_squared: float
-    slope_error: float
-    points: int
+    top: float
+    half: float
+    steepness: float
+    error: float
+
+    def recall(self, passes: float) -> float:
+        return self.top / (1 + (self.half / passes) ** self.steepness)
 
 
 def fit_law(points: Sequence[tuple[float, float]]) -> Law | None:
-    """Fit recall against log2(x) by least squares; None for fewer than three different x."""
-    usable = [(math.log2(x), y) for x, y in points if x > 0]
-    if len({x for x, _ in usable}) < 3:
+    """Fit a logistic curve of log(passes) by least squares, on a grid; None for fewer than four passes."""
+    usable = np.array([point for point in points if point[0] > 0])
+    if len(usable) == 0 or len(set(usable[:, 0])) < 4:
         return None
-    mean_x, mean_y = (statistics.fmean(column) for column in zip(*usable, strict=True))
-    variance = sum((x - mean_x) ** 2 for x, _ in usable)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in usable) / variance
-    start = mean_y - slope * mean_x
-    residual = sum((y - start - slope * x) ** 2 for x, y in usable)
-    total = sum((y - mean_y) ** 2 for _, y in usable)
-    error = math.sqrt(residual / (len(usable) - 2) / variance)
-    return Law(start, slope, 1 - residual / total if total else 0.0, error, len(usable))
+    passes, recall = usable.T
+    laws = []
+    for half in np.geomspace(passes.min() / 2, passes.max() * 2, 121):
+        for steepness in np.arange(0.5, 6.01, 0.1):
+            shape = 1 / (1 + (half / passes) ** steepness)
+            top = min(1.0, float(shape @ recall / (shape @ shape)))
+            laws.append(
+                Law(top, float(half), float(steepness), float(np.sqrt(np.mean((top * shape - recall) ** 2))))
+            )
+    return min(laws, key=lambda law: law.error)
 
 
 def _law_answers(arms: Mapping[str, Sequence[Result]]) -> list[str]:
     runs = [run for arm in arms.values() for run in arm]
-    enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS]
-    if len(enough) < MIN_RUNS:
-        return [
-            f"There is no answer yet. It takes {MIN_RUNS**2} runs: {MIN_RUNS} with each of {MIN_RUNS} different "
-            "numbers of passes."
-        ]
-    by_passes = fit_law(pass_points(runs))
-    by_context = fit_law(context_points(runs))
-    return [
-        _law_sentence("the number of times that the model sees the text", by_passes),
-        _law_sentence("the number of prompt tokens (in the runs with the most passes)", by_context),
+    enough = [name for name, arm in arms.items() if len(arm) >= MIN_RUNS and arm[0].passes]
+    law = fit_law(pass_points(runs))
+    if len(enough) < 4 or law is None:
+        return [f"There is no answer yet. It takes {MIN_RUNS} runs with each of 4 different numbers of passes."]
+    steps = [
+        f"{recall.mean:.1%} (loss on general text {loss.mean:.2f})"
+        for name in enough
+        if (recall := _metric("recall", arms[name])) and (loss := _metric("general_loss", arms[name]))
     ]
-
-
-def _law_sentence(what: str, law: Law | None) -> str:
-    if law is None:
-        return f"For {what}, there are too few different values for a fit."
-    return (
-        f"Each doubling of {what} changes recall by {law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} "
-        f"percentage points. This is the result of a least-squares fit to {law.points} points. The number after ± "
-        f"is the standard error, and R² is {law.r_squared:.2f}."
-    )
+    contexts = ", ".join(f"{mean:.0%} with {n}" for n, mean in context_means(runs))
+    return [
+        "Recall rises slowly, then fast, then slowly again, and the model forgets as it learns. With "
+        f"{', '.join(enough)}, recall is {', '.join(steps)}. A logistic curve with three fitted values (top "
+        f"{law.top:.0%}, half of it after {law.half:.1f} passes, steepness {law.steepness:.1f}) misses the runs "
+        f"by {100 * law.error:.1f} points (root mean square). It describes these runs and predicts no others. "
+        f"After the most passes, recall also depends on the length of the prompt: {contexts} tokens."
+    ]
 
 
 def pass_points(runs: Sequence[Result]) -> list[tuple[float, float]]:
     return [(run.passes, run.recall) for run in runs if run.recall is not None and run.passes > 0]
 
 
-def context_points(runs: Sequence[Result]) -> list[tuple[float, float]]:
-    """Tokens of the prompt and recall, of the runs with the most passes."""
+def context_means(runs: Sequence[Result]) -> list[tuple[int, float]]:
+    """Tokens of the prompt and mean recall, of the runs with the most passes."""
     most = max((run.passes for run in runs), default=0.0)
-    pairs = [(n, getattr(run, f"recall_{n}")) for run in runs if run.passes == most for n in CONTEXTS]
-    return [(float(n), value) for n, value in pairs if value is not None]
-
-
-def _not_measured(results: Sequence[Result]) -> str:
-    machines = sorted({run.machine.replace(" 1 threads", " 1 thread") for run in results})
-    versions = sorted({run.versions for run in results})
-    made = f" Machine: {'; '.join(machines)}. Versions: {'; '.join(versions)}." if results else ""
-    return (
-        "## What was not measured\n\n"
-        f"This page is based on {len(results)} runs.{made} The runs do not cover larger models or images, and "
-        "they do not measure whether people like what the model writes.\n"
-    )
+    values = {n: [getattr(run, f"recall_{n}") for run in runs if run.passes == most] for n in CONTEXTS}
+    return [
+        (n, statistics.fmean(known)) for n, each in values.items() if (known := [v for v in each if v is not None])
+    ]
 
 
 def draw(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -295,8 +428,12 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for experiment in EXPERIMENTS.values():
-        for number, arms in enumerate(grouped([r for r in results if r.experiment == experiment.name]).values()):
+        groups = grouped([result for result in results if result.experiment == experiment.name])
+        for number, (group, arms) in enumerate(groups.items()):
             path = folder / _plot_name(experiment, number)
+            arms = with_untrained(group, arms, results)
+            if not has_repeats(arms):
+                continue
             _draw_law(arms, path) if experiment.name == "law" else _draw_arms(experiment, arms, path)
             drawn.append(path)
     return drawn
@@ -318,23 +455,29 @@ def _save(figure: Any, path: Path) -> None:
     """Save a plot so that the same results give the same bytes."""
     import matplotlib as mpl
 
-    with mpl.rc_context({"svg.hashsalt": "recipes"}):
+    with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
 
 
 def _draw_arms(experiment: Experiment, arms: Mapping[str, Sequence[Result]], path: Path) -> None:
-    figure, axes = _figure_and_axes(1 + 0.3 * len(arms))
-    for position, (name, runs) in enumerate(arms.items()):
-        values = [getattr(run, experiment.metric) for run in runs if run.outcome == "finished"]
-        values = [value for value in values if value is not None]
-        axes.plot(values, [position] * len(values), "o", color="tab:blue", alpha=0.5)
-        if values:
-            axes.plot([statistics.median(values)], [position], "|", color="black", markersize=14)
-        axes.text(-0.01, position, name, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
-    axes.set_yticks([])
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{LABELS[experiment.metric]}; each point is a run, the line is the median")
+    """Learned against forgotten: each point is a run."""
+    figure, axes = _figure_and_axes(4 + 0.12 * max(0, len(arms) - 16))
+    colors = matplotlib_colors(len(arms))
+    for color, (name, runs) in zip(colors, arms.items(), strict=True):
+        points = [(run.general_loss, getattr(run, experiment.metric)) for run in runs if run.outcome == "finished"]
+        known = [(loss, value) for loss, value in points if loss is not None and value is not None]
+        style = "x" if runs and not runs[0].passes else "o"
+        axes.plot([x for x, _ in known], [y for _, y in known], style, color=color, label=name, markersize=5)
+    axes.set_xlabel("loss on general text (further right: forgot more)")
+    axes.set_ylabel(LABELS[experiment.metric])
+    figure.legend(loc="outside right upper", fontsize=7)
     _save(figure, path)
+
+
+def matplotlib_colors(count: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    return [colormaps["turbo"](0.05 + 0.9 * n / max(1, count - 1)) for n in range(count)]
 
 
 def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
@@ -342,9 +485,8 @@ def _draw_law(arms: Mapping[str, Sequence[Result]], path: Path) -> None:
     points = pass_points([run for runs in arms.values() for run in runs])
     axes.plot([x for x, _ in points], [y for _, y in points], "o", color="tab:blue", alpha=0.5)
     if law := fit_law(points):
-        ends = [min(x for x, _ in points), max(x for x, _ in points)]
-        axes.plot(ends, [law.start + law.slope * math.log2(x) for x in ends], color="black")
-        axes.set_title(f"{law.slope * 100:+.1f} ± {law.slope_error * 100:.1f} percentage points per doubling")
+        xs = np.geomspace(min(x for x, _ in points), max(x for x, _ in points), 50)
+        axes.plot(xs, [law.recall(x) for x in xs], color="black")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("number of times that the model sees the text")
     axes.set_ylabel("recall")

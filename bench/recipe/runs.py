@@ -28,7 +28,7 @@ from ...engine.tokenizer import make_working_tokenizer
 from ...hosts.standalone import StandaloneHost, standalone_folders
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
-from .arms import ALL_LINEAR, BASE, CONTEXTS, Arm, Run
+from .arms import ALL_LINEAR, BASE, CONTEXTS, Arm, DataName, Run
 from .results import Key, Result
 from .texts import Question, RecipeData, is_exact, read_data
 
@@ -72,8 +72,11 @@ class Lab:
     def tokenizer(self) -> Any:
         return make_working_tokenizer(self.host.card().tokenizer)
 
+    def read(self, name: DataName) -> RecipeData:
+        return read_data(name, self.size.chars, self.text)
+
     def data_of(self, run: Run) -> RecipeData:
-        return read_data(run.arm.data, self.size.chars, self.text)
+        return self.read(run.arm.data)
 
     def key(self, run: Run) -> Key:
         data = self.data_of(run)
@@ -108,6 +111,22 @@ class Lab:
         data = self.data_of(run)
         self._write(data)
         return self._prepare(self._settings(run, data)).examples
+
+    def data_sizes(self, name: DataName) -> dict[str, int]:
+        """How much data a setup trains on in one pass, and how much it is measured with."""
+        run = Run("", Arm(name, data=name), "tokens", 1)
+        data = self.data_of(run)
+        examples, measured = self.examples(run), self._measured_data(data)
+        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        assert passages is not None
+        return {
+            "training examples": len(examples),
+            "training tokens": sum(examples.lengths()),
+            "validation tokens": sum(measured.validation.lengths()),
+            "passages": len(passages.learned),
+            "control passages": len(passages.control),
+            "questions": len(data.questions),
+        }
 
     def make(self, run: Run) -> Result:
         """Train, measure and return the row."""
@@ -180,16 +199,22 @@ class Lab:
             raise SystemExit(f"A run ended as '{ended.outcome}': {ended.text}")
         return [event for event in job.log.since(0) if isinstance(event, Step)]
 
+    def _measured_data(self, data: RecipeData) -> TrainingData:
+        """The passages and validation blocks that every arm is measured with."""
+        return self._prepare(self._measured_settings(data))
+
+    def _measured_settings(self, data: RecipeData) -> TrainingSettings:
+        cutoff = CHAT_CUTOFF if data.name == "chats" else MEASURED_CUTOFF
+        return training_settings(
+            {
+                **BASE, **QUIET, "name": NAME, "data": [data.measured], "eval_data": [data.control],
+                "cutoff": cutoff, "data_seed": DATA_SEED,
+            }
+        )  # fmt: skip
+
     def _measure(self, data: RecipeData, *, is_trained: bool, run: Run) -> _Figures:
         """Measure with the same blocks and passages for every arm."""
-        values = {
-            **BASE, **QUIET, "name": NAME, "data": [data.measured], "eval_data": [data.control],
-            "cutoff": MEASURED_CUTOFF, "data_seed": DATA_SEED,
-        }  # fmt: skip
-        if data.name == "chats":
-            values["cutoff"] = CHAT_CUTOFF
-        settings = training_settings(values)
-        measured = self._prepare(settings)
+        settings, measured = self._measured_settings(data), self._measured_data(data)
         passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None

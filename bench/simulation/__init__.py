@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point, hits
+from .published_rates import LORA, OURS, POINTS, SOURCES, TOLERANCE, Point, hits
 from .simulator import GPUS, HALF, MODELS, SINGLE, Setup, Step, llama, model_flops, simulate, traffic
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "HALF",
     "LORA",
     "MODELS",
+    "OURS",
     "POINTS",
     "SINGLE",
     "SOURCES",

@@ -1,4 +1,4 @@
-"""Published rates of training, with their addresses and setups, and how near the simulation comes to them."""
+"""Published rates of training and our own, with their setups, and how near the simulation comes to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ TOLERANCE = 0.15  # of a published rate
 GIB = 2**30 / 1e9  # GB
 GITHUB = "https://github.com"
 TITAN = f"{GITHUB}/pytorch/torchtitan/blob"
+OURS = "Training PRO"
 SOURCES: Mapping[str, str] = {
+    OURS: "benchmarks.md#on-a-gpu",
     "NeMo AutoModel": "https://docs.nvidia.com/nemo/automodel/latest/performance/performance-summary.md",
     "torchtitan, H100": f"{TITAN}/main/benchmarks/llama3_h100_202412_torchtitan.md",
     "torchtitan, TP": f"{TITAN}/main/benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md",
@@ -48,7 +50,7 @@ FMS_A100 = Setup("llama-2-7b", GPUS["a100"], 128, "fsdp", network=6.25e9)
 FMS_H100 = Setup("llama-2-7b", GPUS["h100"], 96, "fsdp", network=12.5e9)
 KEMPNER = replace(LORA, gpu=GPUS["h200"], rank=0, recomputed=1, compiled=True, per_machine=4, state_bytes=8)
 TP, SMALL, UNKNOWN = "its tensor parallelism", "small products", "unexplained"
-NETWORK, EAGER = "network assumed", "not compiled"
+NETWORK, EAGER, KERNELS = "network assumed", "not compiled", "waits for Python"
 
 
 def nemo(rate: float, setup: Setup, fitted: bool = False, **changes: Any) -> Point:
@@ -87,6 +89,7 @@ def kempner(
 
 
 POINTS = (
+    Point(OURS, replace(LORA, model="smollm2-1.7b", batch=1, accumulation=4), 18_400, miss=KERNELS, memory=14.9e9),
     nemo(1091.85, NEMO_FSDP, fitted=True, model="llama-3.1-70b"),
     nemo(12472.87, LORA, accumulation=16),
     nemo(14110.05, LORA, accumulation=16, model="qwen2.5-7b"),

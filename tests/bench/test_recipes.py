@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from training_pro.bench.recipe import arms, report, results, runs, texts
+from training_pro.bench.recipe import arms, comparison, report, results, runs, texts
 from training_pro.core.version import ROOT
 from training_pro.settings.parsing import training_settings
 
 RESULT = results.Result(
-    experiment="slicing", arm="blocks, 128", data="story", text="0123abcd", model="tiny", equal_by="tokens",
+    experiment="strength", arm="a", data="story", text="0123abcd", model="tiny", equal_by="tokens",
     budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
     train_loss=2.5, validation_loss=3.0, general_loss=3.5, recall=0.25, control_recall=0.0, recall_4=None,
     recall_8=None, recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads",
@@ -76,45 +79,57 @@ def test_a_file_of_other_columns_is_refused(tmp_path):
         results.read_results(file)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ([0.1, 0.2, 0.3], [0.35, 0.4, 0.45], False),  # the medians are 0.2 apart, as is the range of the first
-        ([0.1, 0.2, 0.3], [0.55, 0.6, 0.65], True),
-        ([0.1, 0.1], [0.9, 0.9, 0.9], False),  # two runs claim nothing
-        ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], False),
-        ([0.1, 0.1, 0.1, None], [0.2, 0.2, 0.2], True),
-    ],
-)
-def test_arms_differ_only_by_more_than_their_range(first, second, expected):
-    summaries = [report.summarize(values) for values in (first, second)]
-    assert report.differ(*summaries) is expected
+def answer_of(made: list[results.Result]) -> str:
+    """What the page says of the one table of these runs."""
+    return report.answer("recall", {arm: [run for run in made if run.arm == arm] for arm in "abc"})
 
 
-def test_the_report_names_the_best_arm_and_those_that_are_no_worse():
-    made = [*runs_of("a", [0.8, 0.81, 0.82]), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", [0.1, 0.1, 0.1])]
-    text = report.page(made)
-    assert (
-        "The best setup is **a** (recall 81.0%, range 2.0 points). However, the runs show no difference between "
-        "**a** and **b**." in text
-    )
+def test_a_setup_that_learned_more_is_better_only_if_it_forgot_no_more():
+    high, low = [0.8, 0.81, 0.82], [0.1, 0.11, 0.1]
+    plain = [*runs_of("a", high), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", low)]
+    assert "**a** is better than **c**. **b** is better than **c**." in answer_of(plain)
+    traded = [*runs_of("a", high, general_loss=5.0), *runs_of("c", low)]
+    assert "No setup is shown to be better than another (1 pair)." in answer_of(traded)
+    assert "In 1 of 1 pair, one setup learned more but also forgot more." in answer_of(traded)
+    assert "**c** is better than **a**" in answer_of([*runs_of("a", low, general_loss=5.0), *runs_of("c", low)])
 
 
-def test_the_report_calls_a_lower_loss_better():
-    summaries = {name: report.summarize([loss] * 3) for name, loss in (("high", 3.0), ("low", 2.0))}
-    assert "The best setup is **low**" in report.answer("validation_loss", summaries)
+def test_runs_with_the_same_seed_are_paired():
+    apart = [*runs_of("a", [0.1, 0.4, 0.7]), *runs_of("b", [0.2, 0.51, 0.8])]
+    assert "**b** is better than **a**" in answer_of(apart)
+    assert "**b** is better" not in answer_of([*apart[:3], *runs_of("b", [0.8, 0.51, 0.2])])
+
+
+def test_the_rule_claims_a_difference_in_at_most_five_percent_of_empty_tables():
+    """Each real table with its means made equal, and tables whose noise is drawn from all real runs."""
+    rng, tables = np.random.default_rng(0), 1000
+    chance = comparison.CHANCE + 3 * (comparison.CHANCE / tables) ** 0.5  # three standard errors of the simulation
+    real = report.real_tables(results.read_results(texts.FOLDER / "results.csv"))
+    assert len(real) >= 10
+    for name, figures in real.items():
+        assert comparison.false_claims(figures, tables, rng) <= chance, name
+    noise = comparison.pool_residuals([recall for name, (recall, _) in real.items() if "story" in name])
+    for setups in (2, 5, 15):
+        false, _ = comparison.found(noise, setups, 3, 0.15, tables, rng)
+        assert false <= chance, setups
+    assert comparison.found(noise, 2, 12, 0.15, tables, rng)[1] >= 0.8
+
+
+def test_the_quantiles_are_those_of_student():
+    for freedom, chance, value in ((2, 0.05, 4.303), (8, 0.05, 2.306), (4, 0.005, 5.598), (28, 0.001, 3.674)):
+        assert comparison.student_quantile(freedom, chance) == pytest.approx(value, abs=2e-3)
 
 
 def test_the_report_claims_nothing_from_two_runs():
     text = report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
-    assert "The best" not in text
+    assert "is better than" not in text.partition("## ")[2]
     assert "There is no answer yet" in text
 
 
 def test_runs_of_other_texts_or_budgets_are_not_compared():
     for change in ({"text": "ffff0000"}, {"budget": 200.0}, {"model": "other"}, {"equal_by": "passes"}):
         text = report.page([*runs_of("a", [0.9] * 3), *runs_of("b", [0.1] * 3, **change)])
-        assert "The best" not in text, change
+        assert "is better than" not in text.partition("## ")[2], change
 
 
 def test_diverged_runs_are_counted_and_not_averaged():
@@ -123,24 +138,36 @@ def test_diverged_runs_are_counted_and_not_averaged():
 
 
 def test_the_law_is_found_again_with_its_error():
-    law = report.fit_law([(x, 0.1 + 0.05 * n) for n, x in enumerate((1, 2, 4, 8, 16))])
+    true = report.Law(0.66, 5.5, 4.6, 0.0)
+    law = report.fit_law([(x, true.recall(x)) for x in (1, 2, 4, 8, 16)])
     assert law is not None
-    assert (law.start, law.slope, law.r_squared, law.slope_error) == pytest.approx((0.1, 0.05, 1, 0), abs=1e-7)
-    assert report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3)]) is None
+    assert law == pytest.approx(true, rel=0.05, abs=0.005)
+    assert report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3), (4, 0.4)]) is None
+
+
+def test_the_untrained_model_stands_in_every_table_and_is_not_compared():
+    untrained = replace(
+        RESULT, experiment="law", arm="0 times", budget=0.0, passes=0.0, equal_by="passes", recall=0.01
+    )
+    text = report.page([untrained, *runs_of("a", [0.5] * 3), *runs_of("b", [0.5] * 3)])
+    assert "| untrained | 1 | 100 | 5 | 1.0% |" in text
+    assert "The setups have the same results, seed by seed (**a** and **b**)." in text
 
 
 def test_the_plots_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     law = [
-        replace(RESULT, experiment="law", arm=f"passes {n}", passes=float(n), recall=n / 20, equal_by="passes")
+        run
         for n in (1, 2, 4, 8)
+        for run in runs_of(f"passes {n}", [n / 20] * 3, experiment="law", passes=float(n), equal_by="passes")
     ]
-    files = report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
-    assert [file.name for file in files] == ["slicing.svg", "law.svg"]
+    made = [*runs_of("a", [0.5, 0.6, 0.6]), *law]
+    files = report.draw([*made, *runs_of("single", [0.1], text="other")], tmp_path / "new")
+    assert [file.name for file in files] == ["strength.svg", "law.svg"]
     first = [file.read_bytes() for file in files]
-    report.draw([*runs_of("a", [0.5, 0.6]), *law], tmp_path / "new")
+    report.draw(made, tmp_path / "new")
     assert [file.read_bytes() for file in files] == first
-    text = report.page([*runs_of("a", [0.5, 0.6]), *law], "plots")
+    text = report.page(made, "plots")
     assert all(f"](plots/{file.name})" in text for file in files)
     assert all(file.read_text(encoding="utf-8").startswith("<?xml") for file in files)
 
@@ -199,27 +226,45 @@ def test_notes_with_questions_and_the_untrained_model_are_compared_with_notes():
         *runs_of("notes", [0.5] * 3, **facts, closed_book=0.2),
         *runs_of("both", [0.5] * 3, experiment="facts", data="notes+questions", closed_book=0.4),
     ]
-    answer = "The best setup is **both** (questions answered correctly 40.0%, range 0.0 points)."
-    assert answer in report.page(made)
+    assert "**both** is better than **notes**." in report.page(made)
     assert len(report.grouped(made)) == 1
 
 
 def test_the_setups_stand_in_the_order_of_their_experiment():
-    made = [run for arm in ("DEMENTOR 2, 64", "gone", "overlap, 64", "blocks, 64") for run in runs_of(arm, [0.5])]
+    made = [
+        run
+        for arm in ("DEMENTOR 2, 64", "gone", "overlap, 64", "blocks, 64")
+        for run in runs_of(arm, [0.5], experiment="slicing")
+    ]
     ((_, by_arm),) = report.grouped(made).items()
     assert list(by_arm) == ["blocks, 64", "overlap, 64", "DEMENTOR 2, 64", "gone"]
 
 
-def test_a_single_run_shows_no_spread():
-    text = report.page(runs_of("a", [0.9]))
-    assert "| 90.0% |" in text
+def test_figures_are_means_with_their_range_if_there_is_one():
+    assert "| 90.0% |" in report.page(runs_of("a", [0.9]))
+    assert "| 85.0% (80.0-90.0) |" in report.page(runs_of("a", [0.9, 0.8]))
 
 
 def test_the_page_is_the_one_of_the_results(tmp_path):
     page, committed = tmp_path / "page.md", ROOT / "docs" / "what-works.md"
     made = results.read_results(texts.FOLDER / "results.csv")
-    page.write_text(report.page(made), encoding="utf-8", newline="\n")
+    sizes = json.loads((texts.FOLDER / "results-sizes.json").read_text(encoding="utf-8"))
+    page.write_text(report.page(made, sizes=sizes), encoding="utf-8", newline="\n")
     assert page.read_bytes() == committed.read_bytes(), "run: python3 bench/recipes.py report"
+
+
+def test_setups_with_the_same_settings_share_all_their_runs():
+    made = results.read_results(texts.FOLDER / "results.csv")
+    seeds = defaultdict(dict)
+    for experiment in arms.EXPERIMENTS.values():
+        for arm in experiment.arms:
+            if arm.passes is None and not arm.equal_parameters and "tokens" in experiment.equal_by:
+                settings = training_settings({**arms.BASE, **arm.changes, "name": "x", "data": [arm.data]})
+                runs = [run for run in made if (run.experiment, run.arm) == (experiment.name, arm.name)]
+                own = {run.seed for run in runs if run.equal_by == "tokens"}
+                seeds[settings][experiment.name, arm.name] = own
+    assert max(map(len, seeds.values())) > 4
+    assert [each for each in seeds.values() if len(set(map(frozenset, each.values()))) > 1] == []
 
 
 def test_an_unknown_experiment_is_refused():
@@ -269,5 +314,6 @@ def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path):
     ]
     assert len(same) == 3 and len(set(same)) == 1
     assert lab.recipe(run) != lab.recipe(run._replace(seed=2))
+    assert lab.data_sizes("story")["validation tokens"] > 0
     again = lab.make(run)
     assert replace(again, seconds=0) == replace(result, seconds=0)

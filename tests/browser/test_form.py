@@ -128,7 +128,7 @@ def test_a_text_that_is_cut_off_in_its_box_has_a_tooltip(page):
 def test_presets_fill_the_form_and_keep_name_and_data(demo, page):
     page.fill(name="mine", data="story.txt")
     page.choose("start-from", "DEMENTOR, two epochs")
-    page.wait_for_words("start from said", "Memorizes a text")  # a menu may be chosen from twice
+    page.wait_for_words("start from said", "should know by heart")  # a menu may be chosen from twice
     assert page.setting("name") == "mine"
     page.unfold("part-lora")
     page.choose("loras-preset", "4-bit model, S")

@@ -142,14 +142,14 @@ def test_the_portable_build(shared, monkeypatch):
 def test_a_version_without_the_names(shared):
     del shared.generation_lock, shared.lora_names
     assert problem() == (
-        "This version of text-generation-webui has no shared.lora_names, shared.generation_lock. "
+        "This version of TextGen has no shared.lora_names, shared.generation_lock. "
         "Update Training PRO, or run it on its own:  python3 script.py page"
     )
 
 
 def test_no_webui_at_all(monkeypatch):
     monkeypatch.setitem(sys.modules, "modules", None)
-    assert problem().startswith("This version of text-generation-webui is not supported (modules.shared: ")
+    assert problem().startswith("This version of TextGen is not supported (modules.shared: ")
 
 
 def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):

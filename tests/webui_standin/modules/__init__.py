@@ -1,1 +1,1 @@
-"""A stand-in for text-generation-webui's own modules: the names that Training PRO meets there, doing as little."""
+"""A stand-in for TextGen's own modules: the names that Training PRO meets there, doing as little."""
