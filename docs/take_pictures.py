@@ -37,7 +37,7 @@ FORM = {
     "add_eos": "never",
     "overlap": False,
     "batch_size": 2,
-    "epochs": 5,
+    "epochs": 3,
     "eval_share": 0.1,
     "learning_rate": 3e-4,
     "sample_every": "never",

@@ -176,8 +176,9 @@ def record_batches(monkeypatch: Any, trainer: Any) -> list[BatchRecord]:
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
         all_ids = [tuple(e.ids) for e in self._run_plan.data.examples]
-        step = BatchRecord(all_ids.index(tuple(e.ids)) for e in inputs["batch"].examples)
-        step.lengths = tuple(len(e.ids) for e in inputs["batch"].examples)
+        batch = [all_ids[number] for number in inputs["numbers"]]
+        step = BatchRecord(map(all_ids.index, batch))
+        step.lengths = tuple(map(len, batch))
         step.joins = tuple(inputs["batch"].joins)
         records.append(step)
         return original(self, model, inputs, *args, **more)
