@@ -2,8 +2,7 @@
 
 import logging
 
-# bitsandbytes warns when it is imported, as if the user had to install the kernels package. It would be used for
-# 4-bit models on a CPU only, and there the standalone host keeps bitsandbytes from repacking weights for it.
+# At its import, bitsandbytes asks for the kernels package, which could only serve 4-bit models on a CPU; not used.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 __all__ = ["demo_model", "known_models", "standalone", "tiny", "webui"]

@@ -24,7 +24,6 @@ def unpacked_gguf(file: Path) -> dict[str, Any]:
     """Arguments that make `from_pretrained` unpack a GGUF file into a plain model, which can be trained."""
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": file.name}
-    if hasattr(transformers, "GgufConfig"):  # older versions always unpack
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    return options
+    if not hasattr(transformers, "GgufConfig"):  # older versions always unpack
+        return {"gguf_file": file.name}
+    return {"gguf_file": file.name, "quantization_config": transformers.GgufConfig(dequantize=True)}

@@ -34,7 +34,6 @@ LOADING_OPTIONS: Mapping[str, str] = {
     "8bit": "8-bit",
     "4bit": "4-bit (NF4, the least memory)",
 }
-GGUF_LOADING = ("auto", "float32", "bfloat16")
 
 
 def standalone_folders(user_data: Path) -> Folders:
@@ -212,7 +211,7 @@ class StandaloneHost:
 
         folder, options = _model_source(path)
         is_gguf, loading = "gguf_file" in options, self.selected_model[1]
-        if is_gguf and loading not in GGUF_LOADING:
+        if is_gguf and loading not in ("auto", "float32", "bfloat16"):
             raise ModelError(
                 f"{path.name} can't be loaded as {loading}, because GGUF files are unpacked. Load it as auto, "
                 "float32 or bfloat16."

@@ -86,9 +86,7 @@ def default_path(folder: Path) -> Path:
 
 def _require_gguf() -> None:
     if find_spec("gguf") is None:
-        raise ModelError(
-            f"Exporting a GGUF file needs the gguf package. Install it: {sys.executable} -m pip install gguf"
-        )
+        raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
 
 
 def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:

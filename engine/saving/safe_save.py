@@ -1,7 +1,4 @@
-"""Save a LoRA despite disk errors: retry, free space, another name, another folder, or later.
-
-Also, save a whole model with the generation config that it has.
-"""
+"""Save a LoRA despite disk errors (retry, free space, another name or folder, or later), or a whole model."""
 
 from __future__ import annotations
 
