@@ -353,7 +353,8 @@ def test_check_suggests_a_warmup_and_how_often_to_save(place):
     too_much = {"warmup_steps": 100, "save_each_epoch": False, "backup_minutes": 0, "epochs": 5}
     suggested = {s.key: s for s in check(place, **too_much).suggestions}
     warmup, save = suggested["warmup_steps"], suggested["save_every"]
-    assert (warmup.keep, warmup.why) == (False, "The learning rate rises until step 100, and the run has 20 steps.")
+    too_long = "The learning rate rises until step 100, and the run has 20 steps."
+    assert (warmup.keep, warmup.why) == (False, too_long)
     assert (save.keep, save.value, save.why) == (False, 5, "The run saves nothing before it ends.")
     followed = {**too_much, "warmup_steps": warmup.value, "save_every": save.value}
     assert all(s.keep for s in check(place, **followed).suggestions if s.key in ("warmup_steps", "save_every"))

@@ -77,7 +77,7 @@ def test_supported_platforms_are_refused_only_for_what_they_lack_here(reporter):
     """For a package or a variable."""
     assert settings(report_to=reporter).records.report_to == reporter
     reasons = [problem.text for problem in reporter_problems(settings(report_to=reporter).records.reporters)]
-    assert all(text.startswith(f"Report to: {reporter} ") for text in reasons)
+    assert all(text.startswith((f"Report to: {reporter} ", f"Report to: {reporter!r} ")) for text in reasons)
 
 
 def test_a_platform_that_transformers_does_not_know_is_refused_as_such():
