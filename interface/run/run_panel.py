@@ -241,7 +241,8 @@ class RunPanel:
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
-        return self._form.updates(settings_in_force(job.log.since(0))) if job else {}
+        unchanged = {field: gr.update() for field in self._form.components.values()}
+        return {**unchanged, **(self._form.updates(settings_in_force(job.log.since(0))) if job else {})}
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""

@@ -241,13 +241,14 @@ class TrainTab:
 
     def _restore_live(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """After a run, put back what the form had before, where it still shows what was in force in the run."""
+        unchanged = {self._form.components[key]: gr.update() for key in LIVE_KEYS}  # Gradio refuses an empty dict
         if self._context.in_run:
-            return {}
+            return unchanged
         of_run, values = self._context.live_values, self._form.values(inputs)
         typed = presets.differing_keys(of_run, {key: values[key] for key in of_run})
         own = presets.load_form(self._context.host.folders.form)
-        unchanged = (key for key in of_run if key not in typed)
-        return self._form.updates({key: own.get(key, SETTINGS[key].default) for key in unchanged})
+        restored = {key: own.get(key, SETTINGS[key].default) for key in of_run if key not in typed}
+        return {**unchanged, **self._form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Updates of the parts that follow from the form."""
