@@ -12,7 +12,7 @@ from ...settings import presets
 
 ResultKind = Literal["check", "example", "probe"]
 NOTICES: Mapping[ResultKind, str] = {
-    "check": "Settings have changed since this check, so it may no longer be true. Press Check again.",
+    "check": "Settings have changed since this check. Press Check for a new report.",
     "example": "Settings have changed since this example was shown. Press Show again.",
     "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
 }
