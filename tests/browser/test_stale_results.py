@@ -89,12 +89,12 @@ def test_a_refused_start_is_marked_when_the_form_changes(page):
     page.fill(name="named")
     page.wait_for_words(
         "answer",
-        "Settings have changed since this check. Press Check for a new report, or press Start.",
+        "Settings have changed since this check. Press Check for a new report.",
     )
 
 
 def test_a_report_says_when_the_form_has_changed(page):
-    notice = "Settings have changed since this check. Press Check for a new report, or press Start."
+    notice = "Settings have changed since this check. Press Check for a new report."
     page.check()
     page.wait_for(lambda: notice not in page.words("answer"), "a report that is up to date")
     page.fill(rank=64)
