@@ -73,7 +73,7 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
         place.write(name, rows(25))
     same = {"data": ["rows.jsonl", "more.jsonl"], "format": "text", "alpha": 32, "learning_rate": 1e-3}
     place.train(name="one", **same, epochs=4, accumulation=2, batch_size=4, eval_share=0.2, eval_every=7)
-    flags = ["--name", "two", "--epochs", "4", "--batch-size", "4", "--learning-rate", "1e-3"]
+    flags = ["--name", "two", "--epochs", "4", "--batch-size", "4", "--learning-rate", "1e-3", "--alpha", "32"]
     evaluating = ["--data", "more.jsonl", "--eval-share", "0.2", "--eval-every", "7"]
     with start(place, *flags, *evaluating) as run:
         stdout, stderr = run.communicate(timeout=280)
