@@ -10,7 +10,6 @@ from typing import cast
 
 from ..chunking import Ints, SlicedText, SlicingRules, Text
 from ..core.findings import Finding, advice, note, problem
-from ..settings.definitions import SETTINGS
 from ..train_utils import format_count, plural
 from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
 from .examples import (
@@ -168,14 +167,6 @@ def _check_texts(
             f"{name}: in each large file, Check searched only the {describe_first_part()} for refusals, leftover "
             "HTML, duplicates and similar problems.",
         )
-    if settings.rows.train_only_after:
-        yield note(
-            "train_only_after",
-            "'Train only after' applies only to rows. Raw text is always trained on in full.",
-        )
-    for key in ("source_max_len", "target_max_len"):
-        if getattr(settings.rows, key):
-            yield note(key, f"{SETTINGS[key].label} applies only to rows. Raw text has no prompt or reply.")
 
 
 def _slice_texts(

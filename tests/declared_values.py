@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from training_pro import chunking
-from training_pro.core.jobs.events import Event
+from training_pro.core.jobs import Event
 from training_pro.settings.definitions import SETTINGS
 
 EVIL = "\"'></title></pre><script>alert(1)</script> onmouseover=alert(1)"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from training_pro.core.host import ModelCard
-from training_pro.data.examples.examples import IGNORE_INDEX
+from training_pro.data.examples import IGNORE_INDEX
 from training_pro.data.prepare import TrainingData, prepare
-from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, make_working_tokenizer
+from training_pro.engine.tokenizer import WorkingTokenizer, make_working_tokenizer
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
 from training_pro.tests.fakes import make_folders

@@ -19,7 +19,7 @@ from training_pro.chunking import (
     split_section,
     unescape_hard_cut,
 )
-from training_pro.data.text.slicing import slice_text
+from training_pro.data.text import slice_text
 from training_pro.dementor import slice_windows
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.slicing_laws import (

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from training_pro.chunking import SlicedText, SlicingRules
-from training_pro.data.text.slice_map import build_slice_map
+from training_pro.data.text import build_slice_map
 from training_pro.dementor import fit_cutoff, is_one_window_each, slice_windows
 from training_pro.tests.slicing_laws import assert_laws, encode_words, find_stops, random_text
 

@@ -7,12 +7,11 @@ import json
 
 import pytest
 from training_pro.core.evaluations_table import EvaluationRow, add_row, read_rows
-from training_pro.core.files.atomic_files import read_json
+from training_pro.core.files import read_json
 from training_pro.data.rows import prompt_formats, text_quality
 from training_pro.records.folder import loras, run_files
 from training_pro.records.folder.filenames import LOG, NOTES
-from training_pro.records.queue import queue
-from training_pro.records.queue.queue import Queue
+from training_pro.records.queue import Queue, queue
 from training_pro.settings import files, presets
 from training_pro.tests.fakes import make_folders
 

@@ -7,14 +7,12 @@ import json
 
 import pytest
 from training_pro.core.evaluations_table import EvaluationRow, add_row, read_rows
-from training_pro.core.jobs.events import SampleGenerated
+from training_pro.core.jobs import SampleGenerated
 from training_pro.data.readers.csv_rows import read_table
 from training_pro.data.readers.json_rows import read_jsonl
 from training_pro.interface.base.form import display_value
-from training_pro.records.folder import run_files
-from training_pro.records.folder.promote_checkpoint import copy_as_lora
-from training_pro.records.queue import queue
-from training_pro.records.queue.queue import Queue
+from training_pro.records.folder import copy_as_lora, run_files
+from training_pro.records.queue import Queue, queue
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import checkpoint, write_files

@@ -9,9 +9,19 @@ from math import sqrt
 
 import pytest
 from training_pro.bench import step_time
-from training_pro.bench.simulation import published_rates, simulator
-from training_pro.bench.simulation.published_rates import LORA, POINTS, SOURCES, TOLERANCE, Point
-from training_pro.bench.simulation.simulator import GPUS, Setup, simulate, traffic
+from training_pro.bench.simulation import (
+    GPUS,
+    LORA,
+    POINTS,
+    SOURCES,
+    TOLERANCE,
+    Point,
+    Setup,
+    published_rates,
+    simulate,
+    simulator,
+    traffic,
+)
 
 FULL_FSDP = Setup("llama-3.1-8b", GPUS["h100"], 8, "fsdp", recomputed=1)
 

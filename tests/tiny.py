@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from training_pro.core.engine import AnswerRequest
 from training_pro.core.host import Folders
-from training_pro.core.jobs.events import Event, EventLog, JobEnded
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Event, EventLog, Job, JobEnded
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny

@@ -403,6 +403,9 @@ class TrainingPage:
     def press(self, button: str) -> None:
         self._button(button).click(timeout=PATIENCE_SECONDS * 1000)
 
+    def label(self, button: str) -> str:
+        return self._button(button).inner_text()
+
     def has(self, button: str) -> bool:
         return self._button(button).count() > 0
 

@@ -94,6 +94,9 @@ def test_throwing_a_run_away_leaves_nothing(demo, open_page):
     assert (demo.loras / "unwanted").exists()
     page.unfold("more")
     page.press("throw away")
+    page.wait_for(lambda: "Delete all" in page.label("throw away"), "the question on the button")
+    assert (demo.loras / "unwanted").exists()
+    page.press("throw away")
     page.wait_until_ended("unwanted", "stopped")
     assert not (demo.loras / "unwanted").exists()
 

@@ -7,7 +7,7 @@ from training_pro.commands import options
 from training_pro.commands.main import main
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.core.host import Folders
-from training_pro.records.folder.run_folder import choose_run_folder
+from training_pro.records.folder import choose_run_folder
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import hostile
 from training_pro.tests.fakes import make_folders

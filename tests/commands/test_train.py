@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.commands.main import main
-from training_pro.core.jobs.events import JobEnded
-from training_pro.core.jobs.session import SESSION
+from training_pro.core.jobs import SESSION, JobEnded
 from training_pro.records.folder import loras
 from training_pro.tests.tiny import Workspace, read_tree
 

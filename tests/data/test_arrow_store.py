@@ -34,6 +34,7 @@ BOOK = "\n\n\n".join(
 RESULTS_IN_THE_KEY = (
     "core/",
     "settings/definitions.py",
+    "settings/effects.py",
     "settings/rules.py",
     "settings/setting.py",
     "settings/target_layers.py",

@@ -11,7 +11,7 @@ from training_pro.core.errors import DataError
 from training_pro.core.findings import Suggestion
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.prepare import check_datasets
-from training_pro.data.report.preview import preview_examples
+from training_pro.data.report import preview_examples
 from training_pro.data.report.report_stats import padding_shares
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.chapters import CHAPTERS

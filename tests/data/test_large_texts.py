@@ -17,7 +17,7 @@ from training_pro.data.arrow_store import Store
 from training_pro.data.cleaning import Cleaning
 from training_pro.data.examples import find_shared_passages
 from training_pro.data.prepare import prepare
-from training_pro.data.report.report import TextReport
+from training_pro.data.report import TextReport
 from training_pro.data.rows import PortableEncoder
 from training_pro.data.stored_text import StoredText
 from training_pro.data.text import (

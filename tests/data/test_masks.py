@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.rows import prompt_formats
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.rowing import (
     CHATML_TOKENS,

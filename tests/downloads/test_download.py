@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import BusyError, ModelError
-from training_pro.core.files import atomic_files
-from training_pro.core.files.locks import lock
-from training_pro.core.jobs.events import DownloadProgress, Note
+from training_pro.core.files import atomic_files, lock
+from training_pro.core.jobs import DownloadProgress, Note
 from training_pro.downloads import download
 from training_pro.downloads.hub_models import parse_hub_model
 from training_pro.hosts.known_models import unknown_type_reason

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from training_pro.data.examples.examples import Example
+from training_pro.data.examples import Example
 from training_pro.engine.compute import loss
 
 VOCABULARY = 160

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute import collate
 
 
 def padded_batch(examples):

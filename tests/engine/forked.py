@@ -82,14 +82,14 @@ def _say(text: str) -> None:
 
 
 def _watch(job: Any, event: Any) -> None:
-    from training_pro.core.jobs.events import RunPlanned
+    from training_pro.core.jobs import RunPlanned
 
     if isinstance(event, RunPlanned):
         _say("training")
 
 
 def _announce(job: Any, event: Any) -> None:
-    from training_pro.core.jobs.events import Stage
+    from training_pro.core.jobs import Stage
 
     if isinstance(event, Stage):
         _say(event.text.split()[0].lower())

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Note, Request, Step
 from training_pro.engine.saving import safe_save
 from training_pro.engine.training import callback
 from training_pro.records.folder import loras, run_folder

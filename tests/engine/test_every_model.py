@@ -8,11 +8,9 @@ import transformers
 from peft import get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Note
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note
 from training_pro.core.model_shape import ModelShape
-from training_pro.engine.lora import adapter
-from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora import adapter, inject_lora, lora_config
 from training_pro.engine.lora.targets import PEFT_LAYER_TYPES, is_linear, resolve_targets
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings

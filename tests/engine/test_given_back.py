@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Step
-from training_pro.core.jobs.job import Job
-from training_pro.records.folder.run_files import read_samples
+from training_pro.core.jobs import Job, Note, Request, Step
+from training_pro.records.folder import read_samples
 from training_pro.tests.tiny import watched_job
 
 LOADINGS = ("float32", "bfloat16", "4bit")
@@ -273,7 +271,7 @@ def test_a_run_does_not_depend_on_earlier_random_numbers(place):
 
 
 def test_a_job_in_the_session_leaves_no_lora_when_it_fails(place):
-    from training_pro.core.jobs.session import Session
+    from training_pro.core.jobs import Session
     from training_pro.engine.peft_engine import PeftEngine
 
     host, engine = place.host(), PeftEngine()

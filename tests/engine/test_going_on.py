@@ -13,16 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from training_pro.core.errors import BusyError, SavingError, SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import CheckpointSaved, Note, RunPlanned, Stage, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import CheckpointSaved, Job, Note, Request, RunPlanned, Stage, Step
 from training_pro.engine.training import run
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder import hold_run_lock, loras, refuse_in_progress
+from training_pro.records.folder import LOG, STATE, hold_run_lock, loras, refuse_in_progress, with_final_name
 from training_pro.records.folder.crashed_runs import find_crashed_runs
-from training_pro.records.folder.filenames import LOG, STATE
-from training_pro.records.folder.run_folder import with_final_name
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
@@ -450,7 +446,7 @@ def test_a_half_written_checkpoint_does_not_count(place, whole):
 
 
 def test_a_failure_is_recorded_as_one(place):
-    from training_pro.core.jobs.session import Session
+    from training_pro.core.jobs import Session
     from training_pro.engine.peft_engine import PeftEngine
 
     host = place.host()

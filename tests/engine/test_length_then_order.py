@@ -10,11 +10,10 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 from training_pro.core.host import get_model_card
-from training_pro.core.jobs.events import Note
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note
+from training_pro.data.examples import Examples, RowSource
 from training_pro.data.examples.batch_order import BatchItem, order_in_pairs
-from training_pro.data.examples.examples import Examples, RowSource
-from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute import collate
 from training_pro.engine.training import trainer
 from training_pro.engine.training.setup import prepare_data
 from training_pro.tests.engine.architectures import random_examples, read_graph, record_batches, simulate_kill

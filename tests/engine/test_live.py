@@ -12,18 +12,19 @@ from functools import partial
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.control import Request, TimeLimit
-from training_pro.core.jobs.events import (
+from training_pro.core.jobs import (
     CheckpointSaved,
+    Job,
     LiveSettingsChanged,
     Note,
     PlanChanged,
+    Request,
     RunPlanned,
     Stage,
     Step,
+    TimeLimit,
     settings_in_force,
 )
-from training_pro.core.jobs.job import Job
 from training_pro.engine.compute import distributed
 from training_pro.interface.tabs.compare_runs import comparison_html
 from training_pro.records.folder import loras, read_log

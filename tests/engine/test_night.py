@@ -6,9 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 from training_pro.core.errors import BusyError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, Note, RunPlanned, Stage, Step
-from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.core.jobs import Advice, Note, Request, RunPlanned, Stage, Step
+from training_pro.records.folder import hold_run_lock
 from training_pro.tests.tiny import watched_job
 
 

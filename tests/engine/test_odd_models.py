@@ -12,10 +12,9 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Note
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note
 from training_pro.core.model_shape import LORA_EXPERT_TYPES, ModelShape
-from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora import inject_lora, lora_config
 from training_pro.engine.lora.targets import count_layer_names, refuse_misplaced_targets, resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import MachineUse, Note, ProbeDone, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, MachineUse, Note, ProbeDone, Request, Step
 from training_pro.engine.compute.fused_ops import half_rms_norm
 from training_pro.engine.compute.layer_patches import rounds_before_weight
 from training_pro.engine.peft_engine import PeftEngine

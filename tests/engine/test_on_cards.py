@@ -13,19 +13,14 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from training_pro.core.engine import AnswerRequest
-from training_pro.core.jobs.job import Job
-from training_pro.data.examples.examples import Example
-from training_pro.engine.compute.capabilities import probe_model
-from training_pro.engine.compute.collator import collate
+from training_pro.core.jobs import Job
+from training_pro.data.examples import Example
+from training_pro.engine.compute import StepSums, add_neftune_noise, collate, probe_model, use_packed_attention
 from training_pro.engine.compute.layer_patches import patch_base_layers, patch_lora_layers
 from training_pro.engine.compute.loss import ChunkedLoss, FullLogitsLoss, TokenLosses
-from training_pro.engine.compute.neftune import add_neftune_noise
-from training_pro.engine.compute.packed_attention import use_packed_attention
-from training_pro.engine.compute.step_sums import StepSums
 from training_pro.engine.inference import eval_loop
 from training_pro.engine.inference.generation import generate_ids
-from training_pro.engine.lora.adapter import inject_lora, lora_config
-from training_pro.engine.lora.dtypes import autocast_model
+from training_pro.engine.lora import autocast_model, inject_lora, lora_config
 from training_pro.engine.lora.targets import resolve_targets
 from training_pro.engine.training import trainer
 from training_pro.settings.parsing import training_settings

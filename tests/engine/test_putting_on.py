@@ -9,9 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Answer, Note, Stage
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Answer, Job, Note, Request, Stage
 from training_pro.engine.inference import generation
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras

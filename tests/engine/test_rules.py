@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 import pytest
-from training_pro.engine.plan.lr_plan import LrPlan
+from training_pro.engine.plan import LrPlan
 from training_pro.engine.plan.step_rules import (
     BestStep,
     Evaluation,

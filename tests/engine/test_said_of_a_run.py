@@ -7,12 +7,9 @@ import re
 import gradio as gr
 import pytest
 from training_pro.core.errors import BusyError, SavingError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, Step
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Advice, Request, Session, Step
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.records.folder import choose_run_folder, hold_run_lock
 from training_pro.records.report import write_missing_report

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs.events import Advice, CheckpointSaved, Note, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Note, Step
 from training_pro.engine.saving import checkpoints, safe_save
 from training_pro.records.folder import inventory, loras
 from training_pro.tests.tiny import watched_job

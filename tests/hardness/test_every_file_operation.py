@@ -13,9 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 from training_pro.core.engine import GgufRequest, MergeRequest
-from training_pro.core.jobs import Job, Session
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import CheckpointSaved, Step
+from training_pro.core.jobs import CheckpointSaved, Job, Request, Session, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import crashed_runs, inventory, loras

@@ -11,12 +11,12 @@ from contextlib import suppress
 import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.data.dataset_index import find_datasets, list_datasets
 from training_pro.data.rows.prompt_formats import list_formats, load_templates
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
-from training_pro.interface.base.form import Form
+from training_pro.interface.base import Form
 from training_pro.interface.page import page
 from training_pro.records.folder import choose_output, choose_run_folder, crashed_runs, inventory, loras, trash
 from training_pro.records.queue import QueueRunner

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from training_pro.commands.main import main
 from training_pro.core.errors import TrainingProError
 from training_pro.core.host import ModelCard
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.saving.checkpoints import load_run_state
+from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
-from training_pro.interface.base.form import Form
+from training_pro.interface.base import Form
 from training_pro.interface.run.queue_view import queue_html
 from training_pro.interface.tabs import compare_runs, run_card, run_list
 from training_pro.records.folder import (
@@ -32,8 +32,10 @@ from training_pro.records.folder import (
     trash,
 )
 from training_pro.records.queue import QueueRunner
-from training_pro.records.report import estimate_time
-from training_pro.records.report.report import ReportData  # noqa: F401 - the report is drawn from these records
+from training_pro.records.report import (
+    ReportData,  # noqa: F401 - the report is drawn from these records
+    estimate_time,
+)
 from training_pro.settings import presets
 from training_pro.settings.files import load_settings
 from training_pro.tests.hardness.conftest import run_cases

@@ -19,8 +19,8 @@ from training_pro.core.readable import MAX_LINE_CHARS
 from training_pro.data.readers import Row
 from training_pro.data.rows.prompt_formats import load_format_schema
 from training_pro.data.rows.row_schema import BadRowError
-from training_pro.data.text.slicing import slice_text
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.data.text import slice_text
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.tiny import make_tiny
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings

@@ -13,8 +13,7 @@ import torch
 from safetensors.numpy import load_file
 from training_pro.core.engine import GgufRequest, MergeRequest, PerplexityRequest
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured
+from training_pro.core.jobs import Job, PerplexityMeasured
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.tests.tiny import Workspace

@@ -18,10 +18,7 @@ import torch._dynamo
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError
 from training_pro.core.evaluations_table import EvaluationRow
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Stage, Step
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Job, Request, Session, Stage, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT

@@ -6,12 +6,11 @@ from html import unescape
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
-from training_pro.interface.tabs.runs_tab import RunsTab
-from training_pro.interface.train.train_tab import TrainTab
+from training_pro.interface.base import Form, PageContext
+from training_pro.interface.tabs import RunsTab
+from training_pro.interface.train import TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
@@ -50,7 +49,8 @@ def test_a_run_that_was_cut_off_and_cannot_be_kept(context, train):
     def broken(run, folders):
         raise OSError(28, "No space left on device")
 
-    message, *_ = train._resume_panel._on_click(broken, {train._resume_panel._menu: "night"})
+    panel = train._resume_panel
+    message = panel._on_click(broken, {panel._menu: "night"})[panel.message]
     assert "A file can't be read or written: No space left on device." in unescape(message)
 
 
@@ -59,7 +59,7 @@ def test_a_preset_that_cannot_be_saved(context, train):
     presets.parent.mkdir(parents=True, exist_ok=True)
     presets.write_text("a file, where the folder should be")
     inputs = {
-        **dict.fromkeys(train._form.inputs()),
+        **{component: component.value for component in train._form.inputs()},
         train._presets._name: "mine",
         train._presets._order: "newest",
     }

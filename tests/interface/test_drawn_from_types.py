@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_pro.core.findings import Suggestion
-from training_pro.core.jobs.console import EventFormatter
-from training_pro.core.jobs.events import (
+from training_pro.core.jobs import (
     DownloadProgress,
     EvaluationDone,
     Event,
+    Job,
     JobEnded,
     ProbeDone,
     RunPlanned,
@@ -21,19 +21,16 @@ from training_pro.core.jobs.events import (
     Stage,
     Step,
 )
-from training_pro.core.jobs.job import Job
-from training_pro.data.report.preview import ExamplePreview
-from training_pro.data.report.report import DatasetReport, SourceReport
+from training_pro.core.jobs.console import EventFormatter
+from training_pro.data.report import DatasetReport, ExamplePreview, SourceReport
 from training_pro.interface.base import markup
 from training_pro.interface.page.download_panel import DownloadView
 from training_pro.interface.page.quick_demo import Demo, DemoView
-from training_pro.interface.run import report_view
-from training_pro.interface.run.run_view import RunView
+from training_pro.interface.run import RunView, report_view
 from training_pro.interface.tabs import perplexity_tab, run_list, try_tab
 from training_pro.interface.train import probe_panel
-from training_pro.records.folder.inventory import LoraEntry
-from training_pro.records.report.graph_file import graph_entry
-from training_pro.records.report.report import ReportData, render_report
+from training_pro.records.folder import LoraEntry
+from training_pro.records.report import ReportData, graph_entry, render_report
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, event_types, instances_of
 
 FEW = settings(

@@ -11,13 +11,10 @@ from pathlib import Path
 import gradio as gr
 import pytest
 from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Request, Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
-from training_pro.interface.base import confirm, page_context
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import Form, PageContext, confirm, page_context
 from training_pro.interface.page import page
 from training_pro.interface.run import run_panel
 from training_pro.interface.tabs import runs_tab

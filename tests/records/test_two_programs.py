@@ -9,9 +9,8 @@ from collections import Counter
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs.session import Session
-from training_pro.records.queue import queue
-from training_pro.records.queue.queue_runner import QueueRunner
+from training_pro.core.jobs import Session
+from training_pro.records.queue import QueueRunner, queue
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import FakeHost, make_folders
 

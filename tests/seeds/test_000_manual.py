@@ -14,20 +14,14 @@ from safetensors.torch import load_file
 from training_pro.chunking import SlicedText, SlicingRules, slice_blocks
 from training_pro.core.engine import PerplexityRequest
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.core.jobs.control import RunControl
-from training_pro.core.jobs.events import CheckpointSaved, Step
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured
-from training_pro.core.jobs.session import Session
-from training_pro.data.report import DatasetReport
-from training_pro.data.report.estimates import MemoryModel, largest_batch
-from training_pro.data.text.slice_map import build_slice_map
+from training_pro.core.jobs import CheckpointSaved, Job, PerplexityMeasured, RunControl, Session, Step
+from training_pro.data.report import DatasetReport, MemoryModel, largest_batch
+from training_pro.data.text import build_slice_map
 from training_pro.dementor import slice_windows
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.interface.base import form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import PageContext, form
 from training_pro.interface.run.run_buttons import RunButtons
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, get_schedule, lr_multipliers
 from training_pro.settings.definitions import SETTINGS

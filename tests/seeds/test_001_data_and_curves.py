@@ -9,11 +9,10 @@ from dataclasses import fields
 import pytest
 from training_pro.core.engine import PreviewQuery
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import EvaluationDone, Step
+from training_pro.core.jobs import EvaluationDone, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.run import charts
-from training_pro.records.report.graph_file import graph_entry
-from training_pro.records.report.verdict import judge_run
+from training_pro.records.report import graph_entry, judge_run
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.coming_from import read_page

@@ -10,12 +10,10 @@ import pytest
 from accelerate.commands import launch
 from training_pro.commands import options
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Step
-from training_pro.core.jobs.job import Job
-from training_pro.engine.checks import reporters
-from training_pro.engine.checks.optimizers import optimizer_problems
+from training_pro.core.jobs import Job, Step
+from training_pro.engine.checks import optimizer_problems, reporters
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.records.folder.filenames import PARAMETERS
+from training_pro.records.folder import PARAMETERS
 from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings

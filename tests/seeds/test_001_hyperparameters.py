@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import EvaluationDone, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import EvaluationDone, Job, Step
 from training_pro.engine.inference.eval_loop import EvalLoop
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 from training_pro.commands import options, push
 from training_pro.core.errors import SavingError
 from training_pro.core.host import DeviceMemory, ModelCard, get_model_card
-from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, Step
-from training_pro.core.jobs.job import Job
-from training_pro.data.report.estimates import MemoryModel
-from training_pro.engine.checks.optimizers import optimizer_problems
+from training_pro.core.jobs import CheckpointSaved, EvaluationDone, Job, Step
+from training_pro.data.report import MemoryModel
+from training_pro.engine.checks import optimizer_problems
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.setup import prepare_data
 from training_pro.hosts import max_memory

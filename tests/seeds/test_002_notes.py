@@ -8,9 +8,8 @@ import re
 import pytest
 from safetensors.torch import load_file
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Step
-from training_pro.core.jobs.job import Job
-from training_pro.engine.checks.optimizers import optimizer_problems
+from training_pro.core.jobs import Job, Step
+from training_pro.engine.checks import optimizer_problems
 from training_pro.engine.checks.reporters import reporter_problems
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, get_schedule, lr_multipliers
 from training_pro.settings import other_names, presets

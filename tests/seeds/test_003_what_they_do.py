@@ -6,8 +6,7 @@ import json
 
 import pytest
 import torch
-from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import CheckpointSaved, EvaluationDone, Job, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import trainer
 from training_pro.settings.definitions import SETTINGS

@@ -7,9 +7,7 @@ from itertools import pairwise
 
 import pytest
 from training_pro.core.host import get_model_card
-from training_pro.core.jobs.events import EvaluationDone, Note, Step
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.phase_event import PhasesMeasured
+from training_pro.core.jobs import EvaluationDone, Job, Note, PhasesMeasured, Step
 from training_pro.engine.training import trainer
 from training_pro.engine.training.setup import prepare_data
 from training_pro.settings import other_names

@@ -10,10 +10,18 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs import console, event_text
-from training_pro.core.jobs.events import CheckpointSaved, EvaluationDone, JobEnded, Note, SampleGenerated, Step
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.recall_event import RecallMeasured
+from training_pro.core.jobs import (
+    CheckpointSaved,
+    EvaluationDone,
+    Job,
+    JobEnded,
+    Note,
+    RecallMeasured,
+    SampleGenerated,
+    Step,
+    console,
+    event_text,
+)
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.settings.definitions import SETTINGS

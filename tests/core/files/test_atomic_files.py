@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 
 import pytest
-from training_pro.core.files import atomic_files
-from training_pro.core.files.atomic_files import (
+from training_pro.core.files import (
+    atomic_files,
     atomic_write,
     flush_to_disk,
     is_disk_full,

@@ -7,8 +7,7 @@ import time
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.files import locks
-from training_pro.core.files.locks import is_locked, lock
+from training_pro.core.files import is_locked, lock, locks
 
 
 def looking(monkeypatch, path, seconds):

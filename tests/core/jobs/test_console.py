@@ -8,28 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from training_pro.core.jobs.console import EventFormatter, console_observer, print_events
-from training_pro.core.jobs.eta import EtaEstimator
-from training_pro.core.jobs.events import (
+from training_pro.core.jobs import (
     Advice,
     Answer,
     CheckpointSaved,
     DownloadProgress,
+    EtaEstimator,
     EvaluationDone,
+    Job,
     JobEnded,
     LibraryMessage,
     MachineUse,
     Note,
+    PerplexityMeasured,
+    RecallFigures,
+    RecallMeasured,
     RunPlanned,
     SampleGenerated,
+    Session,
     Stage,
     Step,
     TimeLimited,
 )
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured
-from training_pro.core.jobs.recall_event import RecallFigures, RecallMeasured
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs.console import EventFormatter, console_observer, print_events
 from training_pro.tests.fakes import FakeHost
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from training_pro.core.jobs.control import Request, RunControl, TimeLimit
+from training_pro.core.jobs import Request, RunControl, TimeLimit
 
 
 def test_nothing_is_asked_at_first():

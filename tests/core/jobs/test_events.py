@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from training_pro.core.jobs.events import EventLog, Note
+from training_pro.core.jobs import EventLog, Note
 
 
 def notes(count: int) -> list[Note]:

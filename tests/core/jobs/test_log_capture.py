@@ -8,10 +8,8 @@ import time
 import warnings
 
 import pytest
-from training_pro.core.jobs import log_capture
-from training_pro.core.jobs.events import EventLog, JobEnded, LibraryMessage
+from training_pro.core.jobs import EventLog, JobEnded, LibraryMessage, Session, log_capture
 from training_pro.core.jobs.log_capture import capture_library_logs
-from training_pro.core.jobs.session import Session
 from training_pro.tests.fakes import FakeHost
 
 LIBRARIES = ("transformers", "peft", "accelerate", "bitsandbytes", "torch", "huggingface_hub", "py.warnings")

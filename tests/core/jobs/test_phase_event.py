@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from training_pro.core.jobs.event_text import event_text
-from training_pro.core.jobs.events import EvaluationDone, Step
+from training_pro.core.jobs import EvaluationDone, Step, event_text
 from training_pro.core.jobs.phase_event import PHASE_COLUMNS, PhasesMeasured, measure_phases, phase_table
 
 PHASES = ["by length"] * 3 + ["pairs of neighbors"] * 2 + ["sequential"]

@@ -7,9 +7,7 @@ import threading
 
 import pytest
 from training_pro.core.errors import BusyError, ModelError
-from training_pro.core.jobs.events import JobEnded, Note
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import SESSION, Session
+from training_pro.core.jobs import SESSION, Job, JobEnded, Note, Session
 from training_pro.tests.fakes import FakeHost
 
 DONE = JobEnded(at=0.0, outcome="finished", text="done")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.dataset_index import DatasetShare, parse_share
-from training_pro.data.examples.split import pick_examples
+from training_pro.data.examples import pick_examples
 from training_pro.tests.rowing import family, prepare_rows
 
 CHATML = family("ChatML")

@@ -6,10 +6,9 @@ import random
 
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
-from training_pro.data.examples.examples import TextSource
-from training_pro.data.examples.split import find_shared_passages, split_texts
+from training_pro.data.examples import TextSource, find_shared_passages, split_texts
 from training_pro.data.prepare import prepare
-from training_pro.data.readers.text_files import LoadedText
+from training_pro.data.readers import LoadedText
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import rowing
 from training_pro.tests.fakes import make_folders

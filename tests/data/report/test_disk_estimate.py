@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from training_pro.core.findings import texts
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report.estimates import estimate_disk
+from training_pro.data.report import estimate_disk
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.settings.parsing import training_settings

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report.estimates import MemoryModel, fit_to_memory, largest_batch, uses_checkpointing
+from training_pro.data.report import MemoryModel, fit_to_memory, largest_batch, uses_checkpointing
 from training_pro.settings.parsing import training_settings
 
 GB = 10**9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.findings import texts
-from training_pro.data.examples.examples import Examples, RowSource
+from training_pro.data.examples import Examples, RowSource
 from training_pro.data.report import plan_checks
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.schedulers import ScheduleSteps, describe_phases, get_schedule, lr_multipliers

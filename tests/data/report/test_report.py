@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.findings import advice, note, problem
-from training_pro.data.report.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
+from training_pro.data.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
 from training_pro.data.resolve import ResolvedSettings
 
 TEXT = TextReport(

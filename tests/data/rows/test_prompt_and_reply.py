@@ -111,7 +111,7 @@ def test_rows_with_several_replies_or_none_are_noted_and_stay(tmp_path):
 def test_raw_text_has_no_prompt_and_says_so(tmp_path):
     data = prepare_rows(tmp_path, family("ChatML"), {"a.txt": f"{WORDS}. " * 9}, data=["a.txt"], source_max_len=4)
     notes = [finding.text for finding in data.report.findings if finding.key == "source_max_len"]
-    assert notes == ["Maximum prompt length applies only to rows. Raw text has no prompt or reply."]
+    assert notes == ["Maximum prompt length: this has no effect because the dataset has no rows."]
 
 
 def test_a_run_trains_on_the_truncated_rows(place):

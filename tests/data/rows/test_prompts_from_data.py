@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.data.rows.prompts_from_data import HALF_CHARACTER, end_of_word
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 
 TEXT = "A sagacious savage, it pained him that Queequeg's idol uncharacteristically disappeared."

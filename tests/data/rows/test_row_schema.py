@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.readers.json_rows import Row
+from training_pro.data.readers import Row
 from training_pro.data.rows.row_schema import (
     BadRowError,
     Chat,

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from training_pro.data.text.boilerplate import describe_boilerplate, find_boilerplate, remove_boilerplate
+from training_pro.data.text import describe_boilerplate, find_boilerplate, remove_boilerplate
 
 BOOK = "\n\n".join(f"Chapter {n}\n\nIt was the {n}. day.\nNothing happened." for n in range(1, 40))
 # The words of the marks are those of Project Gutenberg, whose books are in the public domain.

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 from training_pro.chunking import SlicingRules
-from training_pro.data.text.slicing import slice_text
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.data.text import slice_text
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the texts")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from training_pro.chunking import EncodedText, SlicingRules
+from training_pro.data.text import slice_text
 from training_pro.data.text.slice_map import Coverage, SliceMap, build_slice_map, combine_coverage
-from training_pro.data.text.slicing import slice_text
 from training_pro.tests.slicing_laws import ODD_TEXTS, encode_words
 
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."

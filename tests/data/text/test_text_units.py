@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 from training_pro.chunking import SlicedText, SlicingRules, find_sections
-from training_pro.data.examples.split import split_texts
+from training_pro.data.examples import split_texts
 from training_pro.data.prepare import check_datasets
-from training_pro.data.readers.text_files import LoadedText
-from training_pro.data.text import describe_contents
+from training_pro.data.readers import LoadedText
+from training_pro.data.text import build_slice_map, describe_contents, find_bounds, slice_text
 from training_pro.data.text.sentences import find_sentence_ends
-from training_pro.data.text.slice_map import build_slice_map
-from training_pro.data.text.slicing import slice_text
-from training_pro.data.text.text_units import find_bounds
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import assert_laws, encode_bytes
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from safetensors.torch import load_file
-from training_pro.core.jobs.events import Advice
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Advice, Job
 from training_pro.engine.peft_engine import PeftEngine
 
 HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3}

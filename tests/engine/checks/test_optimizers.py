@@ -7,8 +7,8 @@ from importlib.metadata import version
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.engine.checks.optimizers import optimizer_problems
-from training_pro.engine.compute.collator import collate
+from training_pro.engine.checks import optimizer_problems
+from training_pro.engine.compute import collate
 from training_pro.engine.compute.neftune import add_neftune_noise, example_lengths
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.engine.architectures import random_examples

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
-from training_pro.core.jobs.events import Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Step
 from training_pro.engine.checks import run_checks
 from training_pro.engine.checks.run_checks import DeviceInfo
 from training_pro.engine.peft_engine import PeftEngine

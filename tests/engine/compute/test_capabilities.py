@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Note
-from training_pro.core.jobs.job import Job
-from training_pro.data.examples.examples import Example
+from training_pro.core.jobs import Job, Note
+from training_pro.data.examples import Example
 from training_pro.engine.compute import capabilities
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import (

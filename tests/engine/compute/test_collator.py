@@ -7,8 +7,8 @@ import pytest
 import torch
 from accelerate.utils import send_to_device
 from torch.utils.data._utils.pin_memory import pin_memory
-from training_pro.data.examples.examples import Example
-from training_pro.engine.compute.collator import collate
+from training_pro.data.examples import Example
+from training_pro.engine.compute import collate
 from training_pro.tests.engine.batches import padded_batch
 
 

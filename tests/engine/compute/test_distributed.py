@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core import dist_env
-from training_pro.core.jobs.control import Request, RunControl
-from training_pro.engine.compute import distributed
-from training_pro.engine.compute.capabilities import ModelCapabilities
+from training_pro.core.jobs import Request, RunControl
+from training_pro.engine.compute import ModelCapabilities, distributed
 from training_pro.engine.compute.loss import FullLogitsLoss
 from training_pro.engine.inference.eval_loop import BatchLimit, EvalLoop
-from training_pro.records.folder.run_folder import RunFolder
+from training_pro.records.folder import RunFolder
 from training_pro.tests.engine.architectures import make_model, random_examples, read_graph
 from training_pro.tests.tiny import read_tree
 from training_pro.train_utils import StepPlan

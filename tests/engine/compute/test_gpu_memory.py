@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job
 from training_pro.engine.compute import oom
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training.trainer import RunTrainer

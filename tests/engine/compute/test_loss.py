@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from training_pro.engine.compute import loss
-from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute import collate, loss
 from training_pro.tests.engine.architectures import (
     CONFIGS,
     PACKABLE,

@@ -9,12 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
-from training_pro.core.files.atomic_files import dump_json
-from training_pro.core.jobs.events import Advice, Note, Step
-from training_pro.core.jobs.job import Job
-from training_pro.engine.compute import telemetry, windows_vram
-from training_pro.engine.compute.collator import collate
-from training_pro.engine.compute.divergence import find_divergence, is_finite_checkpoint
+from training_pro.core.files import dump_json
+from training_pro.core.jobs import Advice, Job, Note, Step
+from training_pro.engine.compute import collate, find_divergence, is_finite_checkpoint, telemetry, windows_vram
 from training_pro.engine.compute.oom import BatchSplitter, is_out_of_memory
 from training_pro.records.folder import loras
 from training_pro.tests.engine.architectures import random_examples

@@ -8,11 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from training_pro.core.jobs.event_text import event_text
-from training_pro.core.jobs.events import EventLog, MachineUse, Step, peak_memory_of
-from training_pro.core.jobs.job import Job
-from training_pro.engine.compute import telemetry
-from training_pro.engine.compute.telemetry import MachineMonitor
+from training_pro.core.jobs import EventLog, Job, MachineUse, Step, event_text, peak_memory_of
+from training_pro.engine.compute import MachineMonitor, telemetry
 
 GB = 10**9
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from training_pro.engine.compute.capabilities import ModelCapabilities
+from training_pro.engine.compute import ModelCapabilities
 from training_pro.engine.compute.loss import FullLogitsLoss
 from training_pro.engine.inference.context_gain import continuation_pairs, measure_context_gain
 from training_pro.engine.inference.eval_loop import BatchLimit, EvalLoop, evaluation_context

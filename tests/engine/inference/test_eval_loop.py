@@ -8,8 +8,8 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from training_pro.data.examples.examples import Example
-from training_pro.engine.compute.capabilities import ModelCapabilities
+from training_pro.data.examples import Example
+from training_pro.engine.compute import ModelCapabilities
 from training_pro.engine.compute.loss import FullLogitsLoss
 from training_pro.engine.inference.eval_loop import BatchLimit, EvalLoop, GroupSums
 

@@ -9,19 +9,16 @@ from itertools import pairwise
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, EvaluationDone, Note, Stage, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Advice, CheckpointSaved, EvaluationDone, Job, Note, Request, Stage, Step
 from training_pro.data.prepare import prepare
-from training_pro.engine.compute.collator import collate
+from training_pro.engine.compute import collate
 from training_pro.engine.inference import eval_loop, evaluator
-from training_pro.engine.lora.adapter import load_lora
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.lora import load_lora
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
 from training_pro.engine.training.callback import NOTHING_TO_MEASURE
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.report import curve_png
-from training_pro.records.report.graph_file import best_evaluation, read_evaluations, read_steps
+from training_pro.records.report import best_evaluation, curve_png, read_evaluations, read_steps
 from training_pro.tests.engine.architectures import read_graph, read_log, record_batches, simulate_kill
 from training_pro.tests.tiny import watched_job
 

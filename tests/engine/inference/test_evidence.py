@@ -30,7 +30,7 @@ from training_pro.engine.inference import evidence, general_loss
 from training_pro.engine.inference.evidence_replies import pick_questions
 from training_pro.engine.inference.habits import INSTRUCTIONS, MESSAGES, NAME_QUESTION, Reply, score_replies
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder import EVIDENCE, REPORT, read_evidence, read_log
 from training_pro.tests.tiny import watched_job

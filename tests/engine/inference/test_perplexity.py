@@ -11,15 +11,12 @@ import torch
 from training_pro.chunking import EncodedText
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityRequest
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured
+from training_pro.core.jobs import Advice, Job, PerplexityMeasured, Request
 from training_pro.engine.inference.eval_loop import GroupSums
 from training_pro.engine.inference.perplexity_input import Segments, _sliding_windows
-from training_pro.engine.lora.adapter import load_lora
+from training_pro.engine.lora import load_lora
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.settings.parsing import row_settings
 from training_pro.tests.tiny import read_tree, watched_job

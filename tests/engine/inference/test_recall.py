@@ -15,9 +15,9 @@ from training_pro.data.prepare import prepare
 from training_pro.engine.inference import recall
 from training_pro.engine.inference.recall_of_lora import DATA_CHANGED
 from training_pro.engine.inference.recall_scheduler import MAX_SHARE, MEASURING, epochs_between, plan_recall
-from training_pro.engine.lora.adapter import load_lora
+from training_pro.engine.lora import load_lora
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import read_recalls

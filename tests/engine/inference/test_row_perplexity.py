@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import DataError, SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import EvaluationDone, Note
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured
+from training_pro.core.jobs import EvaluationDone, Job, Note, PerplexityMeasured, Request
 from training_pro.data.prepare import prepare
-from training_pro.engine.compute.capabilities import probe_model
+from training_pro.engine.compute import probe_model
 from training_pro.engine.inference import perplexity, row_perplexity
 from training_pro.engine.inference.eval_loop import BatchLimit, GroupSums
-from training_pro.engine.lora.adapter import load_lora
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.lora import load_lora
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests.engine.inference.test_evaluator import hits_of, losses_of
 from training_pro.tests.engine.inference.test_perplexity import measure
 from training_pro.tests.rowing import as_json, chat

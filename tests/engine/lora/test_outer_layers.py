@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.engine import GgufRequest
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.events import Note
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.interface.train import summary

@@ -8,10 +8,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.engine import GgufRequest
 from training_pro.core.errors import ModelError, SavingError, SettingsError
-from training_pro.core.jobs.events import Advice
-from training_pro.core.jobs.job import Job
-from training_pro.engine.lora import adapter_stash
-from training_pro.engine.lora.biases import disable_lora
+from training_pro.core.jobs import Advice, Job
+from training_pro.engine.lora import adapter_stash, disable_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.tests.engine.architectures import save_model, simulate_kill

@@ -13,8 +13,7 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.model_shape import ModelShape
-from training_pro.engine.lora import meta_model
-from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora import inject_lora, lora_config, meta_model
 from training_pro.engine.lora.targets import resolve_targets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost

@@ -11,9 +11,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, RunPlanned, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note, Request, RunPlanned, Step
 from training_pro.records.folder import loras
 from training_pro.tests.tiny import read_tree, watched_job
 from transformers import AutoModelForCausalLM

@@ -10,8 +10,7 @@ import pytest
 from safetensors import SafetensorError
 from training_pro.core.errors import SavingError
 from training_pro.engine.plan import DATA_KEY
-from training_pro.engine.saving import checkpoints
-from training_pro.engine.saving.checkpoints import RunState, finalize_checkpoint, is_write_error, load_run_state
+from training_pro.engine.saving import RunState, checkpoints, finalize_checkpoint, is_write_error, load_run_state
 from training_pro.records.folder import PARAMETERS, STATE, RunFolder
 from training_pro.records.folder.filenames import BACKUP_FOLDER
 from training_pro.settings.definitions import TrainingSettings

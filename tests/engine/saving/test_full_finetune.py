@@ -8,9 +8,7 @@ import shutil
 import pytest
 import torch
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Request, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder import RunFolder, loras, run_folder

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from training_pro.commands.main import main
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.jobs.job import Job
-from training_pro.engine.lora.adapter import load_lora
+from training_pro.core.jobs import Job
+from training_pro.engine.lora import load_lora
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.saving import merging
 from training_pro.hosts.standalone import StandaloneHost

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from training_pro.chunking import SlicingRules
-from training_pro.data.text.slicing import slice_text
-from training_pro.engine.tokenizer.tokenizer import WorkingTokenizer, make_working_tokenizer
+from training_pro.data.text import slice_text
+from training_pro.engine.tokenizer import WorkingTokenizer, make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import ODD_TEXTS, WORDS, assert_laws, random_rules, random_text
 

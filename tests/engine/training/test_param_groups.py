@@ -6,8 +6,7 @@ import json
 
 import pytest
 from safetensors.torch import load
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Step
+from training_pro.core.jobs import Request, Step
 from training_pro.tests.tiny import watched_job
 
 ONE_STEP = {"max_steps": 1, "optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0}

@@ -8,17 +8,16 @@ from itertools import pairwise
 
 import pytest
 from training_pro.core.host import get_model_card
+from training_pro.core.jobs import EvaluationDone, Job, Step
 from training_pro.core.jobs.console import EventFormatter
-from training_pro.core.jobs.events import EvaluationDone, Step
-from training_pro.core.jobs.job import Job
 from training_pro.core.jobs.phase_event import PHASE_COLUMNS, PhasesMeasured
 from training_pro.data.report import count_evaluations
 from training_pro.engine.training.sampler import BatchingPhases
 from training_pro.engine.training.setup import prepare_data
-from training_pro.interface.run.run_view import RunView
+from training_pro.interface.run import RunView
 from training_pro.interface.tabs.run_card import run_card
 from training_pro.records.folder import inventory
-from training_pro.records.report.graph_file import read_evaluations
+from training_pro.records.report import read_evaluations
 from training_pro.tests.engine.architectures import read_graph, simulate_kill
 
 HYBRID = {

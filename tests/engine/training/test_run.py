@@ -10,12 +10,11 @@ import torch
 from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.errors import DataError, SavingError
-from training_pro.core.jobs.events import Advice, CheckpointSaved, MachineUse, Note, RunPlanned, Stage, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, MachineUse, Note, RunPlanned, Stage, Step
 from training_pro.data.prepare import prepare
-from training_pro.engine.lora.adapter import inject_lora, lora_config
+from training_pro.engine.lora import inject_lora, lora_config
 from training_pro.engine.lora.targets import resolve_targets
-from training_pro.engine.tokenizer.tokenizer import make_working_tokenizer
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
 from training_pro.settings.files import convert_values
 from training_pro.settings.parsing import training_settings

@@ -6,10 +6,9 @@ import json
 import threading
 
 import pytest
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Advice, CheckpointSaved, SampleGenerated, Stage, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Request, SampleGenerated, Stage, Step
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder.run_files import read_samples
+from training_pro.records.folder import read_samples
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
 PROMPTS = ["The keeper of the", "Once\nupon"]

@@ -6,12 +6,10 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Note, Stage, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Job, Note, Request, Stage, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.training import setup
-from training_pro.records.folder.filenames import LOG, PARAMETERS
+from training_pro.records.folder import LOG, PARAMETERS
 from training_pro.tests.tiny import watched_job
 
 SPLIT = {"eval_share": 0.2, "hard_cut": "\\n", "cutoff": 16, "dropout": 0.1}

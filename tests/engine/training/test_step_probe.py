@@ -11,15 +11,21 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError, SavingError
-from training_pro.core.jobs.event_text import event_text, probe_extra_times
-from training_pro.core.jobs.events import EvaluationDone, JobEnded, ProbeDone, SampleGenerated
-from training_pro.core.jobs.job import Job
-from training_pro.data.examples.examples import Examples
+from training_pro.core.jobs import (
+    EvaluationDone,
+    Job,
+    JobEnded,
+    ProbeDone,
+    SampleGenerated,
+    event_text,
+    probe_extra_times,
+)
+from training_pro.data.examples import Examples
 from training_pro.engine.compute import telemetry
 from training_pro.engine.compute.loss import ChunkedLoss
 from training_pro.engine.inference.eval_loop import EvalLoop
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.plan.run_plan import build_run_plan
+from training_pro.engine.plan import build_run_plan
 from training_pro.engine.training import step_probe
 from training_pro.tests.tiny import read_tree
 

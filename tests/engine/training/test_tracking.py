@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.events import Advice, LibraryMessage, Step
-from training_pro.core.jobs.job import Job
+from training_pro.core.jobs import Advice, Job, LibraryMessage, Step
 from training_pro.engine.checks import reporters
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.settings.definitions import SETTINGS

@@ -6,10 +6,10 @@ import asyncio
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.interface.base import Form, PageContext, confirm
 from training_pro.interface.run.run_buttons import RunButtons
-from training_pro.interface.tabs.runs_tab import RunsTab
+from training_pro.interface.tabs import RunsTab
 from training_pro.interface.train.resume_panel import ResumePanel
 from training_pro.records.folder import trash
 from training_pro.tests.fakes import FakeHost, make_folders

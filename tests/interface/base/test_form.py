@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from training_pro.interface.base import apply_button, link_settings, reset_button
 from training_pro.interface.base.form import choice_value, display_value, make_component, shown_value
 from training_pro.interface.base.setting_layout import ALL_ROWS, FOLDED_ROWS, folded_part_id
-from training_pro.interface.base.setting_links import apply_button, link_settings, reset_button
 from training_pro.interface.train import field_visibility
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.effects import hidden_keys

@@ -10,7 +10,7 @@ from html import unescape
 import gradio as gr
 import pytest
 from training_pro.core.errors import DataError, SettingsError, TrainingProError
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from training_pro.interface.base.handlers import (
@@ -20,7 +20,7 @@ from training_pro.interface.base.handlers import (
     is_guarded,
     refresh_choices,
 )
-from training_pro.interface.page.page import build_page
+from training_pro.interface.page import build_page
 from training_pro.tests.fakes import make_folders
 
 UNEXPECTED = [

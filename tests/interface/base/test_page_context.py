@@ -9,9 +9,7 @@ from contextlib import aclosing
 import pytest
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import ModelStatus
-from training_pro.core.jobs.events import JobEnded, Note, Stage
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Job, JobEnded, Note, Session, Stage
 from training_pro.interface.base import page_context
 from training_pro.interface.base.page_context import (
     PageContext,

@@ -7,13 +7,10 @@ import time
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import JobEnded
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import JobEnded, Request, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.page_context import PageContext
-from training_pro.interface.base.stop_button import StopButton
-from training_pro.interface.train.train_tab import TrainTab
+from training_pro.interface.base import PageContext, StopButton
+from training_pro.interface.train import TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 
 PATIENCE_SECONDS = 60

@@ -9,11 +9,8 @@ import time
 import gradio as gr
 import pytest
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import DownloadProgress, JobEnded, Note, Stage
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import DownloadProgress, Job, JobEnded, Note, Request, Session, Stage
+from training_pro.interface.base import PageContext
 from training_pro.interface.page.download_panel import (
     SUGGESTED_MODELS,
     DownloadPanel,

@@ -10,11 +10,10 @@ import threading
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Answer, JobEnded
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Answer, JobEnded, Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import PageContext
 from training_pro.interface.page import page
 from training_pro.interface.tabs import try_tab
 from training_pro.tests.fakes import make_folders

@@ -10,7 +10,7 @@ import gradio as gr
 import pytest
 from gradio.routes import App
 from starlette.testclient import TestClient
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from training_pro.interface.page import build_page, guard_middleware

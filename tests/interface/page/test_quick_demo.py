@@ -8,11 +8,9 @@ import time
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import JobEnded
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Job, JobEnded, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import PageContext
 from training_pro.interface.page.quick_demo import Demo, DemoView, QuickDemo
 
 PATIENCE_SECONDS = 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gradio as gr
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.page import tab
 from training_pro.tests.fakes import FakeHost, make_folders

@@ -7,10 +7,9 @@ import re
 import gradio as gr
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.data.prepare import check_datasets
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.run.example_browser import ExampleBrowser
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.fakes import FakeHost, make_folders

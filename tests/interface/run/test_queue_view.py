@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.core.jobs.auto_start import AutoStart
+from training_pro.core.jobs import AutoStart
 from training_pro.interface.run.queue_view import _start_label, queue_html
-from training_pro.records.queue.queue import Queue
+from training_pro.records.queue import Queue
 
 VALUES = {"name": "<b>", "data": ["story.txt", "chats.jsonl:50"], "epochs": 2.0, "max_steps": 0}
 

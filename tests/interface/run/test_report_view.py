@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 
 from training_pro.core.engine import PreviewQuery
-from training_pro.data.report.preview import preview_examples
-from training_pro.data.report.report import DatasetReport, LengthHistogram
+from training_pro.data.report import DatasetReport, LengthHistogram, preview_examples
 from training_pro.interface.run import plan_svg, report_view
 from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.rowing import chat, family, prepare_rows

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gradio as gr
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.job import Job
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import Job, Request, Session
+from training_pro.interface.base import PageContext
+from training_pro.interface.run import RunView
 from training_pro.interface.run.run_buttons import RunButtons
-from training_pro.interface.run.run_view import RunView
 from training_pro.tests.fakes import FakeHost, make_folders
 
 

@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import Remedy
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import (
+from training_pro.core.jobs import (
     Advice,
     CheckpointSaved,
     EvaluationDone,
+    Job,
     JobEnded,
     MachineUse,
     Note,
+    Request,
     RunPlanned,
     SampleGenerated,
     Stage,
     Step,
 )
-from training_pro.core.jobs.job import Job
-from training_pro.interface.base import load_script
-from training_pro.interface.base.style import CSS
+from training_pro.interface.base import CSS, load_script
+from training_pro.interface.run import RunView
 from training_pro.interface.run.charts import run_charts
-from training_pro.interface.run.run_view import RunView
 
 STEPS = 100_000
 

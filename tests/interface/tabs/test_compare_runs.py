@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import Session
+from training_pro.interface.base import Form, PageContext
+from training_pro.interface.tabs import RunsTab
 from training_pro.interface.tabs.compare_runs import comparison_html
-from training_pro.interface.tabs.runs_tab import RunsTab
 from training_pro.records.folder import inventory
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import FINISHED, LOG, write_files

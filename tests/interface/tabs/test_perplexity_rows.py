@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured, RowScores
+from training_pro.core.jobs import PerplexityMeasured, RowScores
 from training_pro.interface.tabs.perplexity_details import row_tables
 
 

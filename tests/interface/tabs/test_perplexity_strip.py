@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from training_pro.core.jobs.perplexity_event import PerplexityMeasured, RowScores, Segment
+from training_pro.core.jobs import PerplexityMeasured, RowScores, Segment
 from training_pro.interface.tabs.perplexity_details import loss_strips
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import Advice, JobEnded, Note, Stage
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import Advice, JobEnded, Note, Session, Stage
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.tabs.perplexity_tab import PerplexityTab, results_html
 from training_pro.settings.parsing import ROW_SETTING_KEYS
 from training_pro.tests.fakes import FakeHost, make_folders

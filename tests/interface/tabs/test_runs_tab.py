@@ -10,16 +10,13 @@ from html import unescape
 import gradio as gr
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs import Job, Request
-from training_pro.core.jobs.events import JobEnded
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import Job, JobEnded, Request, Session
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.tabs import runs_tab
 from training_pro.interface.tabs.merge_panel import MergePanel
 from training_pro.records.folder import hold_run_lock, inventory
 from training_pro.records.remote import remote_control
-from training_pro.records.report.verdict import judge_run
+from training_pro.records.report import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
 from training_pro.tests.records.remote.test_remote_control import wait_for

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.host import ModelStatus
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import Session
 from training_pro.data import dataset_index
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import PageContext
 from training_pro.interface.train import data_menu
 from training_pro.interface.train.data_preview import preview_data
 from training_pro.settings.name_rules import name_problem

@@ -7,9 +7,8 @@ import os
 import gradio as gr
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import Session
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.train.presets_panel import PresetsPanel
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import JobEnded
-from training_pro.core.jobs.session import Session
-from training_pro.interface.base.form import Form
-from training_pro.interface.base.page_context import PageContext
+from training_pro.core.jobs import JobEnded, Session
+from training_pro.interface.base import Form, PageContext
 from training_pro.interface.train.resume_panel import ResumePanel, describe_crashed_run
 from training_pro.records.folder import crashed_runs
 from training_pro.tests.fakes import FakeHost, make_folders

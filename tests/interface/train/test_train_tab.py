@@ -11,13 +11,11 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from training_pro.core.jobs.events import JobEnded, Note
-from training_pro.core.jobs.session import Session
+from training_pro.core.jobs import JobEnded, Note, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.interface.base import stream_pace
-from training_pro.interface.base.page_context import PageContext
+from training_pro.interface.base import PageContext, stream_pace
 from training_pro.interface.run.run_panel import ShownRun
-from training_pro.interface.train.train_tab import TrainTab
+from training_pro.interface.train import TrainTab
 from training_pro.settings import presets
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files

@@ -6,11 +6,9 @@ import time
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import Step
-from training_pro.records.folder import heartbeat, loras
+from training_pro.core.jobs import Request, Step
+from training_pro.records.folder import heartbeat, hold_run_lock, loras
 from training_pro.records.folder.crashed_runs import discard_run, find_crashed_runs, keep_run
-from training_pro.records.folder.run_lock import hold_run_lock
 from training_pro.tests.tiny import read_tree, watched_job
 
 RUN = {"epochs": 2, "save_every": 3, "save_each_epoch": False, "sample_every": "never"}

@@ -6,8 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.folder import inventory
-from training_pro.records.folder.run_lock import hold_run_lock
+from training_pro.records.folder import hold_run_lock, inventory
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, write_files
 

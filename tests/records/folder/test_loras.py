@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.folder import loras
+from training_pro.records.folder import RunFolder, loras
 from training_pro.records.folder.loras import (
     Checkpoint,
     FinishedSteps,
@@ -22,7 +22,6 @@ from training_pro.records.folder.loras import (
     size_on_disk,
     slim_checkpoint,
 )
-from training_pro.records.folder.run_folder import RunFolder
 from training_pro.tests.records import on_disk
 from training_pro.tests.tiny import read_tree
 

@@ -6,10 +6,9 @@ import json
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.core.jobs.recall_event import RecallFigures, RecallMeasured
-from training_pro.records.folder import inventory, read_log, trained_steps
+from training_pro.core.jobs import RecallFigures, RecallMeasured
+from training_pro.records.folder import copy_as_lora, inventory, read_log, trained_steps
 from training_pro.records.folder.loras import list_loras, slim_checkpoint
-from training_pro.records.folder.promote_checkpoint import copy_as_lora
 from training_pro.records.folder.run_files import read_note, write_note
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files

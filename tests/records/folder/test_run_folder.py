@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_pro.core.files.atomic_files import write_json, write_text
-from training_pro.core.jobs.events import EvaluationDone
+from training_pro.core.files import write_json, write_text
+from training_pro.core.jobs import EvaluationDone
 from training_pro.records.folder.run_files import log_entry
+from training_pro.records.report import Mark, graph_entry
 from training_pro.records.report.curve_png import draw_graph
-from training_pro.records.report.curve_svg import Mark
-from training_pro.records.report.graph_file import graph_entry
 
 GRAPH = [
     {"current_steps": step, "loss": 3 / step, "smoothed_loss": 3.0, "learning_rate": 1e-3} for step in (1, 2, 3)

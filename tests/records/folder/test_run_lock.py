@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import BusyError, SavingError
-from training_pro.records.folder.run_lock import hold_run_lock, is_in_progress
+from training_pro.records.folder import hold_run_lock, is_in_progress
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import make_folders
 

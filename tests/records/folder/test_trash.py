@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import BusyError, SavingError
 from training_pro.core.files import atomic_files
+from training_pro.records.folder import hold_run_lock
 from training_pro.records.folder.loras import list_loras
-from training_pro.records.folder.run_lock import hold_run_lock
 from training_pro.records.folder.trash import empty_trash, list_trash, move_to_trash, restore_item
 from training_pro.tests.fakes import make_folders, refuse_to_remove_read_only_files
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.queue import queue
-from training_pro.records.queue.queue import Queue
+from training_pro.records.queue import Queue, queue
 
 
 def queue_of(*names):

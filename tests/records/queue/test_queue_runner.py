@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from training_pro.core.errors import ModelError, SavingError, SettingsError
 from training_pro.core.host import ModelCard
-from training_pro.core.jobs.control import Request
-from training_pro.core.jobs.events import JobEnded, StartedFromQueue
-from training_pro.core.jobs.session import Session
-from training_pro.records.folder.run_lock import hold_run_lock
-from training_pro.records.queue import queue
-from training_pro.records.queue.queue_runner import QueueRunner
+from training_pro.core.jobs import JobEnded, Request, Session, StartedFromQueue
+from training_pro.records.folder import hold_run_lock
+from training_pro.records.queue import QueueRunner, queue
 from training_pro.tests.fakes import FakeHost, make_folders
 
 PATIENCE_SECONDS = 10

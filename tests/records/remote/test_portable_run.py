@@ -12,8 +12,7 @@ from training_pro.core.errors import SavingError
 from training_pro.core.host import Folders, ModelCard
 from training_pro.data.dataset_index import find_datasets
 from training_pro.hosts.standalone import standalone_folders
-from training_pro.records.folder import inventory, read_graph
-from training_pro.records.folder.filenames import REPORT
+from training_pro.records.folder import REPORT, inventory, read_graph
 from training_pro.records.remote import PortableRun
 from training_pro.settings import files
 from training_pro.settings.parsing import training_settings

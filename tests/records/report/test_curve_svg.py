@@ -7,6 +7,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
+from training_pro.records.report import read_evaluations, read_steps
 from training_pro.records.report.curve_svg import (
     MAX_POINTS,
     Mark,
@@ -15,7 +16,6 @@ from training_pro.records.report.curve_svg import (
     steps_per_epoch,
     thin_steps,
 )
-from training_pro.records.report.graph_file import read_evaluations, read_steps
 from training_pro.records.report.svg import MAX_EPOCH_TICKS, epoch_ticks
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]

@@ -7,9 +7,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from training_pro.core.files.atomic_files import write_json
-from training_pro.core.jobs.events import EvaluationDone, Step
-from training_pro.records.report.graph_file import (
+from training_pro.core.files import write_json
+from training_pro.core.jobs import EvaluationDone, Step
+from training_pro.records.report import (
     RunGraph,
     best_evaluation,
     graph_entry,

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from training_pro.core.jobs.events import (
+from training_pro.core.jobs import (
     Advice,
     CheckpointSaved,
     JobEnded,
@@ -18,8 +18,8 @@ from training_pro.core.jobs.events import (
     Stage,
     Step,
 )
-from training_pro.records.folder.inventory import LoraEntry, LoraPart
-from training_pro.records.report.report import ReportData, render_report
+from training_pro.records.folder import LoraEntry, LoraPart
+from training_pro.records.report import ReportData, render_report
 from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from training_pro.core.jobs import EvaluationDone, RecallFigures, RecallMeasured
-from training_pro.records.report.graph_file import graph_entry, read_evaluations, read_steps
-from training_pro.records.report.verdict import judge_live, judge_run
+from training_pro.records.report import graph_entry, judge_live, judge_run, read_evaluations, read_steps
 
 
 def graph(training, validation):
