@@ -8,8 +8,12 @@ import os
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on shared cores: threads would wait for each other
+PROFILES = {"day": 10, "night": 500}
+"""How many examples a law is tried with: each day, and by the long tests."""
 MODULES_OF_A_LIBRARY = 100
 modules_frozen = 0
 
@@ -26,6 +30,12 @@ if "training_pro" not in sys.modules:
 
 from training_pro.tests.standin_hub import hub, served_hub  # noqa: E402, F401
 from training_pro.tests.tiny import empty_pictures, lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test
+
+
+def pytest_configure(config) -> None:
+    for name, examples in PROFILES.items():
+        settings.register_profile(name, max_examples=examples, deadline=None, database=None, derandomize=True)
+    settings.load_profile("night" if config.option.markexpr == "long" else "day")
 
 
 def pytest_runtest_logfinish() -> None:
