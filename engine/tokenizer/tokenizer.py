@@ -12,7 +12,7 @@ import copy
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain
@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from ...chunking import EncodedText, Encoder
-from ...core.errors import ModelError, first_line
+from ...core.errors import first_line
 from ...data import arrow_store
 from ...data.rows import CHATML, PortableEncoder
-from . import mistral_chat_template, slow_offsets, template_sandbox, token_bytes
+from . import mistral_chat_template, slow_offsets, token_bytes
 from .mistral_chat_template import MistralChatTemplate
 from .slow_offsets import slow_encoder
-from .template_sandbox import LimitedTemplates, TemplateLimitError, check_transformers
 from .token_bytes import TokenBytes, added_tokens
 
 SOURCE_FILES = tuple(
@@ -38,7 +37,6 @@ SOURCE_FILES = tuple(
         token_bytes.__file__,
         slow_offsets.__file__,
         mistral_chat_template.__file__,
-        template_sandbox.__file__,
     )
 )
 """Source files that ids and offsets depend on besides the tokenizer itself."""
@@ -131,7 +129,6 @@ class JinjaChatTemplate:
     tokenizer: Any
     text: str | None  # None: the tokenizer's own
     origin: str
-    _templates: LimitedTemplates = field(default_factory=LimitedTemplates)
 
     @property
     def own(self) -> bool:
@@ -146,14 +143,8 @@ class JinjaChatTemplate:
             tokenize=False,
             add_generation_prompt=opening,
         )
-        check_transformers()
         try:
-            return str(self._templates.render(apply))
-        except TemplateLimitError as error:
-            raise ModelError(
-                f"{self.origin[:1].upper()}{self.origin[1:]} was stopped, because it {error}. Correct the "
-                "template, or choose a model with another template."
-            ) from error
+            return str(apply())
         except Exception as error:  # a template may raise anything
             raise ValueError(_template_problem(error)) from error
 

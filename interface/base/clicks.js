@@ -124,12 +124,15 @@
   let watching = null;
   const showResult = (of) => {
     watching?.disconnect();
+    const before = new Set(document.querySelectorAll(".tp-card"));
+    const isNew = (part) => [...(part?.querySelectorAll(".tp-card") ?? [])].some((card) => !before.has(card));
     const observer = (watching = new MutationObserver((changes) => {
-      const shown = changes.map(({ target }) => target.closest?.(of)).find((part) => part?.querySelector(".tp-card"));
-      if (!shown) return;
-      observer.disconnect();
-      setTimeout(() => {
-        // The result that it replaces may still be above it at first.
+      const shown = changes.map(({ target }) => target.closest?.(of)).find(isNew);
+      if (shown) setTimeout(() => {
+        // Only now: the result that it replaces may still be above it at first, or be drawn once more.
+        if (watching !== observer || !isNew(shown)) return;
+        observer.disconnect();
+        watching = null;
         const { top } = shown.getBoundingClientRect();
         if (top < 0 || top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth", block: "start" });
       }, 700);
@@ -155,6 +158,23 @@
     else if (clicked.dataset.tpQueue) told({ queue: clicked.dataset.tpQueue }, "#tp-queue-wish");
     else goTo(clicked.dataset.tpGo, clicked.dataset.tpPart);
   });
+
+  // While a job has the model, the webui would clear a message and drop it: it stays in its box, and a line says why.
+  const keepMessage = (event) => {
+    const job = document.querySelector("#tp-working :is(textarea, input)")?.value;
+    const sends = event.type === "click"
+      ? event.target.closest?.("#Generate, #Regenerate, #Continue, #Impersonate")
+      : event.key === "Enter" && !event.shiftKey && event.target.closest?.("#chat-input");
+    if (!job || !sends) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    document.querySelector("#tp-chat-busy")?.remove();
+    const why = "The model is busy (Training PRO: " + job + "). Your message stays here: send it when the job has ended.";
+    const line = Object.assign(document.createElement("p"), { id: "tp-chat-busy", role: "alert", textContent: why });
+    document.querySelector("#chat-input")?.before(line);
+    setTimeout(() => line.remove(), 15000);
+  };
+  for (const kind of ["click", "keydown"]) document.addEventListener(kind, keepMessage, true);
 
   document.addEventListener("change", (event) => {
     const share = event.target.dataset?.tpShare;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...records.folder import PARAMETERS, loras
+from ...records.folder.journal import read_journal
 from ...settings import files
 from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
@@ -12,10 +13,13 @@ from .page_context import PageContext
 
 
 def can_resume(context: PageContext, name: str) -> bool:
-    """Whether the run was stopped, failed or crashed, and left a complete checkpoint and its settings."""
+    """Whether the run was stopped, failed or crashed, and left its settings and where to go on from."""
     folder = context.host.folders.loras / name
-    unfinished = name and loras.run_status(folder) in ("stopped", "failed", "cut off")
-    return bool(unfinished and (folder / PARAMETERS).is_file() and loras.resumable_checkpoints(folder))
+    if not name or loras.run_status(folder) not in ("stopped", "failed", "cut off"):
+        return False
+    journal = read_journal(folder)
+    goes_on = loras.resumable_checkpoints(folder) or (journal and journal.initial_lora)
+    return bool(goes_on and (folder / PARAMETERS).is_file())
 
 
 def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> str:

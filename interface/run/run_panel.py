@@ -111,7 +111,8 @@ class RunPanel:
         )
         """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
-        self.working = gr.Textbox(label="The type of job that uses the model", elem_classes="tp-hidden")
+        label = "The type of job that uses the model"
+        self.working = gr.Textbox(label=label, elem_id="tp-working", elem_classes="tp-hidden")
         """Hidden; empty while the model is free."""
         self._version = gr.Textbox(
             label="Version number of the run controls", elem_id="tp-version", elem_classes="tp-hidden"

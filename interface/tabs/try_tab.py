@@ -226,10 +226,12 @@ def lora_choices(context: PageContext) -> list[str]:
 
 
 def _last_trained_lora(context: PageContext) -> str:
-    """The LoRA of the last run of this session, or NO_LORA."""
+    """The LoRA of the last run of this session, or else the newest one, or NO_LORA."""
     job = context.session.latest("training")
     end = job.end if job else None
-    return end.folder.name if end and end.folder and loras.has_lora(end.folder) else NO_LORA
+    if end and end.folder and loras.has_lora(end.folder):
+        return end.folder.name
+    return next(iter(context.read_disk(lambda folders: loras.newest_first(folders.loras), ())), NO_LORA)
 
 
 class SuggestedPrompt(NamedTuple):

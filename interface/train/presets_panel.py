@@ -198,5 +198,4 @@ def _defaults() -> dict[str, Any]:
 
 def _sorted_loras(folder: Path, order: str) -> list[str]:
     """The names of all LoRAs, by name or the newest first."""
-    names = loras.list_loras(folder)
-    return names if order == BY_NAME else sorted(names, key=lambda n: -(folder / n).stat().st_mtime)
+    return loras.list_loras(folder) if order == BY_NAME else loras.newest_first(folder)

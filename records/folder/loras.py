@@ -43,6 +43,10 @@ def list_loras(loras: Path) -> list[str]:
     return sorted(names, key=natural_key)
 
 
+def newest_first(loras: Path) -> list[str]:
+    return sorted(list_loras(loras), key=lambda name: -(loras / name).stat().st_mtime)
+
+
 def list_loadable(loras: Path) -> list[str]:
     """Return everything that can be loaded: the LoRAs, each followed by its checkpoints and backups."""
     runs = sorted((p for p in usable_entries(loras) if p.is_dir() and is_listed(p)), key=_natural_name)

@@ -59,7 +59,7 @@ BUTTONS = {
     "stop answer": "tp-stop-answer",
     "put on": "tp-put-on",
     "take off": "tp-take-off",
-    "send": "webui-send",
+    "send": "Generate",
     "put": "tp-queue-put",
     "queue on": "tp-queue-go-on",
 }
@@ -83,6 +83,7 @@ PARTS = {
     "preset said": "tp-preset-said",
     "curves": "tp-curves",
     "perplexity": "tp-perplexity-found",
+    "perplexity said": "tp-perplexity-said",
     "how rows are read": "tp-perplexity-read",
     "runs": "tp-runs-table",
     "runs said": "tp-runs-said",
@@ -101,7 +102,7 @@ BOXES = {
     "get": "tp-get-name",
     "model": "tp-model",
     "reply": "webui-reply",
-    "message": "webui-message",
+    "message": "chat-input",
     "preset": "tp-preset-name",
     "new name": "tp-runs-name",
     "note": "tp-runs-note",
@@ -126,6 +127,11 @@ INSIDE = """e => {
     const box = e.getBoundingClientRect();
     const wide = box.left >= 0 && box.right <= document.documentElement.clientWidth;
     return wide && box.top >= 0 && box.bottom <= innerHeight;
+}"""
+# Whether a part begins inside the window, and is there at all.
+BEGINS_INSIDE = """e => {
+    const box = (e.querySelector('.tp-card') ?? e).getBoundingClientRect();
+    return box.height > 0 && box.top >= -4 && box.top <= innerHeight - 40;
 }"""
 # Tables with a scroll shadow although they do not overflow, or without one although they do.
 SHADOWS = """() => [...document.querySelectorAll('.tp-wide')].filter(e => e.checkVisibility()).filter(e =>
@@ -355,6 +361,9 @@ class TrainingPage:
 
     def in_sight(self, button: str) -> bool:
         return bool(self._button(button).evaluate(INSIDE))
+
+    def part_in_sight(self, part: str) -> bool:
+        return bool(self._page.locator(f"#{PARTS[part]}").evaluate(BEGINS_INSIDE))
 
     def shadows_without_need(self) -> list[str]:
         """Tables with a needless or missing scroll shadow."""

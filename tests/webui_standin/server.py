@@ -40,8 +40,8 @@ def create_interface() -> None:
     at_making = {"css": css} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
     with gr.Blocks(title="The webui", analytics_enabled=False, **at_making) as shared.gradio["interface"]:
         with gr.Tab("Chat"):
-            said = gr.Textbox(label="Message", elem_id="webui-message")
-            send = gr.Button("Send", elem_id="webui-send")
+            said = gr.Textbox(label="Message", elem_id="chat-input")
+            send = gr.Button("Send", elem_id="Generate")
             reply = gr.Textbox(label="Reply", elem_id="webui-reply")
             send.click(_chat, said, reply)
         extensions.create_extensions_tabs()
