@@ -22,6 +22,8 @@ Files go in order of their names: browser tests, the longest files, come first a
 def run(arguments: list[str]) -> int:
     """Run pytest with the unknown arguments and return its exit code."""
     args, pytest_args = _parser().parse_known_args(arguments)
+    if args.durations:
+        pytest_args.append("--durations=10")
     ensure_environment({"test"}, torch_spec=args.torch, webui_pins=args.webui_pins)
     command = [sys.executable, "-m", "pytest", *parallel_options(pytest_args), *add_marks(pytest_args)]
     return run_program(command, cwd=ROOT, env=_environ(webui_pins=args.webui_pins))
@@ -44,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--webui-pins", action="store_true")
     parser.add_argument("--torch")
+    parser.add_argument("--durations", action="store_true")
     return parser
 
 

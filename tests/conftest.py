@@ -28,6 +28,7 @@ def load_script() -> None:
 if "training_pro" not in sys.modules:
     load_script()
 
+from training_pro.tests.file_report import FileReport  # noqa: E402
 from training_pro.tests.standin_hub import hub, served_hub  # noqa: E402, F401
 from training_pro.tests.tiny import empty_pictures, lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test
 
@@ -35,7 +36,10 @@ from training_pro.tests.tiny import empty_pictures, lora, place, tiny, with_lora
 def pytest_configure(config) -> None:
     for name, examples in PROFILES.items():
         settings.register_profile(name, max_examples=examples, deadline=None, database=None, derandomize=True)
-    settings.load_profile("night" if config.option.markexpr == "long" else "day")
+    is_long = config.option.markexpr == "long"
+    settings.load_profile("night" if is_long else "day")
+    if not hasattr(config, "workerinput"):  # one of several processes reports to the first
+        config.pluginmanager.register(FileReport(durations=config.option.durations is not None, long=is_long))
 
 
 def pytest_runtest_logfinish() -> None:
