@@ -42,7 +42,11 @@ class FileReport:
         """Write when, and at which commit, each file last passed."""
         old = LONG_RECORD.read_text(encoding="utf-8") if LONG_RECORD.exists() else ""
         lines = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| tests/")}
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
         for file in self.passed - self.failed:
             lines[f"| {file}"] = f"| {file} | {date.today()} | {commit or 'unknown'} | {self.seconds[file]:.0f} |"
-        LONG_RECORD.write_text(HEAD + COLUMNS + "".join(f"{lines[file]}\n" for file in sorted(lines)), encoding="utf-8")
+        LONG_RECORD.write_text(
+            HEAD + COLUMNS + "".join(f"{lines[file]}\n" for file in sorted(lines)), encoding="utf-8"
+        )

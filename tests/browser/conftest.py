@@ -15,7 +15,7 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 """The headless shell first: a page takes it a third less CPU time."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 WORDS_SHOWN = 6000
-TIMEOUT_SECONDS = 300  # of a test
+TIMEOUT_SECONDS = 900  # of a test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +36,29 @@ def browser() -> Iterator[Any]:
         playwright.chromium.launch(executable_path=chromium(playwright.chromium), args=FLAGS) as instance,
     ):
         yield instance
+
+
+@pytest.fixture(scope="module")
+def demo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The standalone page of `demo --tiny`, for the tests of one file."""
+    from training_pro.tests.browser import servers
+
+    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def webui(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The stand-in for the webui with the tiny model loaded, for the tests of one file."""
+    from training_pro.tests.browser import servers
+
+    with servers.webui(tmp_path_factory.mktemp("webui")) as server:
+        yield server
+
+
+@pytest.fixture
+def open_tab(webui: Any, open_page: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **how: open_page(webui, tab="Training PRO", **how)
 
 
 @pytest.fixture

@@ -12,104 +12,9 @@ from typing import TypeVar
 from playwright.sync_api import Browser, Error, Locator, Page
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "screenshots"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 Result = TypeVar("Result")
 
-BUTTONS = {
-    "check": "tp-check",
-    "start": "tp-start",
-    "stop": "tp-stop",
-    "save": "tp-save",
-    "pause": "tp-pause",
-    "sample": "tp-sample",
-    "evaluate": "tp-evaluate",
-    "wind down": "tp-wind-down",
-    "halve": "tp-halve",
-    "extend": "tp-extend",
-    "free": "tp-free",
-    "throw away": "tp-throw-away",
-    "use live": "tp-live",
-    "go on unfinished": "tp-unfinished-go-on",
-    "test one step": "tp-probe",
-    "fit": "tp-fit",
-    "layers": "tp-layers",
-    "show example": "tp-leafing-show",
-    "next example": "tp-leafing-next",
-    "example before": "tp-leafing-before",
-    "save preset": "tp-preset-save",
-    "delete preset": "tp-preset-delete",
-    "defaults": "tp-defaults",
-    "work out": "tp-perplexity-go",
-    "delete run": "tp-runs-delete",
-    "refresh": "tp-refresh",
-    "undo delete": "tp-runs-undo",
-    "make own": "tp-runs-own",
-    "merge": "tp-runs-merge",
-    "gguf": "tp-runs-gguf",
-    "keep note": "tp-runs-keep",
-    "compare": "tp-runs-compare",
-    "resume": "tp-runs-resume",
-    "attach": "tp-runs-attach",
-    "copy settings": "tp-runs-settings",
-    "load": "tp-load",
-    "get": "tp-get",
-    "stop getting": "tp-get-stop",
-    "first look": "tp-first-look",
-    "go on": "tp-go",
-    "stop answer": "tp-stop-answer",
-    "put on": "tp-put-on",
-    "take off": "tp-take-off",
-    "send": "Generate",
-    "put": "tp-queue-put",
-    "queue on": "tp-queue-go-on",
-}
-PARTS = {
-    "line": "tp-line",
-    "answer": "tp-answer",
-    "run": "tp-run",
-    "model": "tp-model-said",
-    "get": "tp-get-part",
-    "get said": "tp-get-said",
-    "first look": "tp-first-said",
-    "try it": "tp-try-said",
-    "attached": "tp-put-said",
-    "data said": "tp-data-said",
-    "name said": "tp-name-said",
-    "start from said": "tp-start-from-said",
-    "together": "tp-together",
-    "samples": "tp-samples",
-    "unfinished": "tp-unfinished-said",
-    "one step": "tp-probe-said",
-    "preset said": "tp-preset-said",
-    "curves": "tp-curves",
-    "perplexity": "tp-perplexity-found",
-    "perplexity said": "tp-perplexity-said",
-    "how rows are read": "tp-perplexity-read",
-    "runs": "tp-runs-table",
-    "runs said": "tp-runs-said",
-    "one run": "tp-runs-one",
-    "compared": "tp-runs-compared",
-    "queue": "tp-queue",
-    "queue said": "tp-queue-said",
-    "example": "tp-leafing-said",
-}
-BOXES = {
-    "with": "tp-with",
-    "without": "tp-without",
-    "first with": "tp-first-with",
-    "first without": "tp-first-without",
-    "prompt": "tp-prompt",
-    "get": "tp-get-name",
-    "model": "tp-model",
-    "reply": "webui-reply",
-    "message": "chat-input",
-    "preset": "tp-preset-name",
-    "new name": "tp-runs-name",
-    "note": "tp-runs-note",
-    "filter": "tp-runs-filter",
-    "example": "tp-leafing-number",
-    "holding": "tp-leafing-holding",
-}
 ENDED = ("finished", "stopped", "failed")
 
 # The smoothed curve: its number of points, the first step in its tooltips, and the last step in its label.
@@ -260,10 +165,10 @@ class TrainingPage:
                 self._choose("tp-data", str(value))
 
     def write(self, box: str, text: str) -> None:
-        self._box(BOXES[box]).fill(text)
+        self._box(f"tp-{box}").fill(text)
 
     def written(self, box: str) -> str:
-        return self._box(BOXES[box]).input_value()
+        return self._box(f"tp-{box}").input_value()
 
     def chosen(self, elem_id: str) -> list[str]:
         """The selection of a menu with multiple choices."""
@@ -304,15 +209,15 @@ class TrainingPage:
 
     def link(self, part: str, words: str) -> Locator:
         """A link or a button inside our HTML."""
-        return self._page.locator(f"#{PARTS[part]}").get_by_text(words, exact=True)
+        return self._page.locator(f"#tp-{part}").get_by_text(words, exact=True)
 
     def suggestion(self, key: str) -> Locator:
         """The button that applies a suggestion of Check."""
-        return self._page.locator(f"#{PARTS['answer']} .tp-use[data-tp-set*='{key}']").first
+        return self._page.locator(f"#tp-answer .tp-use[data-tp-set*='{key}']").first
 
     def all_suggestions(self) -> Locator:
         """The button that applies all suggestions of Check."""
-        return self._page.locator(f"#{PARTS['answer']} .tp-use", has_text=re.compile("Use (all|both)"))
+        return self._page.locator("#tp-answer .tp-use", has_text=re.compile("Use (all|both)"))
 
     def in_queue(self, words: str) -> Locator:
         """A button of a waiting run, such as 'Up: b'."""
@@ -320,7 +225,7 @@ class TrainingPage:
 
     def helpful(self, key: str) -> Locator:
         """The button of a remedy after a failure."""
-        return self._page.locator(f"#{PARTS['run']} .tp-use[data-tp-set*='{key}']").first
+        return self._page.locator(f"#tp-run .tp-use[data-tp-set*='{key}']").first
 
     def focused(self) -> str:
         """The setting that has the focus."""
@@ -363,7 +268,7 @@ class TrainingPage:
         return bool(self._button(button).evaluate(INSIDE))
 
     def part_in_sight(self, part: str) -> bool:
-        return bool(self._page.locator(f"#{PARTS[part]}").evaluate(BEGINS_INSIDE))
+        return bool(self._page.locator(f"#tp-{part}").evaluate(BEGINS_INSIDE))
 
     def shadows_without_need(self) -> list[str]:
         """Tables with a needless or missing scroll shadow."""
@@ -412,6 +317,16 @@ class TrainingPage:
     def press(self, button: str) -> None:
         self._button(button).click(timeout=PATIENCE_SECONDS * 1000)
 
+    def send(self, message: str = "") -> None:
+        """Send a message in the webui's chat; by default, what is still in its box."""
+        if message:
+            self._box("chat-input").fill(message)
+        self._page.locator("#Generate").click()
+
+    def chat(self) -> tuple[str, str]:
+        """The message in the box of the webui's chat, and the reply."""
+        return self._box("chat-input").input_value(), self._box("webui-reply").input_value()
+
     def label(self, button: str) -> str:
         return self._button(button).inner_text()
 
@@ -424,16 +339,9 @@ class TrainingPage:
     def can_press(self, button: str) -> bool:
         return self._button(button).is_enabled()
 
-    def can_write(self, elem_id: str) -> bool:
-        return self._box(f"tp-{elem_id}").is_enabled()
-
-    def press_all_the_same(self, button: str) -> None:
-        """Press a disabled button, like a user whose page is not up to date."""
-        self._button(button).evaluate("button => { button.disabled = false; button.click(); }")
-
     def words(self, part: str) -> str:
         """The visible words of a part, and its folded notes. A tag among them is HTML escaped by mistake."""
-        element = self._page.locator(f"#{PARTS[part]}")
+        element = self._page.locator(f"#tp-{part}")
         folded = element.locator("details[data-tp-fold='notes']:not([open])").all_text_contents()
         words = "\n".join([element.inner_text(), *folded])
         assert not OUR_TAGS.search(words), words
@@ -441,7 +349,7 @@ class TrainingPage:
 
     def text(self, part: str) -> str:
         """The visible text of a part, whatever it holds."""
-        return self._page.locator(f"#{PARTS[part]}").inner_text()
+        return self._page.locator(f"#tp-{part}").inner_text()
 
     def everything(self) -> str:
         return self._page.locator("body").inner_text()
@@ -510,7 +418,7 @@ class TrainingPage:
             self.wait_for(lambda: self.can_press("start"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
-        self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}", 90)
+        self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}")
         assert self._ended(name, outcome), self.words("run")
         return self.words("run")
 
@@ -560,7 +468,7 @@ class TrainingPage:
         return f"Training '{name}': {outcome}" in self.words("run")
 
     def _button(self, name: str) -> Locator:
-        return self._page.locator(f"#{BUTTONS[name]}")
+        return self._page.locator(f"#tp-{name}")
 
     def _box(self, elem_id: str) -> Locator:
         return self._page.locator(f"#{elem_id} input, #{elem_id} textarea").first

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_pro.tests.browser import servers
 
 pytestmark = pytest.mark.browser
 
@@ -17,12 +15,6 @@ STILL = "*, *::before, *::after { transition: none !important; animation: none !
 """Colors in the middle of a transition are nobody's choice."""
 UNFOLD = """() => document.querySelectorAll(':is([id^=tp-part], #tp-presets) .label-wrap:not(.open)')
     .forEach(title => title.click())"""
-
-
-@pytest.fixture(scope="module")
-def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
-    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
-        yield server
 
 
 def axe() -> str:
@@ -40,15 +32,14 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_no_violation_on_any_tab(demo, browser, theme):
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.goto(f"{demo.url}?__theme={theme}")
     page.wait_for_selector("#tp-check")
     page.add_style_tag(content=STILL)
     page.evaluate(axe())
-    if theme == "light":  # a short run, so that the report, the curve and Runs have something to show
-        train(page)
+    train(page)  # so that the report, the curve and Runs have something to show
     found = {}
     for tab in TABS:
         page.get_by_role("tab", name=tab, exact=True).first.click()

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from training_pro.tests.browser import servers
 
 pytestmark = pytest.mark.browser
 
-WIDTHS = (1000, 500)
-
-
-@pytest.fixture(scope="module")
-def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
-    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
-        yield server
+WIDTHS = (500, pytest.param(1000, marks=pytest.mark.long))
 
 
 def answer(page, button: str, part: str, *words: str) -> str:
@@ -33,41 +24,41 @@ def test_every_answer_is_in_sight_and_replaces_the_one_before(demo, open_page, w
     page.fill(name=name, data="story.txt", cutoff=64, epochs=2)
     answer(page, "check", "answer", "Check: ready")
     page.fill(rank=0)
-    assert "Check: ready" not in answer(page, "put", "answer", "LoRA Rank")
+    assert "Check: ready" not in answer(page, "queue-put", "answer", "LoRA Rank")
     answer(page, "start", "answer", "LoRA Rank")
     page.fill(rank=8)
     page.unfold("part-memory-and-speed")
-    answer(page, "test one step", "one step", "step")
+    answer(page, "probe", "probe-said", "step")
     page.unfold("presets")
-    answer(page, "save preset", "preset said", "name")
-    page.write("preset", name)
-    assert "Saved" in answer(page, "save preset", "preset said", name)
+    answer(page, "preset-save", "preset-said", "name")
+    page.write("preset-name", name)
+    assert "Saved" in answer(page, "preset-save", "preset-said", name)
     assert "rank" not in answer(page, "start", "run", f"Training '{name}'").lower()
     page.wait_until_ended(name)
     assert page.part_in_sight("run")
 
     page.tab("Try it")
     page.write("prompt", "")
-    answer(page, "go on", "try it", "Enter a prompt")
+    answer(page, "go", "try-said", "Enter a prompt")
     page.write("prompt", "Old Maren")
     page.press_key("n")
-    page.wait_for(lambda: "Enter a prompt" not in page.text("try it"), "the old message removed")
-    answer(page, "put on", "attached", "attached")
-    answer(page, "take off", "attached", "detached")
+    page.wait_for(lambda: "Enter a prompt" not in page.text("try-said"), "the old message removed")
+    answer(page, "put-on", "put-said", "attached")
+    answer(page, "take-off", "put-said", "detached")
 
     page.tab("Perplexity")
-    answer(page, "work out", "perplexity said", "No dataset")
+    answer(page, "perplexity-go", "perplexity-said", "No dataset")
     page.choose("perplexity-data", "story.txt")
-    assert "No dataset" not in answer(page, "work out", "perplexity", "story.txt")
+    assert "No dataset" not in answer(page, "perplexity-go", "perplexity-found", "story.txt")
 
     page.tab("Runs")
     page.run_row(name).click()
-    page.wait_for_words("one run", name)
-    page.wait_for(lambda: page.part_in_sight("one run"), "the run in sight", 10)
-    for button in ("make own", "merge"):
+    page.wait_for_words("runs-one", name)
+    page.wait_for(lambda: page.part_in_sight("runs-one"), "the run in sight", 10)
+    for button in ("runs-own", "runs-merge"):
         answer(page, button, "runs said", "name")
-    page.write("note", "the good one")
-    assert "name" not in answer(page, "keep note", "runs said", f"The note for {name} is saved.")
-    answer(page, "compare", "runs said", "second")
-    answer(page, "delete run", "runs said", "trash")
-    assert "trash" not in answer(page, "undo delete", "runs said", "restored")
+    page.write("runs-note", "the good one")
+    assert "name" not in answer(page, "runs-keep", "runs-said", f"The note for {name} is saved.")
+    answer(page, "runs-compare", "runs-said", f"compare with {name}")
+    answer(page, "runs-delete", "runs-said", "trash")
+    assert "trash" not in answer(page, "runs-undo", "runs-said", "is restored")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.hosts.tiny import make_tiny
 from training_pro.tests.browser import servers
 
 pytestmark = pytest.mark.browser
@@ -23,70 +22,52 @@ def page_on_hub(browser, served_hub, tiny, tmp_path):
 @pytest.mark.long
 def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hub, served_hub, open_page):
     page = open_page(page_on_hub)
-    page.link("get", "Qwen3-0.6B").click()
-    page.wait_for(lambda: page.written("get") == "Qwen/Qwen3-0.6B", "the suggestion in the box")
-    page.write("get", "toys/gated")
+    page.link("get-part", "Qwen3-0.6B").click()
+    page.wait_for(lambda: page.written("get-name") == "Qwen/Qwen3-0.6B", "the suggestion in the box")
+    page.write("get-name", "toys/gated")
     page.press("get")
-    page.wait_for_words("get said", "toys/gated is a gated model")
+    page.wait_for_words("get-said", "toys/gated is a gated model")
 
     served_hub.seconds_a_piece = 4.0
-    page.write("get", ADDRESS)
+    page.write("get-name", ADDRESS)
     page.press("get")
-    page.wait_for_words("get said", "Downloading toys/tiny", "kB/s, ")
+    page.wait_for_words("get-said", "Downloading toys/tiny", "kB/s, ")
     served_hub.seconds_a_piece = 20.0  # it must not be complete before it is stopped, however slow the pages are
     page.reload()
-    page.wait_for_words("get said", "Downloading toys/tiny", " of ")
+    page.wait_for_words("get-said", "Downloading toys/tiny", " of ")
     page.wait_for(
-        lambda: page.written("get") == "https://huggingface.co/toys/tiny", "what is asked for in the box"
+        lambda: page.written("get-name") == "https://huggingface.co/toys/tiny", "what is asked for in the box"
     )
     other = open_page(page_on_hub, width=390)
-    other.wait_for_words("get said", "Downloading toys/tiny", " of ")
-    other.press("stop getting")
+    other.wait_for_words("get-said", "Downloading toys/tiny", " of ")
+    other.press("get-stop")
     for each in (page, other):
-        each.wait_for_words("get said", "Stopped.", "Start the download again to continue")
+        each.wait_for_words("get-said", "Stopped.", "Start the download again to continue")
 
     served_hub.seconds_a_piece = 0.0
     served_hub.asked.clear()
     page.press("get")
     for each in (page, other):
-        each.wait_for_words("get said", "It is selected in the model menu above")
+        each.wait_for_words("get-said", "It is selected in the model menu above")
         each.wait_for(lambda each=each: each.written("model") == NAME, "the model chosen in the menu")
     assert [begin > 0 for name, begin in served_hub.asked if name == "model.safetensors"] == [True]
     page.press("load")
-    page.wait_for_words("model", f"{NAME} is loaded")
+    page.wait_for_words("model-said", f"{NAME} is loaded")
     third = open_page(page_on_hub)
     third.wait_for(lambda: third.written("model") == NAME, "the model in the menu of a new page")
-
-
-@pytest.mark.long
-def test_a_download_during_a_run_keeps_the_other_model_loaded(page_on_hub, served_hub, open_page):
-    make_tiny(page_on_hub.user_data / "models" / "first")
-    page = open_page(page_on_hub)
-    page.wait_for(lambda: page.written("model") == "first", "the only model chosen")
-    page.press("load")
-    page.wait_for_words("model", "first is loaded")
-    curve = page.start("beside", epochs=400)
-    page.unfold("get-part")
-    page.write("get", "toys/tiny")
-    page.press("get")
-    page.wait_for_words("get said", "It is selected in the model menu above")
-    page.wait_for(lambda: page.written("model") == NAME, "the model chosen in the menu")
-    page.wait_for_curve(after=curve.last)
-    assert "first, float32" in page.words("line")
-    page.stop("beside")
 
 
 @pytest.mark.long
 def test_it_fits_the_screen(page_on_hub, served_hub, open_page):
     served_hub.seconds_a_piece = 8.0
     first = open_page(page_on_hub)
-    first.write("get", "toys/tiny")
+    first.write("get-name", "toys/tiny")
     first.press("get")
     for theme, width in (("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)):
         page = open_page(page_on_hub, theme=theme, width=width)
-        page.wait_for_words("get said", "Downloading toys/tiny", " of ")
+        page.wait_for_words("get-said", "Downloading toys/tiny", " of ")
         assert page.too_wide() == []
         assert page.faint() == []
         page.photograph(f"get-model-{theme}-{width}")
-    first.press("stop getting")
-    first.wait_for_words("get said", "Stopped.")
+    first.press("get-stop")
+    first.wait_for_words("get-said", "Stopped.")

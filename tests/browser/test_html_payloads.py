@@ -79,60 +79,47 @@ def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
 def page(demo, open_page):
     page = open_page(demo)
     page.press("load")
-    page.wait_for_words("model", "is loaded")
+    page.wait_for_words("model-said", "is loaded")
     yield page
     assert page.injected() == []
 
 
-def test_there_are_50_payloads_and_the_browser_would_run_them(page):
+def test_in_a_run_and_in_what_is_typed(page):
+    """Notes, samples, settings, names and prompts."""
     assert len(PAYLOADS) == len(set(PAYLOADS)) == 50
-    page.plant(TAGS[0])
+    page.tab("Runs")
+    page.run_row("story").click()
+    page.wait_for(lambda: "hit" in page.text("runs-one"), "the run with its note")
+    page.write("runs-note", MANY)
+    page.press("runs-keep")
+    page.wait_for_words("runs-said", "saved")
+    page.write("runs-filter", f"{MANY} and more")
+    page.wait_for(lambda: not page.runs(), "an empty list")
+    assert page.injected() == []
+    page.tab("Try it")
+    page.write("prompt", "".join(ATTRIBUTES))
+    page.press("go")
+    page.wait_for(lambda: page.written("without"), "a reply")
+    page.tab("Train")
+    for payload in PAYLOADS[::25]:
+        page.fill(name=payload, learning_rate=payload, cutoff=payload)
+        page.press("check")
+        page.wait_for(lambda value=payload: value[-9:] in page.text("answer"), "the value in the refusal")
+    assert page.injected() == []
+    page.plant(TAGS[0])  # the browser would run them
     page.wait_for(lambda: len(page.injected()) == 2, "the payload that was planted")
     page.reload()
     page.wait_for_words("line", "float32")
 
 
-@pytest.mark.parametrize("data", ["rows.jsonl", "prose.txt", FILE], ids=["rows", "prose", "file name"])
+@pytest.mark.long
+@pytest.mark.parametrize("data", ["rows.jsonl", "prose.txt", FILE, "broken.json"])
 def test_in_data_and_names_of_files(page, data):
     page.fill(name="payload", data=data, cutoff=512)
     page.check()
+    assert page.injected() == []
     page.unfold("leafing")
-    page.press("show example")
-    for _ in range(6):
-        seen = page.wait_for(lambda: "hit" in page.text("example") and page.text("example"), "an example")
-        assert page.injected() == []
-        page.press("next example")
-        page.wait_for(lambda seen=seen: page.text("example") != seen, "the next example")
-
-
-def test_in_a_file_that_is_refused(page):
-    page.fill(name="payload", data="broken.json")
-    page.check()
-    assert page.injected() == []
-
-
-def test_in_settings_that_are_refused(page):
-    for payload in PAYLOADS[::5]:
-        page.fill(name=payload, learning_rate=payload, cutoff=payload)
-        page.press("check")
-        page.wait_for(lambda value=payload: value[-9:] in page.text("answer"), "the value in the refusal")
-        assert page.injected() == []
-
-
-def test_in_notes_samples_and_settings_of_a_run(page):
-    page.tab("Runs")
-    page.run_row("story").click()
-    page.wait_for(lambda: "hit" in page.text("one run"), "the run with its note")
-    page.write("note", MANY)
-    page.press("keep note")
-    page.wait_for_words("runs said", "saved")
-    assert page.injected() == []
-    page.write("filter", f"{MANY} and more")
-    page.wait_for(lambda: not page.runs(), "an empty list")
-
-
-def test_in_prompts_and_replies(page):
-    page.tab("Try it")
-    page.write("prompt", "".join(ATTRIBUTES))
-    page.press("go on")
-    page.wait_for(lambda: page.written("without"), "a reply")
+    page.press("leafing-show")
+    page.wait_for(lambda: page.text("leafing-said"), "an example")
+    page.press("leafing-next")
+    page.pause(2)

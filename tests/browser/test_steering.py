@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
+from training_pro.records.folder import loras
 from training_pro.tests.browser import servers
 
 pytestmark = pytest.mark.browser
 
 ENDLESS = 400  # epochs; no test waits for the last one
 SECOND_START_SECONDS = 20
-
-
-@pytest.fixture(scope="module")
-def demo(browser, tmp_path_factory) -> Iterator[servers.Server]:
-    with servers.demo(tmp_path_factory.mktemp("demo")) as server:
-        yield server
 
 
 def test_each_button_works_and_confirms_it(demo, open_page):
@@ -55,7 +49,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
 
     page.unfold("part-saving-and-stopping")
     page.fill(save_every="7")
-    page.press("use live")
+    page.press("live")
     page.wait_for_words("run", "Save every (steps) 0 → 7")
     page.reload()  # the page shows what is in force in the run ...
     page.unfold("part-saving-and-stopping")
@@ -68,7 +62,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     freed = page.curve()
     page.press("pause")
     page.wait_for_curve(after=freed.last)
-    page.press("wind down")
+    page.press("wind-down")
     text = page.wait_until_ended("steered")
     assert "the learning rate has fallen to 0" in text
     graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
@@ -88,30 +82,23 @@ def planned_steps(page) -> int:
     return int(page.words("run").split(" / ")[1].split()[0].replace(",", ""))
 
 
-def test_throwing_a_run_away_leaves_nothing(demo, open_page):
+def test_a_discarded_run_and_a_failed_one_leave_nothing(demo, open_page):
     page = open_page(demo)
     page.start("unwanted", epochs=ENDLESS)
     assert (demo.loras / "unwanted").exists()
     page.unfold("more")
-    page.press("throw away")
-    page.wait_for(lambda: "Delete all" in page.label("throw away"), "the question on the button")
+    page.press("throw-away")
+    page.wait_for(lambda: "Delete all" in page.label("throw-away"), "the question on the button")
     assert (demo.loras / "unwanted").exists()
-    page.press("throw away")
+    page.press("throw-away")
     page.wait_until_ended("unwanted", "stopped")
-    assert not (demo.loras / "unwanted").exists()
-
-
-def test_a_failing_run_is_shown_as_a_failure(demo, open_page):
-    """The run panel shows the error, nothing is left on the disk, and Start can be pressed again."""
-    page = open_page(demo)
     page.unfold("part-learning-rate-and-optimizer")
-    page.fill(optimizer="no_such_optimizer")
-    page.fill(name="fails", data="story.txt", cutoff=64)
+    page.fill(name="fails", optimizer="no_such_optimizer")
     page.press("start")
     text = page.wait_for_words("run", "Training 'fails': failed", "no_such_optimizer")
     assert "Traceback" not in text
     page.wait_for(lambda: page.can_press("start"), "Start can be pressed again")
-    assert not (demo.loras / "fails").exists()
+    assert not (demo.loras / "unwanted").exists() and not (demo.loras / "fails").exists()
 
 
 @pytest.mark.long
@@ -126,8 +113,35 @@ def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_pat
     with servers.demo(tmp_path) as server:
         assert server.started_after < SECOND_START_SECONDS
         page = open_page(server)
-        page.wait_for_words("unfinished", "night stopped unexpectedly", "If you resume it")
-        page.press("go on unfinished")
+        page.wait_for_words("unfinished-said", "night stopped unexpectedly", "If you resume it")
+        page.press("unfinished-go-on")
         curve = page.wait_for_curve(after=before.last)
         assert curve.first == 1
         page.stop("night")
+
+
+@pytest.mark.long
+def test_several_runs_in_a_row(browser, tmp_path, open_page):
+    with servers.demo(tmp_path) as server:
+        page = open_page(server, width=1300)
+        page.start("a", epochs=ENDLESS)
+        page.wait_for(lambda: "queue after this run" in page.everything(), "the button's words during a run")
+        for name, epochs in (("b", 2), ("c", 1)):
+            page.fill(name=name, epochs=epochs)
+            page.press("queue-put")
+            page.wait_for_words("queue", f"{name} story.txt;")
+        page.press("queue-put")
+        page.wait_for_words("queue-said", "an earlier run is also called 'c'")
+        page.wait_for_words("run", "next: b")
+        page.in_queue("Up: c").click()
+        page.wait_for_words("run", "next: c")
+        page.press("stop")
+        page.wait_for_words("queue", "Training 'a' was stopped.")
+        page.wait_for(lambda: "Resume queue (2 waiting)" in page.everything(), "the offer")
+        page.close()
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.wait_for_words("queue", "2 wait", "After a restart, the queue does not start by itself")
+        page.press("queue-go-on")
+        page.wait_for_words("queue", "no waiting runs", "c: finished", "b: finished")
+        assert [loras.run_status(server.loras / name) for name in "abc"] == ["stopped", "finished", "finished"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from training_pro.tests.browser import servers
+from training_pro.tests.chapters import CHAPTERS
 
 pytestmark = pytest.mark.browser
 
 OURS = "Training PRO"
+BOOK = "pride.txt"
+BROKEN = "ValueError: broken on purpose"
+GGUF, ORIGIN = "story-Q4.gguf", "https://huggingface.co/Some-Owner/Story-1B"
 ENDLESS = 400  # epochs; no test waits for the last one
 PHONE = 420
 BARE, WITH_LORA = "LlamaForCausalLM", "PeftModelForCausalLM"
@@ -20,6 +25,13 @@ def fingerprint():
     named = sorted(shared.model.named_parameters())
     return hashlib.sha256(b"".join(n.encode() + p.detach().numpy().tobytes() for n, p in named)).hexdigest()
 """
+BREAK = """
+module = next(module for name, module in sys.modules.items() if name.endswith("interface.run.report_view"))
+unbroken = module.html
+def broken(*_, **__):
+    raise ValueError("broken on purpose")
+module.html = broken
+"""
 RUN_PANEL = """
 def run_panel():
     import sys
@@ -27,16 +39,9 @@ def run_panel():
 """
 
 
-@pytest.fixture(scope="module")
-def webui(browser, tmp_path_factory) -> Iterator[servers.Webui]:
-    with servers.webui(tmp_path_factory.mktemp("webui")) as server:
-        server.tell(FINGERPRINT)
-        yield server
-
-
-@pytest.fixture
-def open_tab(webui, open_page) -> Callable[..., Any]:
-    return lambda **how: open_page(webui, tab=OURS, **how)
+@pytest.fixture(scope="module", autouse=True)
+def told(webui) -> None:
+    webui.tell(FINGERPRINT)
 
 
 def model_and_loras(server: servers.Webui) -> list[object]:
@@ -65,17 +70,17 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     page.tab("Try it")
     page.choose_lora("inside")
     page.write("prompt", "Old Maren Tull ran the ferry")
-    assert not page.can_press("stop answer")
-    page.press("go on")
+    assert not page.can_press("stop-answer")
+    page.press("go")
     for side in ("without", "with"):
         page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
-    page.wait_for(lambda: not page.can_press("stop answer"), "Stop is disabled again")
+    page.wait_for(lambda: not page.can_press("stop-answer"), "Stop is disabled again")
     page.wait_for(lambda: not webui.ask("shared.generation_lock.locked()"), "the end of the answer")
 
-    page.press("put on")
+    page.press("put-on")
     page.wait_for(lambda: model_and_loras(webui) == [WITH_LORA, ["inside"], servers.TINY], "the LoRA is on")
     page.wait_for_words("line", "inside")
-    page.press("take off")
+    page.press("take-off")
     page.wait_for(lambda: model_and_loras(webui) == [BARE, [], servers.TINY], "the LoRA is off")
     assert webui.ask("fingerprint()") == original
 
@@ -84,15 +89,14 @@ def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
     page = open_tab()
     page.start("talked-to", epochs=ENDLESS)
     page.tab("Chat")
-    page.write("message", "Hello, you & <b>I</b>")
-    page.press("send")
+    page.send("Hello, you & <b>I</b>")
     page.wait_for(lambda: "The model is busy (Training PRO: training)" in page.everything(), "a refusal")
-    assert (page.written("message"), page.written("reply")) == ("Hello, you & <b>I</b>", "")
+    assert page.chat() == ("Hello, you & <b>I</b>", "")
     page.tab(OURS)
     page.stop("talked-to")
     page.tab("Chat")
-    page.press("send")
-    page.wait_for(lambda: page.written("reply"), "a reply")
+    page.send()
+    page.wait_for(lambda: page.chat()[1], "a reply")
 
 
 @pytest.mark.long
@@ -120,7 +124,7 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     first = open_tab()
     first_curve = first.start("outlives", epochs=ENDLESS)
     first.fill(name="after-it", epochs=1)
-    first.press("put")
+    first.press("queue-put")
     first.wait_for_words("queue", "1 waiting run")
     first.close()
     webui.tell("restart()")
@@ -132,19 +136,8 @@ def test_a_run_and_the_queue_outlive_an_interface_restart(webui, open_tab):
     page.stop("outlives")
     assert (webui.loras / "outlives" / "adapter_model.safetensors").is_file()
     page.wait_for_words("queue", "Training 'outlives' was stopped.")
-    page.press("queue on")
+    page.press("queue-go-on")
     page.wait_for_words("queue", "after-it: finished", "no waiting runs")
-
-
-@pytest.mark.long
-def test_a_second_start_during_a_run_is_refused(webui, open_tab):
-    page, other = open_tab(), open_tab()
-    other.fill(name="second", data="story.txt", cutoff=64)
-    page.start("first", epochs=ENDLESS)
-    other.press_all_the_same("start")
-    other.wait_for_words("answer", "The model is busy: Training 'first'", "stop it first")
-    assert not (webui.loras / "second").exists()
-    page.stop("first")
 
 
 @pytest.mark.long
@@ -157,7 +150,7 @@ def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
         for button in ("start", "stop", "save"):
             assert not page.can_press(button)
         page.tab("Try it")
-        for button in ("go on", "put on", "take off"):
+        for button in ("go", "put-on", "take-off"):
             assert not page.can_press(button)
     finally:
         webui.tell("shared.args.multi_user = False; restart()")
@@ -165,19 +158,30 @@ def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
     page.wait_for(lambda: page.can_press("start"), "Start is there again")
 
 
-@pytest.mark.parametrize(
-    ("theme", "width"), [pytest.param("light", 1200, marks=pytest.mark.long), ("dark", 390)], ids=str
-)
-def test_it_fits_the_screen(open_tab, theme, width):
-    page = open_tab(theme=theme, width=width)
-    page.fill(data="story.txt", name="looks")
+def test_results_are_read_anew_and_a_failed_check_removes_the_last_report(webui, open_tab):
+    book = webui.user_data / "training" / "datasets" / BOOK
+    book.parent.mkdir(parents=True, exist_ok=True)
+    book.write_text(CHAPTERS, encoding="utf-8")
+    page = open_tab()
+    page.fill(name="stale", data=BOOK, cutoff=64)
+    page.wait_for_words("data-said", BOOK)
+    assert page.check().startswith("Check: ready")
+    page.suggestion("hard_cut").click()
+    page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
+    webui.expected.add(BROKEN)
+    webui.tell(BREAK)
+    try:
+        page.press("check")
+        text = page.wait_for_words("answer", "Check failed")
+    finally:
+        webui.tell("module.html = unbroken")
+    assert text.strip() == f"Check failed: {BROKEN}. See the console for details."
+    book.write_text("One sentence.", encoding="utf-8")
     page.check()
-    assert page.too_wide() == []
-    page.photograph(f"webui-train-{theme}-{width}")
-    page.tab("Try it")
-    page.wait_for(lambda: page.can_press("go on"), "the tab is drawn")
-    assert page.too_wide() == []
-    page.photograph(f"webui-try-{theme}-{width}")
+    page.wait_for_words("data-said", "1 section,")
+    book.unlink()
+    page.press("check")
+    page.wait_for_words("data-said", f"there is no dataset named '{BOOK}'")
 
 
 def test_the_tab_key_leaves_the_chosen_data_and_remove_icons_have_labels(open_tab):
@@ -201,8 +205,13 @@ def test_help_buttons_and_shadows_on_a_phone(open_tab):
     page.check()
     assert page.too_wide() == []
     assert page.shadows_without_need() == []
+    page.photograph("webui-train-phone")
+    page.tab("Try it")
+    page.wait_for(lambda: page.can_press("go"), "the tab is drawn")
+    assert page.too_wide() == []
 
 
+@pytest.mark.long
 def test_one_of_many_pages_asks_by_itself_and_gets_a_stream_again(webui, open_tab):
     """As if there were too many pages for streams."""
     webui.tell(RUN_PANEL)
@@ -216,3 +225,75 @@ def test_one_of_many_pages_asks_by_itself_and_gets_a_stream_again(webui, open_ta
     page.wait_for(lambda: not page.asks_by_itself(), "a stream again")
     page.wait_for_curve(after=page.curve().last)
     page.stop("asks")
+
+
+def test_without_a_model_or_data_it_says_what_to_do(browser, tmp_path, open_page):
+    with servers.webui(tmp_path, model=False) as server:
+        page = open_page(server, tab=OURS)
+        assert server.ask("[name for name in ('torch', 'transformers', 'peft') if name in sys.modules]") == []
+        page.wait_for_words("data-said", "Add files", str(server.user_data / "training" / "datasets"))
+        page.press("check")
+        page.wait_for_words("answer", "Dataset: choose at least one file", "story.txt")
+        assert_refused(page, "No model is loaded", "Model loader to Transformers", "press Load")
+        assert not server.loras.exists()
+
+
+@pytest.mark.long
+def test_other_dead_ends_name_the_next_step(browser, tmp_path, open_page):
+    """A GGUF file, a portable webui, and a webui that lacks a name."""
+    write_gguf(tmp_path / "models" / GGUF)
+    with servers.webui(tmp_path, model=False) as server:
+        server.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
+        words = ("is a GGUF file", "Some-Owner/Story-1B", "Download", "Transformers", "load-in-4bit", "press Load")
+        assert_refused(open_page(server, tab=OURS), *words)
+        server.tell("models.unload_model()")
+        server.tell("import importlib.util as u; find_spec = u.find_spec")
+        server.tell("u.find_spec = lambda name, *more: None if name == 'torch' else find_spec(name, *more)")
+        page = open_page(server, tab=OURS)
+        assert_refused(page, "portable webui", "install the full version", "script.py demo")
+        server.tell("u.find_spec = find_spec")
+        server.tell("names = shared.lora_names; del shared.lora_names; restart()")
+        page = open_page(server, tab=OURS, whole=False)
+        page.wait_for_words("line", "has no shared.lora_names", "Update Training PRO")
+        for button in ("check", "start"):
+            page.press(button)
+            page.wait_for_words("answer", "Data")
+        assert_webui_answers(page)
+
+
+@pytest.mark.long
+def test_errors_in_the_tab_never_reach_the_host(browser, tmp_path, open_page):
+    damaged = servers.copied(tmp_path / "damaged")
+    (damaged / "interface" / "base" / "style.py").write_text("raise RuntimeError('a part is damaged')\n")
+    with servers.webui(tmp_path / "webui", model=False, extension=damaged) as server:
+        page = open_page(server, tab=OURS, whole=False)
+        page.wait_for(lambda: "can't show its tab here" in page.everything(), "a sentence in the tab")
+        assert "a part is damaged" in page.everything()
+        assert_webui_answers(page)
+
+
+def write_gguf(path: Path) -> None:
+    """Write a GGUF header: version, no tensors, and one key with the source repository."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    pair = text("general.base_model.0.repo_url") + struct.pack("<I", 8) + text(ORIGIN)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+
+
+def assert_refused(page: Any, *words: str) -> None:
+    """The status line, Check, and Start all show these words."""
+    page.wait_for_words("line", *words)
+    page.fill(data="story.txt")
+    page.press("check")
+    page.wait_for_words("answer", *words)
+    page.press("start")
+    page.wait_for_words("run", *words)
+
+
+def assert_webui_answers(page: Any) -> None:
+    page.tab("Chat")
+    page.send("Hello")
+    page.wait_for(lambda: page.chat()[1] == "No model is loaded!", "the webui's own answer")
