@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import suppress
 
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs import Job
-from training_pro.engine.compute import oom
+from training_pro.core.jobs import Step
+from training_pro.engine.compute import explain_out_of_memory
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.training.trainer import RunTrainer
-
-CPU = torch.device("cpu")
+from training_pro.tests.tiny import watched_job
 
 
 @pytest.fixture
@@ -24,67 +23,53 @@ def no_collection():
     gc.enable()
 
 
-def trainers():
-    """All living trainers; each references the LoRA, its optimizer and the model."""
-    return [obj for obj in gc.get_objects() if type(obj) is RunTrainer]
+def alive():
+    """All living trainers and optimizers; they reference the LoRA and the model."""
+    kinds = torch.optim.Optimizer
+    return {id(o) for o in gc.get_objects() if type(o).__name__ == "RunTrainer" or isinstance(o, kinds)}
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_trainer_and_optimizer_are_freed_with_the_run(place, monkeypatch, no_collection, fails):
-    optimizers = []
-    create = RunTrainer.create_optimizer
+@pytest.mark.parametrize("ends_by", ["itself", "an error", "a probe"])
+def test_trainer_and_optimizer_are_freed_with_the_run(place, no_collection, ends_by):
+    before, during = alive(), []
 
-    def created(self, *args):
-        optimizer = create(self, *args)
-        optimizers.append(weakref.ref(optimizer))
-        if fails:
-            raise ValueError("no such luck")
-        return optimizer
+    def watch(job, event):
+        if isinstance(event, Step):
+            during.append(len(alive() - before))
+            if ends_by == "an error":
+                raise ValueError("no such luck")
 
-    monkeypatch.setattr(RunTrainer, "create_optimizer", created)
-    error = None
-    try:
-        place.train()
-    except ValueError as raised:
-        error = raised
-    assert (error is not None) is fails
-    assert trainers() == []
-    assert optimizers
-    assert all(ref() is None for ref in optimizers)
+    job = watched_job(watch)
+    if ends_by == "a probe":
+        PeftEngine().probe(place.settings(), place.host(), job)
+    else:
+        with suppress(ValueError):
+            place.train(job=job, max_steps=1)
+        assert during[0] >= 2
+    assert alive() <= before
 
 
-def test_a_probe_frees_its_memory(place, monkeypatch, no_collection):
-    seen = []
-    monkeypatch.setattr(oom, "free_memory", lambda: seen.append("freed"))
-    PeftEngine().probe(place.settings(), place.host(), Job("probe", "a test"))
-    assert seen == ["freed"]
-
-
-def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection, error):
     """Otherwise the message counts it as model and LoRA, and the GPU stays full until the next collection."""
-    refs, alive = [], []
+    refs, still = [], []
 
     def step():
         large = torch.zeros(1000)
         refs.append(weakref.ref(large))
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
-    def remedies(machine):
-        alive.extend(ref() for ref in refs)
-        return []
+    def explain():
+        still.extend(ref() for ref in refs)
+        return ModelError("Out of memory")
 
-    with (
-        pytest.raises(ModelError, match="Out of memory"),
-        oom.explain_out_of_memory(lambda: oom.out_of_memory_error(CPU, remedies)),
-    ):
+    with pytest.raises(ModelError, match="Out of memory"), explain_out_of_memory(explain):
         step()
-    assert alive == [None]
-
-
-def test_the_gpu_cache_is_emptied(monkeypatch):
-    calls = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
-    with oom.free_memory_afterwards():
-        assert calls == []
-    assert calls == ["emptied"]
+    assert still == [None]
