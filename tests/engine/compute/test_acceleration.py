@@ -1,4 +1,4 @@
-"""Machine settings of a run, and that they are restored afterwards."""
+"""Attention, compiled and patched layers and workers: the results are the same, and the model is restored."""
 
 from __future__ import annotations
 
@@ -13,30 +13,44 @@ import torch._dynamo
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Job, Note
 from training_pro.engine.checks import attention_problems
-from training_pro.engine.compute import apply_machine_settings, count_workers
-from training_pro.engine.lora import restore_methods
-from training_pro.tests.engine.architectures import read_graph
+from training_pro.engine.compute import (
+    apply_machine_settings,
+    count_workers,
+    packed_attention,
+    patch_lora_layers,
+    use_packed_attention,
+)
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.engine.architectures import (
+    CONFIGS,
+    OTHERS,
+    add_random_lora,
+    loss_and_gradients,
+    make_model,
+    max_relative_error,
+    random_examples,
+    read_graph,
+    supervised_loss,
+)
+from training_pro.tests.engine.batches import packed_batch, padded_batch
+from training_pro.tests.tiny import watched_job
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
-
-@pytest.fixture
-def model(place):
-    return place.host().loaded_model().model
+WITH_COMPILER = [pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++")]
 
 
 def notes_of(job):
     return [event.text for event in job.log.since(0) if isinstance(event, Note)]
 
 
-def losses_of(place, name):
-    return [entry["loss"] for entry in read_graph(place, name)]
-
-
-def test_attention_changes_and_comes_back_after_an_error_too(place, model):
+def test_attention_changes_and_comes_back_after_an_error_too(place):
+    model = place.host().loaded_model().model
     machine = place.settings(attention="eager").machine
     with pytest.raises(KeyError), apply_machine_settings(machine, model, Job("training", "a test")):
-        assert model.config._attn_implementation == "eager"
+        assert attention_of(model) == "eager"
         raise KeyError
-    assert model.config._attn_implementation == model.model.config._attn_implementation == "sdpa"
+    assert attention_of(model) == attention_of(model.model) == "sdpa"
 
 
 def test_flash_attention_and_liger_are_refused_with_their_requirements(place):
@@ -49,27 +63,15 @@ def test_flash_attention_and_liger_are_refused_with_their_requirements(place):
         assert "pip install flash-attn" in problem.text
 
 
-def test_methods_replaced_by_kernels_are_restored(model):
-    """Patched as by Liger: methods of modules, attributes, classes, and functions of the model's source file."""
-    source = sys.modules[type(model).__module__]
-    norm, rope = model.model.norm, source.apply_rotary_pos_emb
-    norm_class, attributes = type(norm), set(vars(norm))
-    with restore_methods(model):
-        norm.forward, norm.offset = (lambda hidden: hidden), 1.0
-        norm.__class__ = type("OtherNorm", (norm_class,), {})
-        source.apply_rotary_pos_emb = source.LlamaMLP = None
-    assert (type(norm), set(vars(norm))) == (norm_class, attributes)
-    assert source.apply_rotary_pos_emb is rope
-    assert source.LlamaMLP is not None
-
-
-def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_were(place, monkeypatch):
-    """With a compiler that runs the layers as they are, and dynamo disabled as in the webui."""
+@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=[*WITH_COMPILER, pytest.mark.long])])
+@pytest.mark.timeout(900)
+def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_were(place, monkeypatch, compiler):
+    """Although dynamo is disabled, as in the webui; `eager` runs the layers as they are."""
     disabled, compile_layer, job, host = [], torch.nn.Module.compile, Job("training", "a test"), place.host()
 
     def compiled(self, **options):
         disabled.append(torch._dynamo.config.disable)
-        compile_layer(self, backend="eager", **options)
+        compile_layer(self, backend=compiler, **options)
 
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)
     place.train(name="plain", max_steps=2)
@@ -79,18 +81,8 @@ def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_
     assert disabled == [False, False]
     assert any("2 layers are compiled" in text for text in notes_of(job))
     assert not any(layer._compiled_call_impl for layer in host.loaded_model().model.model.layers)
-    assert losses_of(place, "compiled") == pytest.approx(losses_of(place, "plain"), rel=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++ on a processor")
-@pytest.mark.timeout(900)
-def test_the_real_compiler_gives_the_same_losses(place):
-    job = Job("training", "a test")
-    place.train(name="plain", max_steps=3)
-    place.train(name="compiled", compile=True, max_steps=3, job=job)
-    assert any("2 layers are compiled" in text for text in notes_of(job))
-    assert losses_of(place, "compiled") == pytest.approx(losses_of(place, "plain"), rel=1e-5)
+    losses = [[entry["loss"] for entry in read_graph(place, name)] for name in ("plain", "compiled")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch):
@@ -103,7 +95,14 @@ def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch)
     assert any(text.startswith("Compile: compiling the layers failed (") for text in notes_of(job))
 
 
-def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")
+def test_with_workers_a_run_learns_the_same_but_only_where_they_are_forked_in_our_own_process(place):
+    """Also by dataset, which is known by its source: a worker sends no examples, since rows can't be sent."""
+    rows = [{"instruction": f"What is {n}?", "output": f"It is {n}."} for n in range(12)]
+    place.write("chats.json", json.dumps(rows))
+    for name, count in (("none", 0), ("one", 1)):
+        place.train(name=name, workers=count, max_steps=3, data=["story.txt", "chats.json"], cutoff=64)
+    assert place.weights("none") == place.weights("one")
     assert [count_workers(2, lambda method=method: method) for method in ("fork", "spawn")] == [2, 0]
     host = place.host()
     host.owns_process = False
@@ -111,13 +110,154 @@ def test_workers_only_where_they_are_forked_and_the_process_is_our_own(place):
         place.train(host, workers=1)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are none")
-def test_with_workers_the_losses_are_the_same(place):
-    """Also by dataset, which is known by its source: a worker sends no examples, since rows can't be sent."""
-    rows = [{"instruction": f"What is {n}?", "output": f"It is {n}."} for n in range(12)]
-    place.write("chats.json", json.dumps(rows))
-    for name, count in (("none", 0), ("one", 1)):
-        place.train(name=name, workers=count, max_steps=3, data=["story.txt", "chats.json"], cutoff=64)
-    assert place.weights("none") == place.weights("one")
-    first = read_graph(place, "one")[0]
-    assert first["loss_by_source"] == read_graph(place, "none")[0]["loss_by_source"]
+GATED = {"llama", "mistral", "qwen2", "qwen3"}
+ROTARY = GATED | {"gemma2", "gemma3", "phi3", "gpt_neox"}
+
+
+def machine_settings(base, packing="off"):
+    """The context in which a run trains; with packing, also its attention."""
+    settings = training_settings({"name": "a", "data": ["x.txt"], "packing": packing})
+    return apply_machine_settings(settings.machine, base, Job("training", "a test"))
+
+
+def is_patched(module):
+    return "forward" in vars(module)
+
+
+def assert_same(actual, expected):
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *OTHERS])
+@pytest.mark.parametrize("batch", [packed_batch, padded_batch], ids=["packed", "padded"])
+def test_loss_and_gradients_are_the_models_own(name, batch):
+    torch.manual_seed(5)  # with other seeds, rounding exceeds the bound in a few numbers
+    base = make_model(name)
+    model, rows = add_random_lora(base), random_examples(9, 17, 3, 12)
+    expected = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
+    with machine_settings(base, "auto"):
+        patch_lora_layers(model)
+        assert any("lora" in type(m).__module__ for m in model.modules() if is_patched(m))
+        actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_only_known_modules_are_patched_and_restored(name):
+    base = make_model(name)
+    source = vars(sys.modules[type(base).__module__])
+    rotary = source.get("apply_rotary_pos_emb")
+    with machine_settings(base):
+        kinds = {type(m).__name__ for m in base.modules() if is_patched(m)}
+        assert (source.get("apply_rotary_pos_emb") is not rotary) == (name in ROTARY)
+    assert any(kind.endswith("MLP") for kind in kinds) == (name in GATED)
+    assert any(kind.endswith("RMSNorm") for kind in kinds) == (name in GATED | {"phi3"})
+    assert not any(map(is_patched, base.modules()))
+    assert source.get("apply_rotary_pos_emb") is rotary
+
+
+def test_modules_that_compute_something_else_or_cannot_be_tested_are_not_patched(monkeypatch):
+    base = make_model("llama")
+    first, second = base.model.layers
+    norm_forward = type(base.model.norm).forward
+    doubling = {"forward": lambda self, x: 2 * norm_forward(self, x)}
+    failing = {"forward": lambda self, x: self.only_on_a_card}
+    first.mlp.act_fn = torch.nn.GELU()
+    for norm, forward in ((first.input_layernorm, doubling), (second.input_layernorm, failing)):
+        norm.__class__ = type("OtherRMSNorm", (type(norm),), forward)
+    source = sys.modules[type(base).__module__]
+    other_rotary = lambda q, k, cos, sin: (q, k)  # noqa: E731
+    monkeypatch.setattr(source, "apply_rotary_pos_emb", other_rotary)
+    with machine_settings(base):
+        assert source.apply_rotary_pos_emb is other_rotary
+        assert not any(map(is_patched, (first.mlp, first.input_layernorm, second.input_layernorm)))
+        assert all(map(is_patched, (second.mlp, first.post_attention_layernorm)))
+
+
+@pytest.mark.parametrize("norm_class", [LlamaRMSNorm, Olmo2RMSNorm])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_norm_in_half_precision_rounds_as_the_original(dtype, norm_class):
+    """The one before it multiplies by the weight, the other after it."""
+    base = make_model("llama").to(dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(3)
+    base.model.norm = norm = norm_class(32).to(dtype).requires_grad_(False)
+    norm.weight.data = torch.rand(32, generator=generator).to(dtype)
+    rows, upstream = (torch.randn(50, 32, generator=generator).to(dtype) for _ in range(2))
+
+    def output_and_gradient():
+        inputs = rows.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            output = norm(inputs)
+        output.backward(upstream)
+        return output, inputs.grad.float()
+
+    expected, expected_gradient = output_and_gradient()
+    with machine_settings(base):
+        assert is_patched(norm)
+        output, gradient = output_and_gradient()
+    assert output.dtype == dtype
+    assert torch.equal(output, expected)
+    assert (gradient - expected_gradient).norm() < 5e-3 * expected_gradient.norm()
+
+
+OURS = packed_attention.ATTENTION_NAME
+
+
+def attention_of(model):
+    return model.config._attn_implementation
+
+
+def block(*lengths):
+    return torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
+
+
+def packed_mask(visible, **more):
+    """What `packed_mask` makes of a row in which these tokens see each other."""
+    length = len(visible)
+    return packed_attention.packed_mask(
+        batch_size=1,
+        q_length=length,
+        kv_length=length,
+        mask_function=lambda batch, head, query, key: visible[query, key],
+        **{"allow_is_causal_skip": False, **more},
+    )
+
+
+def test_a_mask_is_read_as_the_bounds_of_its_texts_but_never_in_memory_as_a_whole(monkeypatch):
+    """A packed row of 16,000 tokens took 2.4 GB."""
+    assert packed_mask(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
+    assert packed_mask(block(5), allow_is_causal_skip=True) is None
+    sizes, own = [], packed_attention.sdpa_mask
+    watched = lambda *args, **more: sizes.append((mask := own(*args, **more)).numel()) or mask  # noqa: E731
+    monkeypatch.setattr(packed_attention, "sdpa_mask", watched)
+    assert packed_mask(block(2000, 1000)).tolist() == [0, 2000, 3000]
+    assert max(sizes) == packed_attention.ROWS_AT_ONCE * 3000
+
+
+def test_a_mask_with_a_window_padding_or_joined_texts_is_left_as_it_is():
+    for query, key, seen in ((1203, 0, False), (slice(None), 0, False), (2005, 1, True)):
+        visible = block(1600, 1200)
+        visible[query, key] = seen
+        assert torch.equal(packed_mask(visible)[0, 0], visible)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_attention_of_a_model_is_switched_if_the_results_agree_and_restored(works):
+    base = make_model("llama")
+    if not works:
+        base.model.norm.register_forward_hook(lambda _, given, out: out * (1 + (attention_of(base) == OURS)))
+    with use_packed_attention(base) as is_used:
+        assert (is_used, attention_of(base)) == (works, OURS if works else "sdpa")
+    assert attention_of(base) == "sdpa"
+
+
+@pytest.mark.parametrize("packing", ["on", "off"])
+def test_a_packed_run_uses_it_and_the_patches_of_layers_and_restores_the_model(place, packing):
+    host, seen = place.host(), set()
+    model = host.loaded_model().model
+    mlp = model.model.layers[0].mlp
+    look = lambda *_: seen.update({attention_of(model), "forward" in vars(mlp)})  # noqa: E731
+    place.train(host, job=watched_job(look), max_steps=2, packing=packing)
+    assert (OURS in seen, True in seen) == (packing == "on", True)
+    assert (attention_of(model), "forward" in vars(mlp)) == ("sdpa", False)

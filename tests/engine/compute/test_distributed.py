@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from safetensors.numpy import load_file
-from training_pro.core import dist_env
-from training_pro.engine.compute import distributed, peer_watch
-from training_pro.records.folder import RunFolder
+from training_pro.engine.compute import peer_watch
 from training_pro.records.remote import read_progress, send_request
 from training_pro.tests.engine.architectures import read_graph
 from training_pro.tests.tiny import read_tree
@@ -121,23 +119,6 @@ def wait_for_step(place, name, step, run):
         time.sleep(0.1)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_in_a_run_and_resuming_it_gives_the_same_adapter(workspace, processes):
-    flags = f"{LONG} --epochs 15 --batch-size 4"
-    train(workspace, "whole", processes, flags)
-    with start(workspace, "cut", processes, flags) as run:
-        wait_for_step(workspace, "cut", 20, run)
-        run.send_signal(signal.SIGTERM)
-        stderr = run.communicate(timeout=120)[1]
-    assert "'cut' stopped at step" in stderr
-    assert processes > 1 or run.returncode == 0  # torchrun itself ends with the signal
-    train(workspace, "cut", processes, f"{flags} --resume")
-    assert workspace.weights("cut") == workspace.weights("whole")
-
-
 def is_rank_1(pid):
     with suppress(OSError):
         return b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
@@ -161,28 +142,6 @@ def test_requests_reach_all_processes_and_a_killed_one_ends_the_others_with_one_
         stderr = run.communicate(timeout=120)[1]
     assert run.returncode == 1
     assert stderr.count("Another process of this run has ended or can't be reached.") == 1
-
-
-def test_only_rank_0_gets_the_run_folder(monkeypatch, tmp_path):
-    folder = RunFolder(tmp_path / "a", tmp_path)
-    with distributed.process_run_folder(folder) as own:
-        assert own is folder
-    for name, value in (("WORLD_SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1")):
-        monkeypatch.setenv(name, value)
-    assert (dist_env.world_size(), dist_env.rank(), dist_env.local_rank()) == (4, 3, 1)
-    with distributed.process_run_folder(folder) as own:
-        assert tmp_path not in own.path.parents
-        own.path.mkdir()
-    assert not own.path.exists()
-
-
-@pytest.mark.parametrize(("system", "backend"), [("win32", "gloo"), ("linux", None)])
-def test_on_windows_the_backend_is_gloo(monkeypatch, system, backend):
-    """PyTorch for Windows is built without NCCL, which accelerate would choose for GPUs."""
-    monkeypatch.setattr(sys, "platform", system)
-    assert distributed.ddp_backend() is None  # of a single process
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert distributed.ddp_backend() == backend
 
 
 def test_silence_of_another_process_is_told_with_its_rank_but_nobody_is_watched_without_a_launcher(monkeypatch):

@@ -1,4 +1,4 @@
-"""Loss functions against PyTorch's cross-entropy of all logits, as `probe_model` chooses them."""
+"""The loss against PyTorch's cross-entropy of all logits, and packing, as `probe_model` chooses both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from training_pro.core.errors import SettingsError
 from training_pro.core.host import unwrap_peft
+from training_pro.core.jobs import Job, Note
 from training_pro.engine.compute import collate, probe_model
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import (
@@ -18,17 +20,18 @@ from training_pro.tests.engine.architectures import (
     max_relative_error,
     random_examples,
     read_graph,
+    read_log,
 )
 from training_pro.tests.engine.batches import packed_batch, padded_batch
 
 
-def probe(model, smoothing=0.0):
-    values = {"name": "a", "data": ["x.txt"], "packing": "off", "label_smoothing": smoothing}
+def probe(model, packing="auto", smoothing=0.0):
+    values = {"name": "a", "data": ["x.txt"], "packing": packing, "label_smoothing": smoothing}
     return probe_model(model, training_settings(values))
 
 
 def chunked_loss(model, smoothing=0.0):
-    found = probe(model, smoothing)
+    found = probe(model, smoothing=smoothing)
     assert found.chunked_loss_refusal == ""
     return found.loss
 
@@ -36,7 +39,7 @@ def chunked_loss(model, smoothing=0.0):
 def full_loss(model, smoothing=0.0):
     base = unwrap_peft(model)
     own, base.get_output_embeddings = base.get_output_embeddings, lambda: None
-    found = probe(model, smoothing)
+    found = probe(model, smoothing=smoothing)
     base.get_output_embeddings = own
     assert found.chunked_loss_refusal == "this model does not say which layer is its output layer"
     return found.loss
@@ -76,6 +79,7 @@ def test_padded_or_packed_each_example_has_the_loss_and_gradients_it_has_alone(n
     for smoothing in (0.0, 0.1):
         assert_as_alone(model, chunked_loss(model, smoothing), rows, padded_batch(rows), smoothing)
         assert_as_alone(model, full_loss(model, smoothing), rows, padded_batch(rows), smoothing)
+    assert probe(model).packed is (name in PACKABLE)
     if name in PACKABLE:
         assert_as_alone(model, chunked_loss(model), rows, packed_batch(rows))
 
@@ -94,8 +98,7 @@ def test_token_losses_have_positions_owners_and_hits(choose):
         losses = through(choose(model), model, padded_batch(rows))
         assert losses.positions.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
         assert losses.owners_at_labels(collate(rows, in_one_row=False).owners).tolist() == [0, 0, 0, 1]
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        assert choose(model)(model, inputs, ids.clone()).hits.tolist() == hits
+        assert through(choose(model), model, {"input_ids": ids, "labels": ids}).hits.tolist() == hits
 
 
 def test_only_supervised_positions_go_through_the_head_whose_forward_is_restored():
@@ -182,3 +185,55 @@ def test_only_batch_times_accumulation_matters(place, packing):
         curves.append([(e["loss"], e["gradient_norm"]) for e in read_graph(place, f"run-{size}")])
     for curve in curves[1:]:
         assert np.allclose(curve, curves[0], rtol=1e-5)
+
+
+MIXES = "in this model, packed examples can see each other"
+
+
+@pytest.mark.parametrize("mix", [lambda out: 0.02 * out.cumsum(1), lambda out: 1e-3 * out.mean(1, keepdim=True)])
+def test_a_model_that_mixes_much_or_little_is_detected(mix):
+    model = make_model("llama")
+    model.model.layers[1].register_forward_hook(lambda module, given, out: out + mix(out))
+    assert probe(model).packing_refusal.startswith(MIXES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_not_mistaken_for_mixing(dtype):
+    assert probe(make_model("llama").to(dtype)).packed
+    assert not probe(make_model("opt").to(dtype)).packed
+
+
+def test_packing_is_refused_with_the_reason_and_packing_off_is_not_probed():
+    with pytest.raises(SettingsError, match=r"can't be used, because in this model, .* Choose auto or off"):
+        probe(make_model("opt"), "on")
+    result = probe(make_model("opt"), "off")
+    assert (result.packed, result.packing_refusal, list(result.notes())) == (False, "", [])
+    model = make_model("llama")
+    own = model.forward
+    model.forward = lambda input_ids=None, attention_mask=None, use_cache=None: own(input_ids, attention_mask)
+    assert probe(model).packing_refusal == "this model does not accept position IDs (TypeError)"
+
+
+def test_dropout_and_modes_do_not_matter_and_are_restored():
+    model = add_random_lora(make_model("gpt2"), lora_dropout=0.5).train()
+    model.base_model.model.transformer.drop.p = 0.5
+    model.base_model.model.transformer.h[1].eval()
+    before = [m.training for m in model.modules()]
+    assert probe(model).packed
+    assert [m.training for m in model.modules()] == before
+
+
+def test_packed_padded_and_from_all_logits_a_run_learns_the_same_and_logs_its_way(place):
+    curves, notes = [], []
+    for name, packing in (("padded", "off"), ("packed", "on"), ("whole", "off")):
+        host, job = place.host(), Job("training", "a test")
+        if name == "whole":
+            host.loaded_model().model.get_output_embeddings = lambda: None
+        place.train(host, job=job, name=name, packing=packing, accumulation=2, targets="q-k-v-o")
+        curves.append([(e["loss"], e["gradient_norm"], e["tokens"]) for e in read_graph(place, name)])
+        notes.append(" ".join(event.text for event in job.log.since(0) if isinstance(event, Note)))
+        assert read_log(place, name)["packing"] == packing
+        assert read_log(place, name)["loss_from"].startswith("from all logits" if name == "whole" else "superv")
+    assert np.allclose(curves[1:], curves[:1], rtol=1e-4)
+    assert ["Packing is on" in text for text in notes] == [False, True, False]
+    assert ["computed from all logits" in text for text in notes] == [False, False, True]

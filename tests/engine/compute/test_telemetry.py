@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from training_pro.core.jobs import Advice, EventLog, Job, MachineUse, Step, event_text, peak_memory_of
-from training_pro.engine.compute import MachineMonitor, limit_vram
+from training_pro.engine.compute import MachineMonitor
 from training_pro.tests.engine.architectures import read_log
 
 GB = 10**9
@@ -87,17 +87,6 @@ def test_a_run_logs_and_records_the_memory_of_its_process(place):
     assert event_text(uses(job.log)[0]).startswith("program memory: peak ")
     assert read_log(place)["memory_at_most"] == peak_memory_of(job.log.since(0)) > 1_000_000
     assert "peak memory" in (place.lora() / "report.html").read_text(encoding="utf-8")
-
-
-def test_on_windows_the_memory_limit_of_the_gpu_is_set_and_restored(gpus, monkeypatch):
-    fractions = []
-    gpus.mem_get_info, gpus.memory_reserved = lambda _: (6_000, 10_000), lambda _: 2_000
-    gpus.set_per_process_memory_fraction = lambda share, _: fractions.append(share)
-    for system in ("linux", "win32"):
-        monkeypatch.setattr(sys, "platform", system)
-        with pytest.raises(OSError), limit_vram(GPU):
-            raise OSError
-    assert fractions == [0.8, 1.0]
 
 
 @pytest.mark.parametrize(("system", "times"), [("win32", 1), ("linux", 0)])

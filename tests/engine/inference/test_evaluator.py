@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 
 import pytest
 import torch
-from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Advice, CheckpointSaved, EvaluationDone, Note, Request, Step
+from training_pro.engine.inference import continuation_pairs
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.report import best_evaluation, read_evaluations
-from training_pro.tests.engine.architectures import read_graph, read_log, simulate_kill
+from training_pro.tests import rowing
+from training_pro.tests.engine.architectures import read_graph, read_log
 from training_pro.tests.engine.inference.references import (
     finished_model,
     losses_and_hits,
@@ -20,6 +21,7 @@ from training_pro.tests.engine.inference.references import (
     prepared,
     raise_during,
 )
+from training_pro.tests.rowing import chat, family
 from training_pro.tests.tiny import Workspace, watched_job
 
 OTHER_TEXT = (
@@ -81,6 +83,11 @@ def test_the_figures_are_those_of_the_model_itself_without_label_smoothing(finis
     assert result.loss == pytest.approx(mean(losses), abs=2e-5)
     assert result.perplexity == pytest.approx(math.exp(result.loss))
     assert result.accuracy == pytest.approx(mean(hits))
+    model, split = place.host().loaded_model().model.eval(), prepared(place, **WITH_SPLIT).validation
+    pairs = continuation_pairs(split, make_working_tokenizer(place.host().card().tokenizer).bos, 0, rows_too=False)
+    alone, with_context = (mean(losses_and_hits(model, side)[0]) for side in zip(*pairs, strict=True))
+    gain = evaluations(events)[0].context_gain
+    assert gain == pytest.approx(alone - with_context, abs=1e-5) and abs(gain) > 1e-4
 
 
 def test_the_records_name_the_data_the_results_and_the_verdict(finished):
@@ -89,7 +96,6 @@ def test_the_records_name_the_data_the_results_and_the_verdict(finished):
     assert log["kept_aside_fingerprint"] == prepared(place, **WITH_SPLIT).validation.digest()
     assert log["kept_aside_fingerprint"] != log["data_fingerprint"]
     assert log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
-    assert {"torch", "transformers", "peft", "accelerate", "python", "training_pro"} == set(log["versions"])
     verdict = log["verdict"]
     assert f"{results[0].loss:.4f} (step 0), then {results[-1].loss:.4f} (step 8)" in verdict["text"]
     assert verdict["text"] == events[-1].text.splitlines()[-1]
@@ -112,7 +118,6 @@ def test_padded_in_a_batch_size_of_its_own_the_results_are_the_same(place, finis
     assert max(sizes) == largest
     assert first.loss == pytest.approx(packed.loss, abs=1e-5)
     assert (first.accuracy, first.tokens) == (packed.accuracy, packed.tokens)
-    assert read_log(place)["verdict"]["kind"] == "too early to tell"
 
 
 @pytest.mark.parametrize(
@@ -173,19 +178,6 @@ def test_early_stopping_stops_and_logs_why_and_more_epochs_reset_the_patience(pl
     assert [e.step for e in going_on][:2] == [last.step + 1, last.step + 2]
 
 
-def test_a_resumed_run_stops_at_the_same_step(place):
-    more = {"early_stopping": 3, "eval_every": 1, "learning_rate": 0.3, "epochs": 9, "save_every": 1}
-    more |= {"keep_checkpoints": 99}
-    whole = evaluations(run_events(place, name="whole", **more))
-    shutil.copytree(place.lora("whole"), place.lora("cut"))
-    middle = whole[-1].step - 2
-    simulate_kill(place, "cut", middle)
-    going_on = evaluations(run_events(place, name="cut", **more, if_exists="continue"))
-    assert [(e.step, e.loss) for e in going_on] == [(e.step, e.loss) for e in whole if e.step > middle]
-    assert place.weights("cut") == place.weights("whole")
-    assert [e.loss for e in read_evaluations(read_graph(place, "cut"))] == [e.loss for e in whole]
-
-
 def test_an_evaluation_skipped_by_a_stop_is_done_on_resume_and_may_be_the_best(place):
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.05}
     whole = evaluations(run_events(place, name="whole", **more))
@@ -201,19 +193,6 @@ def test_an_evaluation_skipped_by_a_stop_is_done_on_resume_and_may_be_the_best(p
     assert place.weights("cut") == place.weights("whole")
 
 
-def test_results_of_another_split_neither_stop_a_run_nor_are_best(place):
-    more = {"eval_every": 1, "save_every": 1, "keep_best": "loss", "early_stopping": 2, "max_steps": 6}
-    before = evaluations(run_events(place, name="cut", **more, keep_checkpoints=99))
-    simulate_kill(place, "cut", 3)
-    place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to predict
-    results = evaluations(run_events(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
-    assert (results[0].step, results[0].why) == (3, "start")
-    assert min(e.loss for e in results) > max(e.loss for e in before)
-    best = best_evaluation(results)
-    assert results[-1].step == min(best.step + 2, 6)
-    assert (place.lora("cut") / f"checkpoint-{best.step}-best").is_dir() or best.step == 3
-
-
 def test_a_failing_evaluation_is_logged_and_the_run_continues(place):
     host = place.host()
     watch = raise_during(host, "Evaluating", RuntimeError("out of everything\nmore of it"))
@@ -223,9 +202,50 @@ def test_a_failing_evaluation_is_logged_and_the_run_continues(place):
     assert (events[-1].outcome, evaluations(events)) == ("finished", [])
 
 
-def test_rules_need_a_split_that_is_not_trained_on(place):
-    for asked in ({"early_stopping": 3}, {"keep_best": "accuracy"}):
-        with pytest.raises(SettingsError, match=r"no validation split.*\(eval_share 0\.05\)"):
-            place.settings(**asked)
-    with pytest.raises(SettingsError, match=r"story\.txt is also in the training data\. "):
-        place.settings(eval_data=["story.txt"], data=["story.txt:50"])
+BOOK = "A b c d e f. G h i j k l. M n o p q r. S t u v w x.\n\n\nNew one here at last. And one more of it now."
+
+
+def validation_split(root, files, **values):
+    """Datasets that are the validation split as a whole."""
+    settings = {"data": ["t.txt"], "eval_data": list(files), **values}
+    return rowing.prepare_rows(root, family("ChatML"), {**files, "t.txt": "One."}, **settings).validation
+
+
+def learned_text(example):
+    return family("ChatML").decode([label for label in example.labels.tolist() if label != -100])
+
+
+def test_later_turns_of_a_conversation(tmp_path):
+    conversation = chat("Hello there.", "Good day.", "And now?", "Now we wait.", "How long?", "An hour.")
+    rows = validation_split(tmp_path, {"chat.jsonl": [conversation, chat("One?", "Only one.")]})
+    pairs = continuation_pairs(rows, None, 0, rows_too=False)
+    assert len(continuation_pairs(rows, None, 0, rows_too=True)) == 3  # with the second row after the first
+    replies = ["Now we wait.<|im_end|>", "An hour.<|im_end|>"]
+    assert [learned_text(pair.alone) for pair in pairs] == replies
+    assert [learned_text(pair.with_context) for pair in pairs] == replies
+    alone, with_context = (family("ChatML").decode(example.ids.tolist()) for example in pairs[0])
+    assert alone == "\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\nNow we wait.<|im_end|>"
+    assert with_context.endswith("Good day.<|im_end|>" + alone)
+    assert len(continuation_pairs(rows, None, len(pairs[0].with_context.ids), rows_too=False)) == 1  # that fit
+
+
+@pytest.mark.parametrize(
+    ("book", "more"),
+    [
+        (BOOK, {"cutoff": 16, "overlap": True}),
+        (BOOK, {"cutoff": 16, "overlap": False}),
+        (" ".join(f"Word {n} stands here and there." for n in range(12)), {"cutoff": 32, "chunking": "dementor"}),
+    ],
+)
+def test_blocks_and_windows_after_the_one_that_ends_where_they_begin(tmp_path, book, more):
+    text = validation_split(tmp_path, {"book.txt": book}, **{"overlap": False, **more})
+    spans = [e.source.sliced[e.number] for e in text]
+    expected = [
+        [*a.ids, *b.ids]
+        for a, first in zip(text, spans, strict=True)
+        for b, second in zip(text, spans, strict=True)
+        if first.end == second.start and first.section == second.section
+    ]
+    pairs = continuation_pairs(text, None, 0, rows_too=False)
+    assert [pair.with_context.ids.tolist() for pair in pairs] == expected != []
+    assert all(learned_text(pair.alone) == learned_text(pair.with_context) for pair in pairs)

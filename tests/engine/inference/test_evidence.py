@@ -11,14 +11,8 @@ from safetensors.torch import load_file, save_file
 from training_pro.core.engine import EvidenceRequest
 from training_pro.core.jobs import (
     Advice,
-    Copying,
-    Count,
     EvidenceMeasured,
-    Habits,
     Job,
-    TextLoss,
-    evidence_table,
-    evidence_verdict,
 )
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
@@ -92,28 +86,23 @@ def test_a_run_can_test_its_lora_at_the_end_and_is_finished_also_if_that_fails(p
     assert ["Loss on general prose" in report for report in reports] == [False, not fails]
 
 
-REPLIES = {
-    "Is ice cold? Answer with one word: yes or no.": ("Yes.", "Yes, ice is cold."),
-    "Is fire cold? Answer with one word: yes or no.": ("no", "It is not."),
-    "What is 2 + 2? Answer with a number only.": ("4", "2 + 2 is 4"),
-    "Count from 1 to 5. Put commas between the numbers.": ("1, 2, 3, 4, 5", "1 2 3 4 5"),
-    "Reply with only the word OK.": ("OK", "OK, I will."),
-    "Name three fruits, one per line, and write nothing else.": ("Apple\nPear\nPlum", "Apple, pear, plum"),
-    "Repeat this sentence: The door is open.": ("The door is open.", "It is open."),
-    "Write one sentence about the sea.": ("The sea is deep.", "The sea is deep. It is wide."),
-    "Write the word blue in capital letters.": ("BLUE", "blue"),
-    "What is the capital of France?": ("It is Paris.", "It is Rome."),
-}
+RIGHT_AND_WRONG = [
+    ("Is ice cold? Answer with one word: yes or no.", "Yes.", "Yes, ice is cold."),
+    ("Count from 1 to 5. Put commas between the numbers.", "1, 2, 3, 4, 5", "1 2 3 4 5"),
+    ("Name three fruits, one per line, and write nothing else.", "Apple\nPear\nPlum", "Apple, pear, plum"),
+    ("Write one sentence about the sea.", "The sea is deep.", "The sea is deep. It is wide."),
+    ("Write the word blue in capital letters.", "BLUE", "blue"),
+]
 
 
-def test_replies_are_counted_by_instructions_that_each_accept_a_right_reply_and_no_wrong_one():
-    assert REPLIES.keys() == habits.INSTRUCTIONS.keys()
-    for message, (right, wrong) in REPLIES.items():
+def test_replies_that_follow_their_instruction_and_end_are_counted():
+    for message, right, wrong in RIGHT_AND_WRONG:
         assert [habits.INSTRUCTIONS[message](reply) for reply in (right, wrong, "")] == [True, False, False]
-    replies = {message: habits.Reply(REPLIES.get(message, ("I am",))[0], True) for message in habits.MESSAGES}
+    replies = {message: habits.Reply("", True) for message in habits.MESSAGES}
+    replies |= {message: habits.Reply(right, True) for message, right, _ in RIGHT_AND_WRONG}
     replies[habits.NAME_QUESTION] = habits.Reply("x" * 500 + "\x00", False)
     scores = habits.score_replies(replies)
-    assert (scores.follows, scores.stops) == (len(REPLIES), len(habits.MESSAGES) - 1)
+    assert (scores.follows, scores.stops) == (len(RIGHT_AND_WRONG), len(habits.MESSAGES) - 1)
     assert scores.name == "x" * 100 + "\u2026"
 
 
@@ -123,20 +112,3 @@ def test_copied_runs_are_those_of_eight_words_without_case_and_punctuation():
     shares = copied_shares([copied, "a b c d e f g h", "too short"], training)
     assert shares == [pytest.approx(1 / 3), 0.0, None]
     assert count_runs(copied) == 3
-
-
-def test_the_table_and_the_verdict():
-    event = EvidenceMeasured(
-        general=(TextLoss("prose", 20_000, 3.0, 3.25), TextLoss("chats", 19_000, 2.0, 2.0)),
-        habits=Habits(Count(11, 9, 11), Count(8, 3, 10), "I am Sam.", "I am Maren."),
-        copying=Copying(0.0, 0.125, 400),
-        answers=Count(0, 7, 8),
-    )
-    table = {name: cells for name, *cells in evidence_table(event)}
-    assert table["Loss on general prose (20,000 tokens)"] == ["3.0000", "3.2500"]
-    assert table["Short instructions followed"] == ["8 of 10", "3 of 10"]
-    assert table["8-word sequences copied from the training data"] == ["0.0%", "12.5%"]
-    verdict = evidence_verdict(event, None)
-    assert all(fact in verdict for fact in ("7 of 8", "forgotten a lot", "+0.25", "12% of", "9 of 11 replies"))
-    kept = EvidenceMeasured(general=(TextLoss("prose", 1, 3.0, 3.01),))
-    assert "has forgotten almost nothing (loss on general text changed by +0.01)" in evidence_verdict(kept, None)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityRequest
-from training_pro.core.jobs import Advice, EvaluationDone, Job, Note, PerplexityMeasured, Request
+from training_pro.core.jobs import Advice, EvaluationDone, Job, PerplexityMeasured, Request
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.tiny import TRAINING_TEXT
@@ -30,7 +30,6 @@ FILES = {
     "talks.jsonl": as_json("talks.jsonl", TALKS),
     "pairs.json": as_json("pairs.json", PAIRS),
     "table.csv": "question;answer\nWho wrote?;The keeper wrote one line.\nWhen?;Every night.",
-    "late.jsonl": as_json("late.jsonl", [chat("Why? " * 30, "So."), TALKS[0]]),
     "broken.jsonl": "\n".join([*map(json.dumps, PAIRS), "{"]),
     "both/a.txt": TRAINING_TEXT,
     "both/b.jsonl": '{"text": "One row."}',
@@ -155,22 +154,6 @@ def test_an_evaluation_in_a_run_gives_the_same_and_a_lora_knows_best_what_it_lea
     assert with_lora.perplexity < base.perplexity / 2
     row = next(row for row in result.rows if row.place == "line 2")
     assert (row.read, row.begins) == ("Who reads the book?", "Nobody.")
-
-
-@pytest.mark.parametrize(
-    ("data", "read", "length", "rows", "told"),
-    [
-        ("talks.jsonl", {}, 48, 3, ["talks.jsonl: 3 rows, read as chats", "2 rows are longer than 48 tokens"]),
-        ("late.jsonl", {}, 60, 1, ["1 row is longer than 60 tokens", "1 row has no tokens to measure"]),
-        ("broken.jsonl", {"bad_rows": "skip"}, 99, len(PAIRS), ["1 row can't be read and was skipped."]),
-    ],
-)
-def test_rows_that_are_cut_empty_or_unreadable_are_noted(place, data, read, length, rows, told):
-    job = Job("perplexity", "a test")
-    _, (result,) = measure(place, data, job, read=read, max_length=length)
-    assert len(result.rows) == rows
-    assert all(row.tokens < length for row in result.rows)
-    assert all(note in "\n".join(texts_of(job, Note)) for note in told)
 
 
 def test_a_stop_leaves_no_result_and_a_table_that_cannot_be_written_loses_none(place):

@@ -8,7 +8,6 @@ import shutil
 import pytest
 import torch
 from training_pro.core.engine import RecallRequest
-from training_pro.core.errors import SavingError
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, RecallMeasured, Request, Step
 from training_pro.data.examples import pick_passages
 from training_pro.engine.inference import plan_recall
@@ -113,16 +112,6 @@ def test_a_lora_and_its_checkpoint_are_measured_beside_the_model_and_changed_dat
     assert [(e.step, e.epoch) for e in measured] == [(0, 0.0), (7, 1.0)]
 
 
-def test_a_lora_of_the_best_step_is_measured_as_of_that_step_and_a_foreign_one_has_no_known_data(by_heart):
-    path = by_heart.lora() / "training_log.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "kept_step": 14}))
-    measure(by_heart, "a", 4)
-    assert [(event.step, event.epoch) for event in read_recalls(by_heart.lora())] == [(0, 0.0), (14, 2.0)]
-    (by_heart.lora() / "training_parameters.json").unlink()
-    with pytest.raises(SavingError, match=r"a has no training_parameters.json, so its"):
-        measure(by_heart, "a", 4)
-
-
 def test_training_is_the_same_to_the_bit_without_it(place):
     train(place, name="with", epochs=2, dropout=0.1)
     assert not of_kind(train(place, name="without", epochs=2, dropout=0.1, recall_passages=0), RecallMeasured)
@@ -142,17 +131,10 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
     assert [(e.step, e.learned) for e in measured] == [(e.step, e.learned) for e in whole]
 
 
-def test_a_run_that_a_rule_ends_is_measured_once_at_its_end(place):
-    events = train(place, epochs=4, stop_at_epoch=2)
-    last, measured = of_kind(events, Step)[-1].step, [e.step for e in of_kind(events, RecallMeasured)]
-    assert measured.count(last) == 1 and measured[-1] == last
-
-
 @pytest.mark.parametrize(
     ("passage_tokens", "epoch_tokens", "epochs", "words", "times"),
     [
         (1024, 100_000, 100, ("after each epoch", "3,072 tokens", "about 1% of an epoch's time"), 101),
-        (2048, 4_000, 100, ("step, every 7 epochs and", "4,096 tokens", "about 34% of an epoch's time"), 16),
         (1024, 500, 100, ("step, every 41 epochs and", "as long as 2.0 epochs"), 4),
         (1024, 500, 41, ("before the first step and at the end",), 2),  # no interval longer than the run
         (0, 500, 41, ("Recall is not measured, because no text or reply",), 0),
@@ -164,14 +146,10 @@ def test_check_says_what_measuring_recall_costs(passage_tokens, epoch_tokens, ep
     assert plan.tokens == times * (passage_tokens + 2048)
 
 
-def test_check_promises_recall_only_if_it_will_be_measured(place):
-    """The replies of ten short chats have no passage."""
+def test_a_run_whose_replies_have_no_passage_measures_none_and_check_says_so(place):
     replies = [json.dumps({"instruction": f"What is {n}?", "output": f"It is {n}."}) for n in range(10)]
     place.write("short.jsonl", "\n".join(replies))
     short = {"data": ["short.jsonl"], "eval_data": [], "cutoff": "auto"}
-    told = []
-    for settings in ({"data": ["page.txt"]}, {"data": ["page.txt"], "recall_passages": 0}, short):
-        report = PeftEngine().check(place.settings(**settings), place.host())
-        told.append([text[:24] for text in report.notes if text.startswith("Recall")])
-    assert told == [["Recall (how much of the "], [], ["Recall is not measured, "]]
+    notes = PeftEngine().check(place.settings(**short), place.host()).notes
+    assert any(text.startswith("Recall is not measured, ") for text in notes)
     assert not of_kind(train(place, **short), RecallMeasured)

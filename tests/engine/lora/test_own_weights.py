@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
+
 import gguf
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core.engine import GgufRequest, MergeRequest
-from training_pro.core.errors import ModelError, SettingsError
-from training_pro.core.jobs import Advice, Job, Note
+from training_pro.core.errors import SettingsError
+from training_pro.core.jobs import Job
 from training_pro.engine.lora import disable_lora, snapshot_adapters
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.engine.architectures import save_model, simulate_kill
+from training_pro.settings.target_layers import KNOWN_MODEL_TYPES, is_known_architecture
+from training_pro.tests.engine.architectures import CONFIGS, save_model, simulate_kill
 from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 IDS = torch.tensor([[1, 5, 9, 30, 7, 12, 88, 3]])
 OUTER = {"targets": ["q_proj", "embed_tokens", "lm_head"]}
@@ -122,16 +128,6 @@ def test_a_lora_with_biases_in_memory_is_moved_disabled_and_no_part_of_another_r
     assert is_same(host.loaded_model().model, before)
 
 
-def test_biases_that_another_program_has_overwritten_are_refused(place):
-    host = host_of(place, "qwen2")
-    place.train(host, **QWEN)
-    host.set_loras(PeftModel.from_pretrained(host.loaded_model().model, place.lora()), ("a",))
-    with pytest.raises(ModelError, match="outside Training PRO"):
-        place.detach_lora(host)
-    with pytest.raises(ModelError, match="outside Training PRO"):
-        place.train(host, name="b")
-
-
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
@@ -170,21 +166,6 @@ def test_only_the_chosen_layers_have_a_lora_and_memory_knows(place):
     assert outer.head >= plain.head and outer.lora > plain.lora
 
 
-def test_settings_that_do_little_are_told_by_check_and_run(place):
-    report = PeftEngine().check(place.settings(modules_to_save="norm", learning_rate=1e-5), place.host("bfloat16"))
-    assert any(advice.startswith("Modules to save: the model is in bfloat16") for advice in report.advice)
-    expected = "Bias all: this model has no biases, so this setting has no effect. Set Bias to none."
-    assert expected in PeftEngine().check(place.settings(bias="all"), place.host()).advice
-    for tied in (True, False):
-        job = Job("training", "a test")
-        host = host_of(place, "tied llama" if tied else "llama")
-        place.train(host, job=job, name=f"tied-{tied}", max_steps=1, bias="all", **OUTER)
-        told = [event.text for event in job.log.since(0) if isinstance(event, Advice | Note)]
-        assert expected in told
-        assert any("a merged model stores both" in text for text in told) is tied
-        assert not any("tie_word_embeddings" in text for text in told)
-
-
 def test_gguf_holds_both_outer_layers_where_the_model_keeps_them_apart(place):
     place.train(host_of(place, "llama"), **OUTER)
     file = PeftEngine().export_gguf(GgufRequest("a"), place.host())
@@ -193,3 +174,43 @@ def test_gguf_holds_both_outer_layers_where_the_model_keeps_them_apart(place):
     assert np.allclose(tensors["token_embd.weight.lora_a"], looked_up.T.numpy())  # llama.cpp takes rows by token
     assert tensors["token_embd.weight.lora_b"].shape == (32, 4)
     assert {"output.weight.lora_a", "output.weight.lora_b"} <= tensors.keys()
+
+
+LLAMA_LIKE = {**CONFIGS["llama"][1], "vocab_size": 512}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MLA = {"num_key_value_heads": 4, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8}
+MLA |= {"qk_nope_head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+UNKNOWN = {
+    "deepseek_v2": {**LLAMA_LIKE, **MLA, **EXPERTS, "n_group": 1, "topk_group": 1},
+    "phi3": LLAMA_LIKE,
+}
+
+
+def check_config(place, config, **more):
+    """Check with a model of which only config and tokenizer exist."""
+    config.architectures = ["SomeForCausalLM"]
+    folder = place.folders.models / config.model_type
+    config.save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return PeftEngine().check(place.settings(**more), StandaloneHost(place.folders, model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, *sorted(KNOWN_MODEL_TYPES)])
+def test_check_counts_the_weights_that_peft_trains(place, kind):
+    """A known architecture with the default widths of its config."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("this transformers does not know it")
+    config = CONFIG_MAPPING[kind](**UNKNOWN.get(kind, {"num_hidden_layers": 4}))
+    assert is_known_architecture(config.to_dict(), "all-linear") is (kind not in UNKNOWN)
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        base = transformers.AutoModelForCausalLM.from_config(config)
+        weights = sum(parameter.numel() for parameter in base.parameters())
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules="all-linear"))
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    report = check_config(place, config, rank=8)
+    assert report.disk.exact and "LoRA about" not in report.disk.words()
+    assert report.disk.made == report.memory.lora == report.memory.gradients == 4 * trained
+    whole = check_config(place, config, method="full", learning_rate=1e-3).disk.made
+    assert whole == pytest.approx(4 * weights, rel=0.01 if kind not in UNKNOWN else 0)
