@@ -45,9 +45,6 @@ def full_loss(model, smoothing=0.0):
     return found.loss
 
 
-LOSSES = pytest.mark.parametrize("choose", [chunked_loss, full_loss])
-
-
 def through(loss_fn, model, batch):
     return loss_fn(model, {name: tensor for name, tensor in batch.items() if name != "labels"}, batch["labels"])
 
@@ -84,7 +81,7 @@ def test_padded_or_packed_each_example_has_the_loss_and_gradients_it_has_alone(n
         assert_as_alone(model, chunked_loss(model), rows, packed_batch(rows))
 
 
-@LOSSES
+@pytest.mark.parametrize("choose", [chunked_loss, full_loss])
 def test_token_losses_have_positions_owners_and_hits(choose):
     model, rows = make_model("llama"), random_examples(4, 2)
     ids = torch.tensor([[5]])
@@ -123,16 +120,10 @@ CHANGES = "this model changes the logits after its output layer"
 
 @pytest.mark.parametrize(
     ("dtype", "factor", "reason"),
-    [
-        (torch.float32, 1 + 1e-6, ""),
-        (torch.float32, 1.01, CHANGES),
-        (torch.bfloat16, 1.0, ""),
-        (torch.bfloat16, 1.01, ""),
-        (torch.bfloat16, 1.3, CHANGES),
-    ],
+    [("float32", 1 + 1e-6, ""), ("float32", 1.01, CHANGES), ("bfloat16", 1.01, ""), ("bfloat16", 1.3, CHANGES)],
 )
 def test_a_model_that_changes_its_logits_computes_all_of_them(dtype, factor, reason):
-    model = make_model("llama").to(dtype)
+    model = make_model("llama").to(getattr(torch, dtype))
     plain = type(model).forward
 
     def changed(**given):
@@ -152,17 +143,17 @@ def test_a_head_that_is_trained_itself_gets_its_gradient():
 @pytest.mark.parametrize(
     ("name", "dtype", "most"),
     [
-        ("llama", torch.float32, 1e-5),
-        ("gemma2", torch.float32, 1e-5),
-        ("llama", torch.bfloat16, 0.01),
-        ("llama", torch.float16, 0.01),
+        ("llama", "float32", 1e-5),
+        ("gemma2", "float32", 1e-5),
+        ("llama", "bfloat16", 0.01),
+        ("llama", "float16", 0.01),
     ],
 )
 def test_more_rows_than_go_through_the_head_at_once_keep_their_gradient_to_its_small_parts(name, dtype, most):
     """With this vocabulary, 2784 rows go through it at a time."""
-    model = make_model(name, vocab_size=3000).to(dtype).requires_grad_(False)
+    model = make_model(name, vocab_size=3000).to(getattr(torch, dtype)).requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(1, 2801, 32, generator=generator).to(dtype).requires_grad_()
+    rows = torch.randn(1, 2801, 32, generator=generator).to(model.dtype).requires_grad_()
     labels = torch.randint(0, 3000, (1, 2801), generator=generator)
     loss_fn = chunked_loss(model)
     losses = loss_fn(lambda rows, use_cache: model.lm_head(rows), {"rows": rows}, labels).losses

@@ -138,8 +138,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, broken, lef
     spoiled = "checkpoint-4 contains weights that are NaN or infinite"
     assert any(e.text.startswith(spoiled) for e in events_of(job, Note)) is (broken == 4)
     if not left:
-        assert "nothing from this run is kept" in end.text
-        assert not place.lora().exists()
+        assert "nothing from this run is kept" in end.text and not place.lora().exists()
         return
     assert "The LoRA from step 2, the last checkpoint with valid weights, is in " in end.text
     assert place.weights() == place.weights("a/checkpoint-2")
@@ -150,8 +149,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, broken, lef
 @pytest.mark.parametrize(
     ("loss", "norm", "scaled", "why"),
     [
-        (2.0, 1.0, False, ""),
-        (12.0, 1.0, False, ""),  # an odd example, but not far worse than guessing
+        (12.0, 1.0, True, ""),  # an odd example, but not far worse than guessing
         (math.nan, 1.0, True, "the loss is nan"),
         (math.inf, 1.0, False, "the loss is inf"),
         (2.0, math.inf, False, "the gradient norm is inf at a loss of 2.0000"),

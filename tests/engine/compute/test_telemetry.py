@@ -47,20 +47,8 @@ def test_the_gpus_of_the_model_are_summed_up_without_the_peak_of_another_program
     gpus.most[1] = 8 * GB
     watching.observe()
     assert event_text(uses(log)[0]) == "GPUs: peak 13 GB of 48 GB so far, 70% busy, 70 °C, 450 W"
-    log.append(MachineUse(cards=2, peak=30 * GB))
-    MachineMonitor(GPU, log).observe()  # of the next segment
-    assert uses(log)[-1].peak == 30 * GB
-
-
-def test_sampled_every_few_seconds_and_logged_on_change(gpus):
-    log = EventLog()
-    watching = MachineMonitor(GPU, log)
-    for gpus.most[0], gpus.now in ((5 * GB, 100), (6 * GB, 104.9), (7 * GB, 105.1), (7 * GB, 111)):
-        watching.observe()
-    assert [use.peak for use in uses(log)] == [12 * GB, 14 * GB]
-    gpus.most[0] = 9 * GB
-    watching.observe(at_once=True)
-    assert peak_memory_of(log.since(0)) == 16 * GB
+    watching.observe()  # too soon
+    assert len(uses(log)) == 1
 
 
 @pytest.mark.parametrize("error", [None, ModuleNotFoundError("no pynvml"), Exception("odd")])

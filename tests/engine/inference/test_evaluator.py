@@ -24,9 +24,7 @@ from training_pro.tests.engine.inference.references import (
 from training_pro.tests.rowing import chat, family
 from training_pro.tests.tiny import Workspace, watched_job
 
-OTHER_TEXT = (
-    "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
-)
+OTHER_TEXT = "A cook stood in the kitchen and cut the bread. The soup was hot. Nobody came to eat.\n\n\n" * 6
 WITH_SPLIT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
 
 
@@ -51,14 +49,9 @@ def run_events(place, watch=lambda job, event: None, host=None, **more):
     return [*job.log.since(0), end]
 
 
-def ask(request, *steps):
-    """Make this request after each of these steps."""
-
-    def watch(job, event):
-        if isinstance(event, Step) and event.step in steps:
-            job.control.ask(request)
-
-    return watch
+def ask(request, step):
+    """Make this request after this step."""
+    return lambda job, event: job.control.ask(request) if isinstance(event, Step) and event.step == step else None
 
 
 def evaluations(events):
@@ -120,21 +113,16 @@ def test_padded_in_a_batch_size_of_its_own_the_results_are_the_same(place, finis
     assert (first.accuracy, first.tokens) == (packed.accuracy, packed.tokens)
 
 
-@pytest.mark.parametrize(
-    ("file", "more"),
-    [
-        ("adapter_model.safetensors", {}),
-        ("adapter_model.safetensors", {"packing": "off", "neftune_noise": 5, "train_head": True}),
-        ("model.safetensors", {"method": "full", "learning_rate": 1e-3}),
-    ],
-)
-def test_the_weights_are_byte_identical_to_a_run_without(place, file, more):
-    more = {**WITH_SPLIT, **more, "save_every": 2}
-    folders = [
-        place.train(name=name, **{**more, "eval_data": data}, eval_every=1).folder
-        for name, data in (("with", ["other.txt"]), ("without", []))
-    ]
-    assert (folders[0] / file).read_bytes() == (folders[1] / file).read_bytes()
+NOISE, FULL = {"packing": "off", "neftune_noise": 5, "train_head": True}, {"method": "full", "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("more", [{}, NOISE, FULL])
+def test_the_weights_are_byte_identical_to_a_run_without_evaluations_and_recall(place, more):
+    file, saved = "model.safetensors" if "method" in more else "adapter_model.safetensors", []
+    for data, passages in ((["other.txt"], 16), ([], 0)):
+        asked = {**WITH_SPLIT, **more, "eval_data": data, "recall_passages": passages}
+        saved.append((place.train(**asked, name=f"with-{passages}", eval_every=1).folder / file).read_bytes())
+    assert saved[0] == saved[1]
 
 
 def test_every_n_steps_and_on_request(place):
@@ -185,7 +173,6 @@ def test_an_evaluation_skipped_by_a_stop_is_done_on_resume_and_may_be_the_best(p
     assert 1 < best < 8  # 8 is the last step
     assert (place.lora("whole") / f"checkpoint-{best}-best").is_dir()
     stopped = run_events(place, ask(Request.STOP, best), name="cut", **more)
-    assert stopped[-1].outcome == "stopped"
     assert [e.step for e in evaluations(stopped)] == list(range(best))
     run_events(place, name="cut", **more, if_exists="continue")
     made_up = read_evaluations(read_graph(place, "cut"))

@@ -9,11 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.engine import EvidenceRequest
-from training_pro.core.jobs import (
-    Advice,
-    EvidenceMeasured,
-    Job,
-)
+from training_pro.core.jobs import Advice, EvidenceMeasured, Job
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
 from training_pro.engine.inference import general_loss, habits
@@ -35,8 +31,8 @@ def short_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(general_loss, "CHATS", chats)
 
 
-def measure(place, job=None):
-    job = job or Job("evidence", "a test")
+def measure(place):
+    job = Job("evidence", "a test")
     end = PeftEngine().evidence(EvidenceRequest("a"), place.host(), job)
     return end, next(event for event in job.log.since(0) if isinstance(event, EvidenceMeasured))
 
