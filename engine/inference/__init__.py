@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import eval_loop, evidence, generation, perplexity, recall, recall_of_lora
+from .context_gain import continuation_pairs
 from .evaluator import EvalScheduler, Evaluator
 from .general_loss import GENERAL_TOKENS
 from .meters import Meters, make_meters
@@ -16,6 +17,7 @@ __all__ = [
     "Meters",
     "RecallScheduler",
     "SampleGenerator",
+    "continuation_pairs",
     "eval_loop",
     "evidence",
     "generation",

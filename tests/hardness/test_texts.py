@@ -25,17 +25,10 @@ from training_pro.hosts.tiny import make_tiny
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
-from training_pro.tests.engine.tokenizer.test_template_sandbox import (
-    CHATML,
-    CHATS,
-    GEMMA,
-    LLAMA,
-    QWEN,
-    REFUSED,
-    STOPPED,
-)
+from training_pro.tests.engine.tokenizer.test_template_sandbox import CHATS, QWEN, REFUSED, STOPPED
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.hardness.conftest import resident_megabytes, run_cases
+from training_pro.tests.rowing import CHATML, LLAMA_3, THINKING
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
 from hypothesis import strategies as st  # noqa: E402
@@ -152,7 +145,7 @@ JINJA = [
 @st.composite
 def mutated_template(draw: st.DrawFn) -> str:
     """A real template as it is, or with parts replaced, removed, or brought in from others."""
-    text = draw(st.sampled_from([CHATML, GEMMA, LLAMA, QWEN]))
+    text = draw(st.sampled_from([CHATML, LLAMA_3, THINKING, QWEN]))
     for _ in range(draw(st.integers(0, 2))):
         start, length = draw(st.integers(0, len(text))), draw(st.sampled_from([0, 1, 3, 40]))
         text = text[:start] + draw(st.sampled_from(JINJA) | st.text(max_size=4)) + text[start + length :]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
-from itertools import pairwise
 
 import pytest
 import torch
-from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import Advice, CheckpointSaved, EvaluationDone, Job, Note, Request, Stage, Step
-from training_pro.data.prepare import prepare
-from training_pro.engine.compute import collate
-from training_pro.engine.inference import eval_loop, evaluator
-from training_pro.engine.lora import load_lora
+from training_pro.core.jobs import Advice, CheckpointSaved, EvaluationDone, Note, Request, Step
+from training_pro.engine.inference import continuation_pairs
 from training_pro.engine.tokenizer import make_working_tokenizer
-from training_pro.engine.training import trainer
-from training_pro.engine.training.callback import NOTHING_TO_MEASURE
+from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.report import best_evaluation, curve_png, read_evaluations, read_steps
-from training_pro.tests.engine.architectures import read_graph, read_log, record_batches, simulate_kill
-from training_pro.tests.tiny import watched_job
-
-OTHER_TEXT = (
-    "A cook stood in the kitchen and cut the bread. The soup was on the fire. Nobody came to eat.\n\n\n" * 6
+from training_pro.records.report import best_evaluation, read_evaluations
+from training_pro.tests import rowing
+from training_pro.tests.engine.architectures import read_graph, read_log
+from training_pro.tests.engine.inference.references import (
+    finished_model,
+    losses_and_hits,
+    mean,
+    prepared,
+    raise_during,
 )
+from training_pro.tests.rowing import chat, family
+from training_pro.tests.tiny import Workspace, watched_job
+
+OTHER_TEXT = "A cook stood in the kitchen and cut the bread. The soup was hot. Nobody came to eat.\n\n\n" * 6
 WITH_SPLIT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
 
 
@@ -34,387 +34,205 @@ def place(place):
     return place
 
 
-def run_events(place, **more):
-    job = Job("training", "a test")
-    end = place.train(job=job, **{**WITH_SPLIT, **more})
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny):
+    """A workspace with a finished run, and its events."""
+    place = Workspace(standalone_folders(tmp_path_factory.mktemp("evaluated") / "user_data"), tiny)
+    place.write("story.txt", TRAINING_TEXT)
+    place.write("other.txt", OTHER_TEXT)
+    return place, run_events(place, label_smoothing=0.1)
+
+
+def run_events(place, watch=lambda job, event: None, host=None, **more):
+    job = watched_job(watch)
+    end = place.train(host, job=job, **{**WITH_SPLIT, **more})
     return [*job.log.since(0), end]
 
 
+def ask(request, step):
+    """Make this request after this step."""
+    return lambda job, event: job.control.ask(request) if isinstance(event, Step) and event.step == step else None
+
+
 def evaluations(events):
-    return [e for e in events if isinstance(e, EvaluationDone)]
+    return [event for event in events if isinstance(event, EvaluationDone)]
 
 
-def test_before_the_first_step_at_each_epoch_and_at_the_end(place):
-    events = run_events(place)
+def test_before_the_first_step_at_each_epoch_and_at_the_end(finished):
+    place, events = finished
     results = evaluations(events)
     assert [(e.step, e.why) for e in results] == [(0, "start"), (4, "planned"), (8, "end")]
-    steps = [type(e) for e in events if isinstance(e, (Step, EvaluationDone, CheckpointSaved))]
-    assert steps[:7] == [EvaluationDone, *[Step] * 4, EvaluationDone, CheckpointSaved]
-    for result in results:
-        assert result.perplexity == pytest.approx(math.exp(result.loss))
-        assert 0 <= result.accuracy < 1
-        assert result.by_source == {}
-    assert results[-1].loss != results[0].loss
-    assert json.loads((place.lora() / "training_graph.json").read_text()) == read_graph(place)
-    assert read_evaluations(read_graph(place))[1].loss == results[1].loss
-    assert [s.step for s in read_steps(read_graph(place))] == list(range(1, 9))
+    kinds = [type(e) for e in events if isinstance(e, (Step, EvaluationDone, CheckpointSaved))]
+    assert kinds[:7] == [EvaluationDone, *[Step] * 4, EvaluationDone, CheckpointSaved]
+    assert [(e.step, e.loss) for e in read_evaluations(read_graph(place))] == [(e.step, e.loss) for e in results]
+    assert not any("loss_by_source" in entry for entry in read_graph(place))  # of a single dataset
 
 
-@pytest.mark.parametrize(("asked", "largest"), [("auto", 4), (1, 1), (3, 3)])
-def test_the_evaluation_batch_size_is_that_of_the_run_or_its_own(place, monkeypatch, asked, largest):
-    default = evaluations(run_events(place, name="default", epochs=1))
-    sizes = []
+def test_the_figures_are_those_of_the_model_itself_without_label_smoothing(finished):
+    place, events = finished
+    result = evaluations(events)[-1]
+    losses, hits = losses_and_hits(finished_model(place), prepared(place, **WITH_SPLIT).validation)
+    assert (result.tokens, result.by_source) == (len(losses), {})
+    assert result.loss == pytest.approx(mean(losses), abs=2e-5)
+    assert result.perplexity == pytest.approx(math.exp(result.loss))
+    assert result.accuracy == pytest.approx(mean(hits))
+    model, split = place.host().loaded_model().model.eval(), prepared(place, **WITH_SPLIT).validation
+    pairs = continuation_pairs(split, make_working_tokenizer(place.host().card().tokenizer).bos, 0, rows_too=False)
+    alone, with_context = (mean(losses_and_hits(model, side)[0]) for side in zip(*pairs, strict=True))
+    gain = evaluations(events)[0].context_gain
+    assert gain == pytest.approx(alone - with_context, abs=1e-5) and abs(gain) > 1e-4
 
-    def record(examples, **more):
-        sizes.append(len(examples))
-        return collate(examples, **more)
 
-    monkeypatch.setattr(eval_loop, "collate", record)
-    results = evaluations(run_events(place, epochs=1, eval_batch_size=asked))
+def test_the_records_name_the_data_the_results_and_the_verdict(finished):
+    place, events = finished
+    log, results = read_log(place), evaluations(events)
+    assert log["kept_aside_fingerprint"] == prepared(place, **WITH_SPLIT).validation.digest()
+    assert log["kept_aside_fingerprint"] != log["data_fingerprint"]
+    assert log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
+    verdict = log["verdict"]
+    assert f"{results[0].loss:.4f} (step 0), then {results[-1].loss:.4f} (step 8)" in verdict["text"]
+    assert verdict["text"] == events[-1].text.splitlines()[-1]
+    assert events[-1].verdict == verdict["kind"] != "training loss only"
+
+
+@pytest.mark.parametrize(("asked", "largest"), [("auto", 4), (3, 3)])
+def test_padded_in_a_batch_size_of_its_own_the_results_are_the_same(place, finished, asked, largest):
+    host, sizes, evaluating = place.host(), [], []
+
+    def look(module, args, kwargs):
+        if evaluating and not torch.is_grad_enabled():
+            sizes.append(len(kwargs["input_ids"]))
+
+    host.loaded_model().model.register_forward_pre_hook(look, with_kwargs=True)
+    watch = lambda job, event: evaluating.append(1) if isinstance(event, EvaluationDone) else None  # noqa: E731
+    more = {"packing": "off", "eval_batch_size": asked, "recall_passages": 0, "max_steps": 1}
+    first = evaluations(run_events(place, watch, host, **more))[0]
+    packed = evaluations(finished[1])[0]
     assert max(sizes) == largest
-    assert [e.loss for e in results] == pytest.approx([e.loss for e in default], rel=1e-5)
-    assert place.weights() == place.weights("default")
+    assert first.loss == pytest.approx(packed.loss, abs=1e-5)
+    assert (first.accuracy, first.tokens) == (packed.accuracy, packed.tokens)
 
 
-def test_a_long_evaluation_logs_its_progress(place, monkeypatch):
-    monkeypatch.setattr(eval_loop, "PROGRESS_SECONDS", -1.0)
-    shares = [
-        event.share
-        for event in run_events(place, epochs=1)
-        if isinstance(event, Stage) and event.text == evaluator.EVALUATING
-    ]
-    (unique_shares,) = {tuple(part) for part in (shares[: len(shares) // 2], shares[len(shares) // 2 :])}
-    assert unique_shares[0] is None
-    assert unique_shares[1:] == tuple(n / (len(unique_shares) - 1) for n in range(1, len(unique_shares)))
-    assert len(unique_shares) > 2
+NOISE, FULL = {"packing": "off", "neftune_noise": 5, "train_head": True}, {"method": "full", "learning_rate": 1e-3}
 
 
-def test_the_figures_are_those_of_the_model_itself(place):
-    """Compare loss and accuracy of the finished LoRA with a reference, example by example."""
-    result = evaluations(run_events(place, label_smoothing=0.1))[-1]
-    host = place.host()
-    model = load_lora(host.loaded_model().model, place.lora(), "a").eval()
-    split = prepare_data(place, **WITH_SPLIT).validation
-    losses = [loss for example in split for loss in losses_of(model, example)]
-    hits = [hit for example in split for hit in hits_of(model, example)]
-    assert result.tokens == len(losses)
-    assert result.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
-    assert result.accuracy == pytest.approx(sum(hits) / len(hits))
-
-
-def prepare_data(place, **more):
-    card, settings = place.host().card(), place.settings(**more)
-    return prepare(settings, place.folders, card, make_working_tokenizer(card.tokenizer), lambda *_: None)
-
-
-def logits_of(model, example):
-    ids = torch.as_tensor(example.ids, dtype=torch.long)
-    with torch.no_grad():
-        return model(input_ids=ids[None]).logits[0, :-1].float(), ids[1:]
-
-
-def losses_of(model, example):
-    logits, targets = logits_of(model, example)
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="none").tolist()
-
-
-def hits_of(model, example):
-    logits, targets = logits_of(model, example)
-    return (logits.argmax(-1) == targets).tolist()
-
-
-@pytest.mark.parametrize("more", [{}, {"packing": "off"}, {"neftune_noise": 5, "train_head": True}])
-def test_the_lora_is_byte_identical_to_a_run_without(place, more):
-    place.train(name="with", **WITH_SPLIT, **more, eval_every=1)
-    place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
-    assert place.weights("with") == place.weights("without")
-    assert [s.loss for s in read_steps(read_graph(place, "with"))] == [
-        e["loss"] for e in read_graph(place, "without")
-    ]
-
-
-def test_full_finetuning_with_evaluations_is_byte_identical(place):
-    more = {"method": "full", "learning_rate": 1e-3, "save_every": 2, "keep_checkpoints": 9}
-    end = run_events(place, name="with", eval_every=2, **more)[-1]
-    without = place.train(name="without", **{**WITH_SPLIT, "eval_data": []}, **more)
-    with_bytes, without_bytes = ((ended.folder / "model.safetensors").read_bytes() for ended in (end, without))
-    assert with_bytes == without_bytes
-    training_log = json.loads((end.folder / "training_log.json").read_text())
-    assert training_log["verdict"]["kind"] in ("could learn more", "about right", "began to memorize")
-
-
-def test_packed_and_padded_results_are_equal(place):
-    one, other = (
-        evaluations(run_events(place, name=way, packing=way, max_steps=1, dropout=0))[-1] for way in ("on", "off")
-    )
-    assert one.loss == pytest.approx(other.loss, abs=1e-5)
-    assert (one.accuracy, one.tokens) == (other.accuracy, other.tokens)
+@pytest.mark.parametrize("more", [{}, NOISE, FULL])
+def test_the_weights_are_byte_identical_to_a_run_without_evaluations_and_recall(place, more):
+    file, saved = "model.safetensors" if "method" in more else "adapter_model.safetensors", []
+    for data, passages in ((["other.txt"], 16), ([], 0)):
+        asked = {**WITH_SPLIT, **more, "eval_data": data, "recall_passages": passages}
+        saved.append((place.train(**asked, name=f"with-{passages}", eval_every=1).folder / file).read_bytes())
+    assert saved[0] == saved[1]
 
 
 def test_every_n_steps_and_on_request(place):
-    def wish(job, event):
-        if isinstance(event, Step) and event.step == 4:
-            job.control.ask(Request.EVALUATE)
-
-    job = watched_job(wish)
-    place.train(job=job, **WITH_SPLIT, eval_every=3)
-    results = evaluations(job.log.since(0))
-    assert [(e.step, e.why) for e in results] == [
-        (0, "start"),
-        (3, "planned"),
-        (4, "asked"),
-        (6, "planned"),
-        (8, "end"),
-    ]
-    assert not job.control.asked(Request.EVALUATE)
+    results = evaluations(run_events(place, ask(Request.EVALUATE, 4), eval_every=3))
+    expected = [(0, "start"), (3, "planned"), (4, "asked"), (6, "planned"), (8, "end")]
+    assert [(e.step, e.why) for e in results] == expected
 
 
-def test_a_request_without_a_split_is_answered(place):
-    def wish(job, event):
-        if isinstance(event, Step) and event.step == 1:
-            job.control.ask(Request.EVALUATE)
-
-    job = watched_job(wish)
-    place.train(job=job, recall_passages=0)
-    advice = [e.text for e in job.log.since(0) if isinstance(e, Advice)]
-    assert NOTHING_TO_MEASURE in advice
-    assert not job.control.asked(Request.EVALUATE)
-
-
-def test_a_split_of_several_datasets_has_a_loss_for_each(place):
+def test_with_several_datasets_each_has_a_loss_in_steps_and_evaluations(place):
+    """The only step learns every example once, so its loss is that of the untrained model for all of them."""
     place.write("book/1.txt", TRAINING_TEXT)
     place.write("book/2.txt", OTHER_TEXT)
-    results = evaluations(run_events(place, data=["story.txt", "book"], eval_data=[], eval_share=0.2, max_steps=1))
-    assert set(results[0].by_source) == {"story.txt", "book/"}
-    first = results[0]
+    more = {"data": ["story.txt", "book"], "eval_data": [], "eval_share": 0.2, "dropout": 0}
+    more |= {"epochs": 1, "accumulation": 99, "packing": "off"}
+    events = run_events(place, **more)
+    (step,) = (event for event in events if isinstance(event, Step))
+    examples, model = list(prepared(place, **more).examples), place.host().loaded_model().model.eval()
+    losses = {
+        name: losses_and_hits(model, [e for e in examples if e.source.name.startswith(name)])[0]
+        for name in ("story.txt", "book/")
+    }
+    assert step.examples == len(examples)
+    assert step.by_source == {name: pytest.approx(mean(of), abs=1e-5) for name, of in losses.items()}
+    assert step.loss == pytest.approx(mean([loss for of in losses.values() for loss in of]), abs=1e-4)
+    assert [e["loss_by_source"] for e in read_graph(place) if "loss" in e] == [step.by_source]
+    first = evaluations(events)[0]
+    assert set(first.by_source) == set(losses)
     assert min(first.by_source.values()) < first.loss < max(first.by_source.values())
-    assert read_graph(place)[0]["eval_by_source"] == first.by_source
 
 
-def test_early_stopping_stops_and_logs_why(place):
-    events = run_events(place, early_stopping=2, eval_every=1, learning_rate=0.5, epochs=9)
+def test_early_stopping_stops_and_logs_why_and_more_epochs_reset_the_patience(place):
+    more = {"early_stopping": 2, "eval_every": 1, "learning_rate": 0.5}
+    events = run_events(place, **more, epochs=9)
     results = evaluations(events)
-    best = best_evaluation(results)
-    last = results[-1]
+    best, last = best_evaluation(results), results[-1]
     assert last.step == best.step + 2
     reason = f"the validation loss did not improve on {best.loss:.4f} in 2 evaluations"
     assert f"Stopping after step {last.step}: {reason}." in [e.text for e in events if isinstance(e, Note)]
-    assert events[-1].outcome == "finished"
-    assert reason in events[-1].text
+    assert events[-1].outcome == "finished" and reason in events[-1].text
+    going_on = evaluations(run_events(place, **more, epochs=12, resume="newest"))
+    assert [e.step for e in going_on][:2] == [last.step + 1, last.step + 2]
 
 
-def test_more_epochs_after_early_stopping_reset_the_patience(place):
-    more = {"early_stopping": 2, "eval_every": 1, "learning_rate": 0.5}
-    ended = evaluations(run_events(place, epochs=9, **more))[-1].step
-    going_on = evaluations(run_events(place, epochs=12, **more, resume="newest"))
-    assert [e.step for e in going_on][:2] == [ended + 1, ended + 2]
-
-
-def test_requested_evaluations_do_not_use_up_patience(place):
-    def wish(job, event):
-        if isinstance(event, Step):
-            job.control.ask(Request.EVALUATE)
-
-    job = watched_job(wish)
-    place.train(job=job, **{**WITH_SPLIT, "early_stopping": 1, "eval_every": 99, "learning_rate": 0.5})
-    results = evaluations(job.log.since(0))
-    assert [e.step for e in results] == list(range(9))
-    assert any(later.loss > earlier.loss for earlier, later in pairwise(results[:-1]))
-
-
-def test_a_resumed_run_stops_at_the_same_step(place):
-    more = {"early_stopping": 3, "eval_every": 1, "learning_rate": 0.3, "epochs": 9, "save_every": 1}
-    more |= {"keep_checkpoints": 99}
+def test_an_evaluation_skipped_by_a_stop_is_done_on_resume_and_may_be_the_best(place):
+    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.05}
     whole = evaluations(run_events(place, name="whole", **more))
-    run_events(place, name="cut", **more)
-    middle = whole[-1].step - 2
-    simulate_kill(place, "cut", middle)
-    going_on = evaluations(run_events(place, name="cut", **more, if_exists="continue"))
-    assert [(e.step, e.loss) for e in going_on] == [(e.step, e.loss) for e in whole if e.step > middle]
-    assert place.weights("cut") == place.weights("whole")
-    assert [e.loss for e in read_evaluations(read_graph(place, "cut"))] == [e.loss for e in whole]
-
-
-def test_an_evaluation_skipped_by_a_stop_is_done_on_resume(place):
-    def stop(job, event):
-        if isinstance(event, Step) and event.step == 3:
-            job.control.ask(Request.STOP)
-
-    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.5, "keep_checkpoints": 99}
-    whole = evaluations(run_events(place, name="whole", **more))
-    place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
-    assert [e.step for e in read_evaluations(read_graph(place, "cut"))] == [0, 1, 2]
+    best = best_evaluation([e for e in whole if e.step]).step
+    assert 1 < best < 8  # 8 is the last step
+    assert (place.lora("whole") / f"checkpoint-{best}-best").is_dir()
+    stopped = run_events(place, ask(Request.STOP, best), name="cut", **more)
+    assert [e.step for e in evaluations(stopped)] == list(range(best))
     run_events(place, name="cut", **more, if_exists="continue")
     made_up = read_evaluations(read_graph(place, "cut"))
     assert [(e.step, e.loss, e.context_gain) for e in made_up] == [(e.step, e.loss, e.context_gain) for e in whole]
     assert place.weights("cut") == place.weights("whole")
 
 
-def test_the_best_step_may_be_the_one_evaluated_on_resume(place):
-    more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.05}
-    best = best_evaluation([e for e in evaluations(run_events(place, name="whole", **more)) if e.step]).step
-    assert best < 8  # 8 is the last step
-
-    def stop(job, event):
-        if isinstance(event, Step) and event.step == best:
-            job.control.ask(Request.STOP)
-
-    place.train(name="cut", job=watched_job(stop), **{**WITH_SPLIT, **more})
-    run_events(place, name="cut", **more, if_exists="continue")
-    assert place.weights("cut") == place.weights("whole")
-
-
-def test_a_rule_that_ends_the_run_is_followed_by_a_last_evaluation(place):
-    results = evaluations(run_events(place, stop_at_loss=50))
-    assert [(e.step, e.why) for e in results] == [(0, "start"), (1, "end")]
-
-
-def test_the_best_checkpoint_is_chosen_by_the_split(place):
-    results = evaluations(run_events(place, keep_best="loss", eval_every=1, learning_rate=0.5))
-    best = best_evaluation([e for e in results if e.step])
-    assert (place.lora() / f"checkpoint-{best.step}-best").is_dir()
-
-
-def test_another_split_starts_its_own_history(place):
-    run_events(place, name="cut", save_every=1, max_steps=4)
-    simulate_kill(place, "cut", 2)
-    place.write("third.txt", OTHER_TEXT.replace("cook", "smith"))
-    results = evaluations(
-        run_events(place, name="cut", max_steps=4, eval_data=["third.txt"], if_exists="continue")
-    )
-    assert [(e.step, e.why) for e in results] == [(2, "start"), (4, "end")]
-
-
-def test_results_of_another_split_neither_stop_a_run_nor_are_best(place):
-    more = {"eval_every": 1, "save_every": 1, "keep_best": "loss", "early_stopping": 2, "max_steps": 6}
-    run_events(place, name="cut", **more, keep_checkpoints=99)
-    simulate_kill(place, "cut", 3)
-    place.write("third.txt", " ".join(f"qz xv {n} jj" for n in range(120)))  # far harder to predict
-    results = evaluations(run_events(place, name="cut", **more, eval_data=["third.txt"], if_exists="continue"))
-    before = read_evaluations(read_graph(place, "cut"))[: -len(results)]
-    assert min(e.loss for e in results) > max(e.loss for e in before)
-    best = best_evaluation(results)
-    assert results[-1].step == min(best.step + 2, 6)
-    assert (place.lora("cut") / f"checkpoint-{best.step}-best").is_dir() or best.step == 3
-
-
-def test_a_failing_evaluation_is_logged_and_the_run_continues(place, monkeypatch):
-    def fail(self, report):
-        raise RuntimeError("out of everything\nmore of it")
-
-    monkeypatch.setattr(evaluator.Evaluator, "evaluate", fail)
-    events = run_events(place, max_steps=2)
+def test_a_failing_evaluation_is_logged_and_the_run_continues(place):
+    host = place.host()
+    watch = raise_during(host, "Evaluating", RuntimeError("out of everything\nmore of it"))
+    events = run_events(place, watch, host, max_steps=1)
     advice = [e.text for e in events if isinstance(e, Advice)]
     assert "The evaluation after step 0 failed: out of everything. The run continues." in advice
-    assert events[-1].outcome == "finished"
-    assert evaluations(events) == []
+    assert (events[-1].outcome, evaluations(events)) == ("finished", [])
 
 
-def test_a_batch_that_does_not_fit_is_measured_in_halves(place, monkeypatch):
-    whole = evaluations(run_events(place, max_steps=1))
-    add_part = eval_loop.EvalLoop._add_part
-
-    def too_much(self, sums, part):
-        if len(part) > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        add_part(self, sums, part)
-
-    monkeypatch.setattr(eval_loop.EvalLoop, "_add_part", too_much)
-    halves = evaluations(run_events(place, name="b", max_steps=1))
-    assert [e.tokens for e in halves] == [e.tokens for e in whole]
-    assert [e.loss for e in halves] == pytest.approx([e.loss for e in whole], abs=1e-5)
+BOOK = "A b c d e f. G h i j k l. M n o p q r. S t u v w x.\n\n\nNew one here at last. And one more of it now."
 
 
-def test_a_stop_does_not_wait_for_an_evaluation(place):
-    def stop(job, event):
-        if isinstance(event, Step) and event.step == 4:
-            job.control.ask(Request.STOP)
-
-    job = watched_job(stop)
-    assert place.train(job=job, **WITH_SPLIT).outcome == "stopped"
-    assert [e.step for e in evaluations(job.log.since(0))] == [0]
+def validation_split(root, files, **values):
+    """Datasets that are the validation split as a whole."""
+    settings = {"data": ["t.txt"], "eval_data": list(files), **values}
+    return rowing.prepare_rows(root, family("ChatML"), {**files, "t.txt": "One."}, **settings).validation
 
 
-@pytest.mark.parametrize("asked", [{"early_stopping": 3}, {"keep_best": "accuracy"}])
-def test_rules_need_a_split(place, asked):
-    with pytest.raises(SettingsError, match=r"no validation split.*Use a validation split \(eval_share 0\.05\)"):
-        place.settings(**asked)
+def learned_text(example):
+    return family("ChatML").decode([label for label in example.labels.tolist() if label != -100])
 
 
-def test_training_data_cannot_be_test_data(place):
-    with pytest.raises(
-        SettingsError,
-        match=(
-            r"Evaluation dataset: story\.txt is also in the training data\. "
-            r"Remove it from either the training"
-        ),
-    ):
-        place.settings(eval_data=["story.txt"], data=["story.txt:50"])
+def test_later_turns_of_a_conversation(tmp_path):
+    conversation = chat("Hello there.", "Good day.", "And now?", "Now we wait.", "How long?", "An hour.")
+    rows = validation_split(tmp_path, {"chat.jsonl": [conversation, chat("One?", "Only one.")]})
+    pairs = continuation_pairs(rows, None, 0, rows_too=False)
+    assert len(continuation_pairs(rows, None, 0, rows_too=True)) == 3  # with the second row after the first
+    replies = ["Now we wait.<|im_end|>", "An hour.<|im_end|>"]
+    assert [learned_text(pair.alone) for pair in pairs] == replies
+    assert [learned_text(pair.with_context) for pair in pairs] == replies
+    alone, with_context = (family("ChatML").decode(example.ids.tolist()) for example in pairs[0])
+    assert alone == "\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\nNow we wait.<|im_end|>"
+    assert with_context.endswith("Good day.<|im_end|>" + alone)
+    assert len(continuation_pairs(rows, None, len(pairs[0].with_context.ids), rows_too=False)) == 1  # that fit
 
 
-def test_the_verdict_is_in_the_text_the_log_and_the_event(place):
-    end = run_events(place, learning_rate=0.3, epochs=4, save_every=4)[-1]
-    verdict = read_log(place)["verdict"]
-    first, *_, last = read_evaluations(read_graph(place))
-    assert f"{first.loss:.4f} (step 0), then {last.loss:.4f} (step {last.step})" in verdict["text"]
-    assert verdict["text"] == end.text.splitlines()[-1]
-    assert end.verdict == verdict["kind"] not in ("too early to tell", "training loss only")
-    place.train(name="b", max_steps=1)
-    assert read_log(place, "b")["verdict"]["kind"] == "too early to tell"
-
-
-@pytest.mark.parametrize("packing", ["on", "off"])
-def test_each_step_has_the_loss_of_each_dataset(place, monkeypatch, packing):
-    """At the first step it is the loss of the untrained model, example by example."""
-    steps = record_batches(monkeypatch, trainer)
-    more = {"data": ["story.txt", "other.txt"], "accumulation": 2, "max_steps": 2, "packing": packing}
-    job = Job("training", "a test")
-    place.train(job=job, **more)
-    first, second = (e for e in job.log.since(0) if isinstance(e, Step))
-    examples = prepare_data(place, **more).examples
-    model = place.host().loaded_model().model
-    losses = {"story.txt": [], "other.txt": []}
-    for number in (n for step in steps[:2] for n in step):
-        losses[examples[number].source.name] += losses_of(model, examples[number])
-    assert all(losses.values())
-    assert first.by_source == {
-        name: pytest.approx(sum(dataset_losses) / len(dataset_losses), abs=1e-5)
-        for name, dataset_losses in losses.items()
-    }
-    all_losses = [loss for dataset_losses in losses.values() for loss in dataset_losses]
-    assert first.loss == pytest.approx(sum(all_losses) / len(all_losses), abs=1e-4)
-    assert [e["loss_by_source"] for e in read_graph(place)] == [first.by_source, second.by_source]
-    assert second.by_source != first.by_source
-
-
-def test_one_dataset_has_no_separate_loss(place):
-    place.train(max_steps=1)
-    assert "loss_by_source" not in read_graph(place)[0]
-
-
-def test_the_records_name_the_data_and_the_results(place, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        curve_png, "draw_graph", lambda graph, title, path, marks, **_: drawn.append((title, marks))
-    )
-    more = {"batching": "length_then_order", "batch_size": 2, "rslora": True, "alpha": 4, "save_every": 5}
-    results = evaluations(run_events(place, **more))
-    training_log = read_log(place)
-    assert training_log["seed"] == 42
-    assert training_log["versions"].keys() == {
-        "torch",
-        "transformers",
-        "peft",
-        "accelerate",
-        "python",
-        "training_pro",
-    }
-    assert training_log["kept_aside_fingerprint"] == prepare_data(place, **WITH_SPLIT).validation.digest()
-    assert training_log["kept_aside_fingerprint"] != training_log["data_fingerprint"]
-    assert training_log["context_gain"] == {"before": results[0].context_gain, "after": results[-1].context_gain}
-    assert results[0].context_gain != results[-1].context_gain
-    ((title, marks),) = drawn
-    assert title == "a on tiny - rank 4, alpha 4, scaling 2, learning rate 0.01 FP_low_epoch_annealing, cutoff 32"
-    assert [(mark.step, mark.text) for mark in marks][:2] == [(5, "checkpoint-5"), (8, "checkpoint-8-epoch-1")]
-    place.train(name="b", max_steps=1)
-    assert "context_gain" not in read_log(place, "b")
+@pytest.mark.parametrize(
+    ("book", "more"),
+    [
+        (BOOK, {"cutoff": 16, "overlap": True}),
+        (BOOK, {"cutoff": 16, "overlap": False}),
+        (" ".join(f"Word {n} stands here and there." for n in range(12)), {"cutoff": 32, "chunking": "dementor"}),
+    ],
+)
+def test_blocks_and_windows_after_the_one_that_ends_where_they_begin(tmp_path, book, more):
+    text = validation_split(tmp_path, {"book.txt": book}, **{"overlap": False, **more})
+    spans = [e.source.sliced[e.number] for e in text]
+    expected = [
+        [*a.ids, *b.ids]
+        for a, first in zip(text, spans, strict=True)
+        for b, second in zip(text, spans, strict=True)
+        if first.end == second.start and first.section == second.section
+    ]
+    pairs = continuation_pairs(text, None, 0, rows_too=False)
+    assert [pair.with_context.ids.tolist() for pair in pairs] == expected != []
+    assert all(learned_text(pair.alone) == learned_text(pair.with_context) for pair in pairs)

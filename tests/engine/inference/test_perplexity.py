@@ -1,64 +1,63 @@
-"""Perplexity: every token counts once, results equal a reference, and bad input gives an error sentence."""
+"""Perplexity of texts and rows: results equal a reference, rows are shown, and bad input gives a sentence."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
-from training_pro.chunking import EncodedText
 from training_pro.commands.main import main
 from training_pro.core.engine import PerplexityRequest
-from training_pro.core.jobs import Advice, Job, PerplexityMeasured, Request
-from training_pro.engine.inference.eval_loop import GroupSums
-from training_pro.engine.inference.perplexity_input import Segments, _sliding_windows
-from training_pro.engine.lora import load_lora
+from training_pro.core.jobs import Advice, EvaluationDone, Job, PerplexityMeasured, Request
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.settings.parsing import row_settings
+from training_pro.tests.engine.inference.references import finished_model, losses_and_hits, mean, prepared
+from training_pro.tests.rowing import as_json, chat
 from training_pro.tests.tiny import read_tree, watched_job
+
+TALKS = [
+    chat("What is the light for?", "So that people far away know where they are."),
+    chat("Who reads the book?", "Nobody.", "Why not?", "Because nobody has asked for it.", system="Be brief."),
+    chat("Where did the boat come from?", "The boat came from the north, with flour and letters. " * 4),
+]
+PAIRS = [{"instruction": f"How many steps are {n} and {n}?", "output": f"{2 * n} steps."} for n in range(1, 30)]
+FILES = {
+    "talks.jsonl": as_json("talks.jsonl", TALKS),
+    "pairs.json": as_json("pairs.json", PAIRS),
+    "table.csv": "question;answer\nWho wrote?;The keeper wrote one line.\nWhen?;Every night.",
+    "broken.jsonl": "\n".join([*map(json.dumps, PAIRS), "{"]),
+    "both/a.txt": TRAINING_TEXT,
+    "both/b.jsonl": '{"text": "One row."}',
+    "empty.txt": "",
+}
+
+
+@pytest.fixture
+def place(place):
+    for name, content in FILES.items():
+        place.write(name, content)
+    return place
 
 
 def measure(place, data="story.txt", job=None, host=None, read=None, **more):
     """Measure a dataset; `read` holds the settings for rows."""
-    job = job or Job("perplexity", "a test")
-    end = PeftEngine().perplexity(
-        PerplexityRequest(data, **more), row_settings(read or {}), host or place.host(), job
-    )
-    return end, [e for e in job.log.since(0) if isinstance(e, PerplexityMeasured)]
+    job, request = job or Job("perplexity", "a test"), PerplexityRequest(data, **more)
+    end = PeftEngine().perplexity(request, row_settings(read or {}), host or place.host(), job)
+    return end, [event for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
 
 
-@pytest.mark.parametrize("bos", [None, 1])
-@pytest.mark.parametrize(("length", "stride"), [(8, 4), (8, 1), (8, 7), (5, 3), (100, 50), (2, 1)])
-def test_every_token_counts_once_after_as_much_context_as_fits(bos, length, stride):
-    ids = np.arange(100, 141).astype(np.int32)
-    windows = list(_sliding_windows(ids, bos, length, stride))
-    counted = [label for window in windows for label in window.labels.tolist() if label != -100]
-    assert counted == list(range(101 if bos is None else 100, 141))
-    assert max(len(window.ids) for window in windows) <= length
-    for window in windows[1:]:
-        read = window.ids[window.labels == -100]
-        assert len(read) >= 1 + (bos is not None and stride < length - 1)
-    if bos is not None:
-        assert {int(window.ids[0]) for window in windows} == {bos}
-
-
-def test_too_short_a_text_has_no_windows():
-    assert list(_sliding_windows(np.array([5], np.int32), None, 8, 4)) == []
-    assert len(list(_sliding_windows(np.array([5], np.int32), 1, 8, 4))) == 1
-
-
-def reference_losses(place, model, length, stride):
-    """Reference: the loss of each token in its window, one window at a time."""
+def assert_sliding(place, result, model):
+    """The result and its segments have the losses of the tokens in their windows, one window at a time."""
     tokenizer = make_working_tokenizer(place.host().card().tokenizer)
-    ids = tokenizer.encode([TRAINING_TEXT])[0].ids.tolist()
+    ids, losses, counted_end = tokenizer.encode([TRAINING_TEXT])[0].ids.tolist(), [], 0
     start_ids = [] if tokenizer.bos is None else [tokenizer.bos]
-    room, losses, counted_end = length - len(start_ids), [], 0
-    for start in range(0, len(ids), stride):
-        window = start_ids + ids[start : start + room]
+    for start in range(0, len(ids), result.stride):
+        window = start_ids + ids[start : start + result.max_length - len(start_ids)]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([window])).logits[0]
         for position in range(1, len(window)):
@@ -66,134 +65,124 @@ def reference_losses(place, model, length, stride):
                 losses.append(-float(logits[position - 1].log_softmax(-1)[window[position]]))
         counted_end = start + len(window) - len(start_ids)
         if counted_end >= len(ids):
-            return losses
-    raise AssertionError
+            break
+    assert (result.tokens, result.perplexity) == (len(losses), pytest.approx(math.exp(result.loss)))
+    assert result.loss == pytest.approx(mean(losses), abs=2e-5)
+    ends = np.cumsum([segment.tokens for segment in result.stretches])
+    for segment, part in zip(result.stretches, np.split(np.array(losses), ends[:-1]), strict=True):
+        assert segment.loss == pytest.approx(part.mean(), abs=2e-5)
+    positions = [" ".join(TRAINING_TEXT.split()).index(segment.begins) for segment in result.stretches]
+    assert positions == sorted(positions) and len(positions) > 20
 
 
-def test_without_and_with_a_lora_and_a_checkpoint_of_it(with_lora):
-    place = with_lora
-    before = read_tree(place.lora())
+def test_a_text_without_and_with_a_lora_and_a_checkpoint_of_it(with_lora):
+    place, before = with_lora, read_tree(with_lora.lora())
     loras = ("a", "a/checkpoint-4-epoch-1", place.lora())
-    host = place.host()
-    end, results = measure(place, host=host, loras=loras, max_length=32, stride=8)
+    end, results = measure(place, loras=loras, max_length=32, stride=8)
     assert [result.lora for result in results] == ["-", *map(str, loras)]
-    model = host.loaded_model().model
-    base_losses = reference_losses(place, model.eval(), 32, 8)
-    with_lora_losses = reference_losses(place, load_lora(model, place.lora(), "a").eval(), 32, 8)
-    for result, losses in ((results[0], base_losses), (results[1], with_lora_losses)):
-        assert result.tokens == len(losses)
-        assert result.loss == pytest.approx(sum(losses) / len(losses), abs=2e-5)
-        assert result.perplexity == pytest.approx(math.exp(result.loss))
-        _assert_same_segments(result, losses)
+    assert_sliding(place, results[0], place.host().loaded_model().model.eval())
+    assert_sliding(place, results[1], finished_model(place))
     assert results[1].perplexity == results[2].perplexity == results[3].perplexity < results[0].perplexity
     assert end.text.splitlines()[0] == f"story.txt without a LoRA: perplexity {results[0].perplexity:.4f}"
     assert read_tree(place.lora()) == before
 
 
-def _assert_same_segments(result, losses):
-    """Compare each segment's loss, and check that its words are in the text in this order."""
-    ends = np.cumsum([stretch.tokens for stretch in result.stretches])
-    for stretch, part in zip(result.stretches, np.split(np.array(losses), ends[:-1]), strict=True):
-        assert stretch.loss == pytest.approx(part.mean(), abs=2e-5)
-    assert sum(s.right * s.tokens for s in result.stretches) == pytest.approx(result.right * result.tokens)
-    text = " ".join(TRAINING_TEXT.split())
-    positions = [text.index(stretch.begins) for stretch in result.stretches]
-    assert len(positions) > 20
-    assert positions == sorted(positions)
-
-
-def test_segments_are_equal_and_span_texts():
-    texts = ["abcdefghij" * 6, "", "0123456789" * 2]
-    positions = [np.arange(len(text), dtype=np.int32) for text in texts]
-    segments = Segments(texts, [EncodedText(position, position, position + 1) for position in positions])
-    assert segments.count == 5
-    assert [numbers.tolist() for numbers in segments.segment_of_tokens] == [
-        [n // 16 for n in range(60)],
-        [],
-        [3] * 4 + [4] * 16,
-    ]
-    scores = segments.score(
-        GroupSums(np.array([0.0, 8, 0, 4, 0]), np.array([0.0, 2, 0, 1, 0]), np.array([7.0, 8, 0, 8, 8]))
-    )
-    assert [(score.begins[:3], score.tokens, score.loss, score.right) for score in scores] == [
-        ("abc", 7, 0.0, 0.0),
-        ("ghi", 8, 1.0, 0.25),
-        ("ija", 8, 0.5, 0.125),
-        ("456", 8, 0.0, 0.0),
-    ]
-
-
-def test_the_defaults_are_what_the_model_takes(place):
-    context = place.host().card().context
-    _, (result,) = measure(place)
-    assert (result.max_length, result.stride) == (min(context, 2048), min(context, 2048) // 2)
+@pytest.mark.parametrize(("length", "stride"), [(8, 7), (1000, 50), (0, 0)])
+def test_every_token_counts_once_after_as_much_context_as_fits(place, length, stride):
+    _, (result,) = measure(place, max_length=length, stride=stride)
+    assert result.max_length == length or (result.max_length, result.stride) == (2048, 1024)
+    assert_sliding(place, result, place.host().loaded_model().model.eval())
 
 
 @pytest.mark.parametrize(
-    ("data", "more", "sentence"),
+    ("data", "read", "more", "sentence"),
     [
-        ("nothing.txt", {}, "There is no dataset 'nothing.txt' in"),
-        ("rows.jsonl", {}, "rows.jsonl: no row has any columns."),
-        ("both/", {}, "both/ contains both text and rows, which are measured differently. Choose one of"),
-        ("empty.txt", {}, "empty.txt"),
-        ("story.txt", {"loras": ("b",)}, "There is no LoRA 'b' in"),
-        ("story.txt", {"max_length": 10**9}, "Window length: 1000000000 is more than tiny supports"),
-        (
-            "story.txt",
-            {"max_length": 16, "stride": 16},
-            "would skip tokens or count some twice. Use a value from 1 to 15.",
-        ),
-        ("story.txt", {"max_length": 1}, "Window length: 1 is too short."),
+        ("nothing.txt", {}, {}, "There is no dataset 'nothing.txt' in"),
+        ("both/", {}, {}, "both/ contains both text and rows, which are measured differently. Choose one of"),
+        ("empty.txt", {}, {}, "empty.txt"),
+        ("story.txt", {}, {"loras": ("b",)}, "There is no LoRA 'b' in"),
+        ("story.txt", {}, {"max_length": 16, "stride": 16}, "Use a value from 1 to 15."),
+        ("talks.jsonl", {}, {"stride": 8}, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
+        ("talks.jsonl", {"train_only_after": "###"}, {}, "No row contains '###' followed by text."),
+        ("broken.jsonl", {}, {}, "broken.jsonl, line 30: "),
     ],
 )
-def test_bad_input_is_refused_before_the_model_is_loaded(place, monkeypatch, data, more, sentence):
-    place.write("rows.jsonl", "{}")
-    place.write("empty.txt", "")
-    place.write("both/a.txt", TRAINING_TEXT)
-    place.write("both/b.jsonl", '{"text": "One row."}')
+def test_bad_input_is_refused_before_the_model_is_loaded(place, data, read, more, sentence):
     host = place.host()
-    monkeypatch.setattr(host, "loaded_model", lambda: pytest.fail("it was loaded"))
-    with pytest.raises(Exception) as error:
-        measure(place, data, host=host, **more)
-    assert sentence in str(error.value)
+    host.loaded_model = lambda: pytest.fail("it was loaded")
+    with pytest.raises(Exception, match=re.escape(sentence)):
+        measure(place, data, host=host, read=read, **more)
 
 
-def test_a_stop_ends_it_between_two_windows(place):
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        ("talks.jsonl", {"train_on": "last_reply", "system": "You keep the light."}),
+        ("talks.jsonl", {"train_only_after": "the"}),
+        ("pairs.json", {"format": "alpaca-format", "add_bos": False, "add_eos": "never"}),
+        ("table.csv", {"columns": "instruction=question output=answer"}),
+    ],
+)
+def test_each_row_scores_as_alone_and_as_in_training(place, data, read):
+    _, (result,) = measure(place, data, read=read)
+    examples, rows = prepared(place, data=[data], cutoff="auto", **read).examples, result.rows
+    model, by_place = place.host().loaded_model().model.eval(), {row.place: row for row in rows}
+    assert len(rows) == len(by_place) == len(examples) > 0
+    for example in examples:
+        losses, hits = losses_and_hits(model, [example])
+        row = by_place[example.place]
+        assert (row.tokens, row.loss) == (len(losses), pytest.approx(mean(losses), abs=1e-5))
+        assert row.right == pytest.approx(mean(hits))
+    assert result.loss == pytest.approx(sum(row.loss * row.tokens for row in rows) / result.tokens)
+    assert (result.stride, result.max_length) == (0, 2048)
+
+
+def test_an_evaluation_in_a_run_gives_the_same_and_a_lora_knows_best_what_it_learned(place):
+    job, more = Job("training", "a test"), {"cutoff": 256, "too_long": "cut_end", "max_steps": 30}
+    place.train(job=job, data=["pairs.json"], eval_data=["talks.jsonl"], epochs=9, recall_passages=0, **more)
+    last = [event for event in job.log.since(0) if isinstance(event, EvaluationDone)][-1]
+    _, (result,) = measure(place, "talks.jsonl", loras=("a",), include_base=False, max_length=256)
+    assert result.loss == pytest.approx(last.loss, abs=1e-5)
+    assert (result.tokens, result.right) == (last.tokens, pytest.approx(last.accuracy))
+    _, (base, with_lora) = measure(place, "pairs.json", loras=("a",))
+    assert with_lora.perplexity < base.perplexity / 2
+    row = next(row for row in result.rows if row.place == "line 2")
+    assert (row.read, row.begins) == ("Who reads the book?", "Nobody.")
+
+
+def test_a_stop_leaves_no_result_and_a_table_that_cannot_be_written_loses_none(place):
     def stop(job, event):
-        if isinstance(event, PerplexityMeasured):
+        if getattr(event, "text", "").startswith("Perplexity of pairs.json"):
             job.control.ask(Request.STOP)
 
-    place.train()
-    end, results = measure(place, job=watched_job(stop), loras=("a",))
-    assert (end.outcome, [result.lora for result in results]) == ("stopped", ["-"])
-
-
-def test_a_table_that_cannot_be_written_loses_no_result(place):
+    end, results = measure(place, "pairs.json", watched_job(stop))
+    assert (end.outcome, results) == ("stopped", [])
     place.folders.logs.mkdir(parents=True, exist_ok=True)
     (place.folders.logs / "evaluations.csv").write_text("a\n1,2\n", encoding="utf-8")
     job = Job("perplexity", "a test")
     assert len(measure(place, job=job)[1]) == 1
-    assert any(
-        "The result could not be saved in the evaluations table" in e.text
-        for e in job.log.since(0)
-        if isinstance(e, Advice)
-    )
+    told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    assert any("The result could not be saved in the evaluations table" in text for text in told)
 
 
-def test_the_command_prints_it_and_adds_to_the_table(with_lora, tmp_path, capsys):
-    text = tmp_path / "elsewhere.txt"
-    text.write_text(TRAINING_TEXT, encoding="utf-8")
-    place = with_lora
-    where = ["--user-data", str(place.folders.user_data), "--model", str(place.tiny)]
-    more = ["--lora", "a", "--max-length", "32", "--stride", "16", "--comment", "first", "--json"]
-    assert main(["perplexity", *where, "--data", str(text), *more]) == 0
-    stdout, stderr = capsys.readouterr()
-    base, lora_result = (json.loads(line) for line in stdout.splitlines())
-    assert (base["lora"], lora_result["lora"], lora_result["dataset"]) == ("-", "a", "elsewhere.txt")
-    assert "perplexity" in stderr
+def test_the_command_prints_it_and_adds_to_the_table(with_lora, place, capsys):
+    def run(*more):
+        where = ["--user-data", str(place.folders.user_data), "--model", str(place.tiny)]
+        return main(["perplexity", *where, *more]), *capsys.readouterr()
+
+    text = ["--data", str(place.folders.datasets / "story.txt"), "--max-length", "32", "--stride", "16"]
+    base, lora = map(json.loads, run(*text, "--lora", "a", "--comment", "first", "--json")[1].splitlines())
+    assert (base["lora"], lora["lora"], lora["dataset"]) == ("-", "a", "story.txt")
+    pairs = ["--data", "pairs.json", "--format", "alpaca-format"]
+    _, stdout, stderr = run(*pairs)
+    head, *lines = stdout.splitlines()
+    assert head.endswith("\ttiny\t-\tpairs.json") and "pairs.json: 29 rows" in stderr
+    assert [line.split("  ")[1] for line in lines] == ["highest perplexity"] * 5 + ["lowest perplexity"] * 5
+    assert all("How many steps are" in line and " -> " in line for line in lines)
+    rows = json.loads(run(*pairs, "--json")[1])["rows"]
+    assert (len(rows), set(rows[0])) == (29, {"place", "read", "begins", "tokens", "loss", "right"})
     table = (place.folders.logs / "evaluations.csv").read_text(encoding="utf-8").splitlines()
     assert table[0] == "Model,LoRAs,Dataset,Perplexity,stride,max_length,Date,Comment"
-    assert table[2].startswith(f"tiny,a,elsewhere.txt,{lora_result['perplexity']},16,32,")
-    assert table[2].endswith(",first")
-    assert main(["perplexity", *where, "--data", "missing.txt"]) == 1
-    assert "There is no dataset 'missing.txt' in" in capsys.readouterr().err
+    assert table[2].startswith(f"tiny,a,story.txt,{lora['perplexity']},16,32,") and table[2].endswith(",first")
+    code, _, stderr = run("--data", "missing.txt")
+    assert code == 1 and "There is no dataset 'missing.txt' in" in stderr

@@ -1,241 +1,211 @@
-"""Biases, whole modules and chosen layers: trained, resumed, loaded, merged, estimated, refused."""
+"""Embeddings, output layer, biases, whole modules and chosen layers: trained, saved, loaded, merged, refused."""
 
 from __future__ import annotations
 
+import shutil
+import warnings
+
+import gguf
+import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from training_pro.core.engine import GgufRequest
-from training_pro.core.errors import ModelError, SavingError, SettingsError
-from training_pro.core.jobs import Advice, Job
-from training_pro.engine.lora import adapter_stash, disable_lora
+from training_pro.core.engine import GgufRequest, MergeRequest
+from training_pro.core.errors import SettingsError
+from training_pro.core.jobs import Job
+from training_pro.engine.lora import disable_lora, snapshot_adapters
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.engine.architectures import save_model, simulate_kill
-from training_pro.tests.engine.saving.test_merging import assert_merged, logits
-from training_pro.tests.engine.test_given_back import tensors
+from training_pro.settings.target_layers import KNOWN_MODEL_TYPES, is_known_architecture
+from training_pro.tests.engine.architectures import CONFIGS, save_model, simulate_kill
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+IDS = torch.tensor([[1, 5, 9, 30, 7, 12, 88, 3]])
+OUTER = {"targets": ["q_proj", "embed_tokens", "lm_head"]}
 QWEN = {"bias": "all", "targets": "q-v"}
+NORMS = {"modules_to_save": ["norm", "input_layernorm"]}
+FURTHER = [("qwen2", QWEN), ("llama", NORMS), ("llama", OUTER)]
 CASES = [
-    ("qwen2", QWEN),
+    *FURTHER,
+    ("tied llama", OUTER),
+    ("llama", {**OUTER, "dora": True, "dropout": 0.1, "neftune_noise": 5.0}),
     ("qwen2", {**QWEN, "bias": "lora_only"}),
-    ("gpt2", {"bias": "all", "targets": "q-v"}),
     ("gpt2", {"bias": "all", "targets": "q-v", "modules_to_save": ["ln_f"]}),
-    ("llama", {"modules_to_save": ["norm", "input_layernorm"]}),
-    ("llama", {"modules_to_save": ["mlp", "lm_head"], "targets": "q-k-v-o"}),
+    ("gpt2", {"targets": ["c_attn", "embed_tokens"]}),  # the words mean the same layers in any model
     ("llama", {"modules_to_save": ["embed_tokens"], "train_head": True}),
-    ("llama", {"layers_to_transform": "1"}),
     ("llama", {"layers_to_transform": "0-1", "targets": ["q_proj", "lm_head"], "modules_to_save": "norm"}),
 ]
 
 
 def host_of(place, name):
-    return StandaloneHost(place.folders, model=str(save_model(place, name, tied=False)))
+    model, tied = name.removeprefix("tied "), name.startswith("tied ")
+    return StandaloneHost(place.folders, model=str(save_model(place, model, tied=tied)))
 
 
-def saved_weights(place, name="a"):
-    return load_file(place.lora(name) / "adapter_model.safetensors")
+def weights_of(place):
+    return load_file(place.lora() / "adapter_model.safetensors")
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits
+
+
+def copied(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def is_same(model, before):
+    state = model.state_dict()
+    return state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
+
+
+def problems_of(place, host=None, **more):
+    return PeftEngine().check(place.settings(**more), host or place.host()).problems
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_a_run_changes_what_it_says_leaves_the_model_and_merges(place, tmp_path, name, more):
-    host = host_of(place, name)
-    before = tensors(host.loaded_model().model)
-    disk = PeftEngine().check(place.settings(**more), host).disk
-    place.train(host, **more)
-    assert tensors(host.loaded_model().model) == before
-    weights = saved_weights(place)
-    assert all(weight.abs().sum() > 0 for weight in weights.values())
-    assert not any("original_module" in key for key in weights)
-    assert (disk.made, disk.exact) == (4 * sum(weight.numel() for weight in weights.values()), True)
-    assert_merged(host_of(place, name), "a", tmp_path / "new")
-
-
-@pytest.mark.parametrize(("name", "more"), CASES)
-def test_peft_alone_loads_it_and_strength_0_is_the_model_itself(place, name, more):
-    place.train(host_of(place, name), **more)
+def test_it_is_trained_saved_loaded_and_merged_and_leaves_the_model_as_it_was(place, tmp_path, name, more):
     host = host_of(place, name)
     base = host.loaded_model().model
-    plain, before = logits(base), tensors(base)
+    plain, before = logits(base), copied(base)
+    disk = PeftEngine().check(place.settings(**more), host).disk
+    place.train(host, **more)
+    weights = weights_of(place)
+    assert all(weight.abs().sum() > 0 for weight in weights.values())
+    assert not any("original_module" in key or "base_layer.weight" in key for key in weights)
+    assert disk.exact and (disk.made == 4 * sum(weight.numel() for weight in weights.values()) or "dora" in more)
     place.attach_lora(host, "a")
-    ours = logits(host.loaded_model().model)
+    attached = logits(host.loaded_model().model)
     place.detach_lora(host)
-    assert tensors(base) == before
-    if "modules_to_save" not in more:  # these replace a module and know no strength
+    assert not torch.allclose(attached, plain, atol=1e-3)
+    if "modules_to_save" not in more and "dora" not in more:  # these replace a module and know no strength
         place.attach_lora(host, "a", strength=0.0)
         assert torch.allclose(logits(host.loaded_model().model), plain, atol=1e-6)
         place.detach_lora(host)
-    peft = logits(PeftModel.from_pretrained(base, place.lora()))
-    assert torch.allclose(ours, peft, atol=1e-5) and not torch.allclose(ours, plain, atol=1e-3)
+    PeftEngine().merge(MergeRequest("a", str(tmp_path / "new")), host, Job("merge", "a test"))
+    assert is_same(base, before)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32)
+    assert torch.allclose(logits(merged), attached, atol=2e-5, rtol=1e-4)
+    assert torch.allclose(logits(PeftModel.from_pretrained(base, place.lora())), attached, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "more"), CASES[:2] + CASES[4:5] + CASES[7:8])
-def test_a_killed_run_resumes_to_the_same_bytes(place, name, more):
+@pytest.mark.parametrize(("name", "more"), FURTHER)
+def test_a_killed_run_resumes_to_the_same_bytes_and_trains_further_from_its_own_values(place, name, more):
     host = host_of(place, name)
     place.train(host, epochs=2, **more)
-    expected = place.weights()
+    expected, before = place.weights(), weights_of(place)
     simulate_kill(place, "a", 5)
     place.train(host, epochs=2, resume="newest", **more)
     assert place.weights() == expected
-
-
-@pytest.mark.parametrize(("name", "more"), CASES[:2] + CASES[4:5])
-def test_it_is_trained_further_from_its_own_values(place, name, more):
-    host = host_of(place, name)
-    place.train(host, **more)
-    before = saved_weights(place)
     place.train(host, if_exists="continue", max_steps=1, **{**more, "learning_rate": 1e-9})
-    assert all(torch.allclose(weight, before[key], atol=1e-6) for key, weight in saved_weights(place).items())
-    with pytest.raises(SettingsError, match=r"(Bias|Train Head) is \w+ in the LoRA 'a'"):
-        place.train(host, if_exists="continue", targets=more.get("targets", "all-linear"))
+    assert all(torch.allclose(weight, before[key], atol=1e-6) for key, weight in weights_of(place).items())
+    if more != OUTER:
+        with pytest.raises(SettingsError, match=r"(Bias|Train Head) is \w+ in the LoRA 'a'"):
+            place.train(host, if_exists="continue", targets=more.get("targets", "all-linear"))
 
 
-def test_a_lora_with_biases_survives_the_models_leaving_memory(place):
-    place.train(host_of(place, "qwen2"), **QWEN)
+def test_a_lora_with_biases_in_memory_is_moved_disabled_and_no_part_of_another_run(place):
     host = host_of(place, "qwen2")
-    plain = tensors(host.loaded_model().model)
+    base = host.loaded_model().model
+    plain, before = logits(base), copied(base)
+    place.train(host, **QWEN)
     place.attach_lora(host, "a", strength=0.5)
     attached = logits(host.loaded_model().model)
-    snapshot = adapter_stash.snapshot_adapters(host)
+    with disable_lora(host.loaded_model().model):  # as for a sample without the LoRA
+        assert torch.equal(logits(host.loaded_model().model), plain)
+    assert torch.equal(logits(host.loaded_model().model), attached)
+    place.train(host, name="b", **QWEN)
+    assert place.weights("b") == place.weights("a")
+    snapshot = snapshot_adapters(host)
     host.unload()
     snapshot.attach_lora(host)
     assert torch.equal(logits(host.loaded_model().model), attached)
     place.detach_lora(host)
-    assert tensors(host.loaded_model().model) == plain
-
-
-def test_a_run_with_an_attached_lora_trains_on_the_models_own_biases(place):
-    host = host_of(place, "qwen2")
-    place.train(host, **QWEN)
-    expected = place.weights()
-    place.attach_lora(host, "a")
-    attached = logits(host.loaded_model().model)
-    place.train(host, name="b", **QWEN)
-    assert place.weights("b") == expected
-    assert torch.equal(logits(host.loaded_model().model), attached)
-
-
-def test_a_sample_without_the_lora_is_without_its_biases(place):
-    host = host_of(place, "qwen2")
-    place.train(host, **QWEN)
-    plain = logits(host.loaded_model().model)
-    place.attach_lora(host, "a")
-    model = host.loaded_model().model
-    attached = logits(model)
-    with disable_lora(model):
-        assert torch.equal(logits(model), plain)
-    assert torch.equal(logits(model), attached)
-
-
-def test_biases_that_another_program_has_overwritten_are_refused(place):
-    host = host_of(place, "qwen2")
-    place.train(host, **QWEN)
-    base = host.loaded_model().model
-    host.set_loras(PeftModel.from_pretrained(base, place.lora()), ("a",))
-    for action in (
-        place.detach_lora,
-        lambda host: place.attach_lora(host, "a"),
-        lambda host: place.train(host, name="b"),
-    ):
-        with pytest.raises(ModelError, match="outside Training PRO"):
-            action(host)
-
-
-def test_a_model_without_biases_is_told_so_by_check_and_run(place):
-    expected = "Bias all: this model has no biases, so this setting has no effect. Set Bias to none."
-    assert expected in PeftEngine().check(place.settings(bias="all"), place.host()).advice
-    job = Job("training", "a test")
-    place.train(bias="all", max_steps=1, job=job)
-    assert expected in [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    assert is_same(host.loaded_model().model, before)
 
 
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
-        (
-            {"modules_to_save": ["nonsense"]},
-            "Modules to save: this model has no module called nonsense. Its modules are embed",
-        ),
-        (
-            {"modules_to_save": ["mlp"]},
-            "Modules to save: this setting trains model.layers.0.mlp in full, but model.layers.0.m",
-        ),
-        (
-            {"modules_to_save": ["act_fn"]},
-            "Modules to save: this setting trains model.layers.0.mlp.act_fn, which has no wei",
-        ),
-        (
-            {"modules_to_save": ["mlp", "up_proj"], "targets": "q-v"},
-            "Modules to save: this setting trains model.layers.0.mlp in full, including the modules inside it.",
-        ),
-        (
-            {"layers_to_transform": "0-2"},
-            "Layers to transform: there is no layer 2. This model has 2 layers, numbered 0 to 1.",
-        ),
+        ({"modules_to_save": ["nonsense"]}, "Modules to save: this model has no module called nonsense. Its"),
+        ({"modules_to_save": ["mlp"]}, "Modules to save: this setting trains model.layers.0.mlp in full, but"),
+        ({"modules_to_save": ["act_fn"]}, "Modules to save: this setting trains model.layers.0.mlp.act_fn, which"),
+        ({"modules_to_save": ["mlp", "up_proj"], "targets": "q-v"}, "Modules to save: this setting trains"),
+        ({"layers_to_transform": "0-2"}, "Layers to transform: there is no layer 2. This model has 2 layers"),
+        ({**OUTER, "train_head": True}, "Target modules: Train Head trains model.embed_tokens in full, but"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_check_and_run(place, more, refusal):
-    (problem,) = PeftEngine().check(place.settings(**more), place.host()).problems
+    (problem,) = problems_of(place, **more)
     assert problem.startswith(refusal)
     with pytest.raises(SettingsError) as error:
         place.train(**more)
     assert str(error.value).startswith(refusal)
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "3-1", "0,,1", "-1"])
-def test_lists_of_layers_are_checked(place, text):
-    with pytest.raises(SettingsError, match="Layers to transform: "):
-        place.settings(layers_to_transform=text)
-
-
-def test_quantized_modules_can_not_be_trained_in_full(place):
-    with pytest.raises(
-        SettingsError, match=r"o_proj in full, but it is quantized\. Load the model in 16 or 32 bits"
-    ):
+def test_quantized_modules_lists_of_layers_and_experts_of_some_layers_are_refused(place):
+    with pytest.raises(SettingsError, match=r"o_proj in full, but it is quantized\. Load the model in 16"):
         place.train(place.host("4bit"), targets="q-v", modules_to_save=["o_proj"])
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("bias", "all"), ("modules_to_save", ["norm"]), ("layers_to_transform", "0")]
-)
-def test_full_fine_tuning_refuses_them_and_float16_those_that_train_the_model(place, key, value):
-    report = PeftEngine().check(place.settings(method="full", learning_rate=1e-4, **{key: value}), place.host())
-    assert any("apply only to a LoRA: " in problem for problem in report.problems)
-    report = PeftEngine().check(place.settings(**{key: value}), place.host("float16"))
-    assert any("the model is in float16" in problem for problem in report.problems) is (
-        key != "layers_to_transform"
-    )
-
-
-def test_in_bfloat16_small_steps_are_said_to_be_lost(place):
-    report = PeftEngine().check(place.settings(modules_to_save="norm", learning_rate=1e-5), place.host("bfloat16"))
-    assert any(advice.startswith("Modules to save: the model is in bfloat16") for advice in report.advice)
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "reason"),
-    [("qwen2", QWEN, "it has biases"), ("llama", {"modules_to_save": "norm"}, "contains weights besides")],
-)
-def test_gguf_refuses_what_llama_cpp_can_not_hold(place, name, more, reason):
-    place.train(host_of(place, name), **more)
-    with pytest.raises(SavingError, match=reason):
-        PeftEngine().export_gguf(GgufRequest("a"), place.host())
-
-
-def test_only_the_chosen_layers_have_a_lora_and_memory_knows(place):
-    place.train(layers_to_transform="1")
-    assert {key.split("layers.")[1][0] for key in saved_weights(place)} == {"1"}
-    every, one = (
-        PeftEngine().check(place.settings(layers_to_transform=layers), place.host()).memory.lora
-        for layers in ("", "1")
-    )
-    assert one == every / 2
-
-
-def test_experts_can_not_be_chosen_by_layer(place):
-    host = host_of(place, "mixtral")
-    (problem,) = PeftEngine().check(place.settings(layers_to_transform="0"), host).problems
+    for text in ("a", "3-1"):
+        with pytest.raises(SettingsError, match="Layers to transform: "):
+            place.settings(layers_to_transform=text)
+    (problem,) = problems_of(place, host_of(place, "mixtral"), layers_to_transform="0")
     assert problem.startswith("Layers to transform: PEFT can't train the experts of only some layers.")
-    place.train(host, layers_to_transform="0", targets="q-k-v-o", max_steps=1)
-    assert not any("layers.1" in key for key in saved_weights(place))
+
+
+def test_only_the_chosen_layers_have_a_lora_and_need_memory(place):
+    place.train(layers_to_transform="1", max_steps=1)
+    assert {key.split("layers.")[1][0] for key in weights_of(place)} == {"1"}  # and neither embeddings nor head
+    check = lambda **more: PeftEngine().check(place.settings(**more), place.host()).memory  # noqa: E731
+    assert check(layers_to_transform="1").lora == check().lora / 2
+
+
+def test_gguf_holds_both_outer_layers_where_the_model_keeps_them_apart(place):
+    place.train(host_of(place, "llama"), **OUTER)
+    file = PeftEngine().export_gguf(GgufRequest("a"), place.host())
+    tensors = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(file).tensors}
+    looked_up = weights_of(place)["base_model.model.model.embed_tokens.lora_embedding_A"]
+    assert np.allclose(tensors["token_embd.weight.lora_a"], looked_up.T.numpy())  # llama.cpp takes rows by token
+    assert tensors["token_embd.weight.lora_b"].shape == (32, 4)
+    assert {"output.weight.lora_a", "output.weight.lora_b"} <= tensors.keys()
+
+
+LLAMA_LIKE = {**CONFIGS["llama"][1], "vocab_size": 512}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+MLA = {"num_key_value_heads": 4, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8}
+MLA |= {"qk_nope_head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+UNKNOWN = {"deepseek_v2": {**LLAMA_LIKE, **MLA, **EXPERTS}, "phi3": LLAMA_LIKE}
+
+
+def check_config(place, config, **more):
+    """Check with a model of which only config and tokenizer exist."""
+    config.architectures = ["SomeForCausalLM"]
+    folder = place.folders.models / config.model_type
+    config.save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return PeftEngine().check(place.settings(**more), StandaloneHost(place.folders, model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, *sorted(KNOWN_MODEL_TYPES)])
+def test_check_counts_the_weights_that_peft_trains(place, kind):
+    """A known architecture with the default widths of its config."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("this transformers does not know it")
+    config = CONFIG_MAPPING[kind](**UNKNOWN.get(kind, {"num_hidden_layers": 4}))
+    assert is_known_architecture(config.to_dict(), "all-linear") is (kind not in UNKNOWN)
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        base = transformers.AutoModelForCausalLM.from_config(config)
+        weights = sum(parameter.numel() for parameter in base.parameters())
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules="all-linear"))
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    report = check_config(place, config, rank=8)
+    assert report.disk.exact and "LoRA about" not in report.disk.words()
+    assert report.disk.made == report.memory.lora == report.memory.gradients == 4 * trained
+    whole = check_config(place, config, method="full", learning_rate=1e-3).disk.made
+    assert whole == pytest.approx(4 * weights, rel=0.01 if kind not in UNKNOWN else 0)
