@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs import Advice, CheckpointSaved, Job, Note, Request, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, Note, Request, RunPlanned, Step
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import RunFolder, crashed_runs, loras
 from training_pro.settings import files
@@ -20,6 +20,7 @@ from training_pro.tests.engine.watching import (
     break_down,
     events_of,
     extending,
+    first,
     read,
     stopping_at,
     texts,
@@ -99,20 +100,27 @@ def test_a_disk_that_gets_full_at_the_first_step(place, disk, lora, quick, room,
     assert not (place.lora() / ".part").exists()
 
 
+def remount(disk, how):
+    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
+
+
 def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk, quick):
-    """And a run that cannot open its folder changes nothing."""
-    job = at({5: lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True)})
+    job = at({5: lambda job: remount(disk, "ro")})
     end = place.train(job=job, save_every=2, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
     assert loras.has_lora(end.folder) and saved(job) == [2, 4]
     assert "step 6 could not be saved: the folder is read-only. The run continues. The last" in unsaved(job)[0]
+
+
+def test_if_the_folder_cannot_be_opened_at_the_first_step_nothing_is_changed(place, disk):
+    place.train(job=stopping_at(4), save_every=2, **TWO)
     before = read_tree(place.lora())
     for resume, if_exists in (("", "replace"), ("checkpoint-2", "ask")):
-        with pytest.raises(
-            SavingError, match=r"Can't write to .*a: the folder is read-only\. Fix the problem, or"
-        ):
-            place.train(resume=resume, if_exists=if_exists, save_every=2, **TWO)
+        job = first(RunPlanned, lambda job: remount(disk, "ro"))
+        with pytest.raises(SavingError, match=r"Can't write to .*a: the folder is read-only\. Fix the problem"):
+            place.train(job=job, resume=resume, if_exists=if_exists, save_every=2, **TWO)
         assert read_tree(place.lora()) == before
+        remount(disk, "rw")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on files")
@@ -143,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_other(place):
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2, 4, 8]
     job = failing(place, 3, {3: asking(Request.STOP)})
     assert place.train(name="a", job=job, if_exists="replace", backup_minutes=1e-6, **TWO).outcome == "stopped"
-    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [1, 2]
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2]
 
 
 @pytest.mark.parametrize("request_", [asking(Request.FREE_MEMORY), extending(2)], ids=["pause", "more epochs"])

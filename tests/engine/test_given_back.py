@@ -53,7 +53,11 @@ def process_state(host):
     return {
         "tokenizer": (backend.to_str(), backend.padding, backend.truncation, backend.encode_special_tokens),
         "special": (dict(tokenizer.special_tokens_map), tokenizer.padding_side, tokenizer.chat_template),
-        "random": (random.getstate(), [str(part) for part in np.random.get_state()], digest(torch.get_rng_state())),
+        "random": (
+            random.getstate(),
+            [str(part) for part in np.random.get_state()],
+            digest(torch.get_rng_state()),
+        ),
         "environment": dict(os.environ),
         "torch": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()),
     }

@@ -18,8 +18,15 @@ from training_pro.core.jobs import CheckpointSaved, Job, Note, Request, RunPlann
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder import LOG, STATE, crashed_runs, hold_run_lock, loras
-from training_pro.records.folder import refuse_in_progress, with_final_name
+from training_pro.records.folder import (
+    LOG,
+    STATE,
+    crashed_runs,
+    hold_run_lock,
+    loras,
+    refuse_in_progress,
+    with_final_name,
+)
 from training_pro.tests.engine.watching import (
     asking,
     at,
@@ -267,7 +274,10 @@ def test_settings_missing_in_an_old_checkpoint_come_from_its_parameters(stopped,
     for group in optimizer["param_groups"]:
         del group["share"]
     torch.save(optimizer, state.with_name("optimizer.pt"))
-    for more, message in (({"alpha": 64}, "alpha (was 8.0 and is now 64.0)"), ({"lora_plus": 4}, "lora_plus (was 1")):
+    for more, message in (
+        ({"alpha": 64}, "alpha (was 8.0 and is now 64.0)"),
+        ({"lora_plus": 4}, "lora_plus (was 1"),
+    ):
         with pytest.raises(SavingError, match=re.escape(message)):
             stopped.train(resume="newest", **{**LONG, **more})
     stopped.train(resume="newest", **LONG)
@@ -280,7 +290,11 @@ def test_what_is_there_is_named_where_a_run_cannot_begin(with_lora):
     shutil.copytree(with_lora.lora(), with_lora.lora("b"), ignore=shutil.ignore_patterns("checkpoint-*", LOG))
     before = read_tree(with_lora.folders.user_data)
     for error, message, more in (
-        (SavingError, "'checkpoint-9' of 'a' does not exist. Available: checkpoint-4-", {"resume": "checkpoint-9"}),
+        (
+            SavingError,
+            "'checkpoint-9' of 'a' does not exist. Available: checkpoint-4-",
+            {"resume": "checkpoint-9"},
+        ),
         (SettingsError, "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' (--if-ex", {}),
         (SavingError, "is a LoRA without a checkpoint to resume from", {"name": "b", "resume": "newest"}),
         (SettingsError, "'link' is a link to 'a'. Enter 'a' or", {"name": "link", "if_exists": "replace"}),

@@ -152,9 +152,7 @@ def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
     assert torch.equal(logits(host), base_logits)
 
 
-@pytest.mark.parametrize(
-    "name", ["../loras/a", "a/../a", "/a", "a/.part/lora", "a/checkpoint-99", ""]
-)
+@pytest.mark.parametrize("name", ["../loras/a", "a/../a", "/a", "a/.part/lora", "a/checkpoint-99", ""])
 def test_a_path_is_no_name_of_a_lora(with_lora, name):
     host = with_lora.host()
     with pytest.raises(SavingError):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
-import textwrap
 import time
 from types import SimpleNamespace
 
 import pytest
-from training_pro.engine.training import keep_awake as module
-from training_pro.engine.training.keep_awake import prevent_sleep
+from training_pro.core.jobs import Job, Note
+from training_pro.engine.training import keep_awake
 from training_pro.tests.conftest import ROOT
+from training_pro.tests.engine.watching import at, texts
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="stands in for a program with a shell script")
+MAY_SLEEP = "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. "
+INHIBIT = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"'
 
 
 @pytest.fixture
@@ -33,9 +34,6 @@ def program(tmp_path, monkeypatch):
     return stand_in
 
 
-INHIBIT = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"'
-
-
 def is_alive(pid):
     try:
         os.kill(int(pid), 0)
@@ -44,119 +42,98 @@ def is_alive(pid):
     return True
 
 
-def has_ended(pid):
-    until = time.monotonic() + 5
-    while is_alive(pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not is_alive(pid)
+def wait_until(condition):
+    while not condition():
+        time.sleep(0.01)
 
 
-def fake_windows(monkeypatch, answer=1):
-    calls = []
+def notes_of(platform):
+    """What is said where nothing is done meanwhile."""
+    notes = []
+    with keep_awake.prevent_sleep(notes.append, platform=platform):
+        pass
+    return notes
 
-    def state(flags):
-        calls.append(flags)
-        return answer
 
-    kernel = SimpleNamespace(SetThreadExecutionState=state)
+@pytest.mark.parametrize("answer", [1, 0])
+def test_on_windows_a_state_is_set_and_reset_or_refused(monkeypatch, answer):
+    calls, notes = [], []
+    kernel = SimpleNamespace(SetThreadExecutionState=lambda flags: calls.append(flags) or answer)
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
-    return calls
-
-
-def test_windows_state_is_set_and_reset(monkeypatch):
-    calls, messages = fake_windows(monkeypatch), []
-    with prevent_sleep(messages.append, platform="win32"):
-        assert calls == [0x80000001]
-    assert calls == [0x80000001, 0x80000000]
-    with pytest.raises(ZeroDivisionError), prevent_sleep(messages.append, platform="win32"):
+    with pytest.raises(ZeroDivisionError), keep_awake.prevent_sleep(notes.append, platform="win32"):
         raise ZeroDivisionError
-    assert calls[2:] == [0x80000001, 0x80000000]
-    assert messages == []
-
-
-def test_windows_may_refuse(monkeypatch):
-    fake_windows(monkeypatch, answer=0)
-    messages = []
-    with prevent_sleep(messages.append, platform="win32"):
-        pass
-    assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. Turn "
-        "off sleep in the computer's settings. (Windows refused the request)"
-    ]
+    assert calls == ([0x80000001, 0x80000000] if answer else [0x80000001])
+    said = f"{MAY_SLEEP}Turn off sleep in the computer's settings. (Windows refused the request)"
+    assert notes == ([] if answer else [said])
 
 
 @posix
-@pytest.mark.parametrize(
-    ("platform", "name", "script", "words"),
-    [
-        ("darwin", "caffeinate", "exec sleep 60", "-i -w {pid}"),
-        ("linux", "systemd-inhibit", INHIBIT, "--what=idle:sleep --mode=block"),
-    ],
-)
-def test_the_helper_runs_as_long_as_the_context(program, platform, name, script, words):
-    called, messages = program(name, script), []
-    with pytest.raises(ZeroDivisionError), prevent_sleep(messages.append, platform=platform):
-        until = time.monotonic() + 5
-        while not called.exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        pid, _, arguments = called.read_text().partition(" ")
-        assert arguments.startswith(words.format(pid=os.getpid()))
-        assert is_alive(pid)
+@pytest.mark.skipif(sys.platform != "linux", reason="a run asks the program of its own system")
+def test_the_helper_runs_as_long_as_a_run_even_if_that_fails(program, place):
+    called, alive = program("systemd-inhibit", INHIBIT), []
+
+    def fail(job):
+        alive.append(is_alive(called.read_text().split()[0]))
         raise ZeroDivisionError
-    assert not is_alive(pid)
-    assert messages == []
 
-
-@posix
-def test_a_refusal_on_linux_is_reported(program):
+    job = at({1: fail})
+    with pytest.raises(ZeroDivisionError):
+        place.train(job=job, keep_awake=True)
+    pid, _, arguments = called.read_text().partition(" ")
+    assert arguments.startswith("--what=idle:sleep --mode=block")
+    assert alive == [True] and not is_alive(pid)
+    assert not any(MAY_SLEEP in text for text in texts(job, Note))
+    called.unlink()
     program("systemd-inhibit", "echo 'No bus' >&2; exit 1")
-    messages = []
-    with prevent_sleep(messages.append, platform="linux"):
-        pass
-    assert messages == [
-        "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. Turn "
-        "off sleep in the computer's settings. (systemd-inhibit said: No bus)"
-    ]
+    place.train(name="b", max_steps=1)
+    assert not called.exists()  # it is not wanted
+    job = Job("training", "a test")
+    place.train(name="c", job=job, max_steps=1, keep_awake=True)
+    assert any(
+        text.startswith(MAY_SLEEP) and "(systemd-inhibit said: No bus)" in text for text in texts(job, Note)
+    )
 
 
 @posix
-def test_a_system_that_does_not_answer_does_not_block(program, monkeypatch):
+def test_on_a_mac_caffeinate_waits_for_our_process(program):
+    called = program("caffeinate", "exec sleep 60")
+    with keep_awake.prevent_sleep(print, platform="darwin"):
+        wait_until(lambda: called.exists() and called.read_text().endswith("\n"))
+        pid, _, arguments = called.read_text().partition(" ")
+        assert arguments.strip() == f"-i -w {os.getpid()}" and is_alive(pid)
+    assert not is_alive(pid)
+
+
+@posix
+def test_a_system_that_does_not_answer_does_not_block_and_an_unsupported_one_is_reported(program, monkeypatch):
     called = program("systemd-inhibit", "exec sleep 60")
-    monkeypatch.setattr(module, "HELPER_TIMEOUT_SECONDS", 0.3)
-    messages = []
-    with prevent_sleep(messages.append, platform="linux"):
-        assert not is_alive(called.read_text().split()[0])
-    assert ["did not respond" in message for message in messages] == [True]
-
-
-@posix
-@pytest.mark.parametrize("platform", ["linux", "darwin", "aix"])
-def test_an_unsupported_system_is_reported(monkeypatch, tmp_path, platform):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    messages = []
-    with prevent_sleep(messages.append, platform=platform):
-        pass
-    assert len(messages) == 1
-    assert messages[0].startswith("The computer may go to sleep during the run, because Training PRO can't")
+    monkeypatch.setattr(keep_awake, "HELPER_TIMEOUT_SECONDS", 0.3)
+    (note,) = notes_of("linux")
+    assert "did not respond" in note and not is_alive(called.read_text().split()[0])
+    monkeypatch.setenv("PATH", str(called.parent / "nothing"))
+    for platform in ("linux", "darwin", "aix"):
+        (note,) = notes_of(platform)
+        assert note.startswith(MAY_SLEEP)
 
 
 @posix
 def test_the_lock_is_released_when_killed(program):
     called = program("systemd-inhibit", INHIBIT)
     code = f"""
-        import importlib.util, sys, time
-        spec = importlib.util.spec_from_file_location("training_pro", {str(ROOT / "script.py")!r})
-        sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        from training_pro.engine.training.keep_awake import prevent_sleep
-        with prevent_sleep(print, platform="linux"):
-            print("held", flush=True)
-            time.sleep(60)
-    """
-    other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("training_pro", {str(ROOT / "script.py")!r})
+sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from training_pro.engine.training.keep_awake import prevent_sleep
+with prevent_sleep(print, platform="linux"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)
     assert other.stdout.readline() == "held\n"
     helper = called.read_text().split()[0]
     assert is_alive(helper)
-    other.send_signal(signal.SIGKILL)
+    other.kill()
     other.communicate()
-    assert has_ended(helper)
+    wait_until(lambda: not is_alive(helper))

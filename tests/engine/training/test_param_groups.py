@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from safetensors.torch import load
-from training_pro.core.jobs import Request, Step
-from training_pro.tests.tiny import watched_job
+from training_pro.tests.engine.architectures import read_graph
+from training_pro.tests.engine.watching import at, changing, optimizer_groups, stopping_at
 
 ONE_STEP = {"max_steps": 1, "optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0}
 
 
-def weights_after_a_step(place, **settings):
+def after_a_step(place, **settings):
     """Weights by name after one plain step of SGD."""
     name = f"run-{len(list(place.folders.loras.glob('*')))}"
     place.train(name=name, **{**ONE_STEP, **settings})
@@ -20,8 +18,7 @@ def weights_after_a_step(place, **settings):
 
 
 def test_lora_b_learns_faster_by_the_factor(place):
-    plain, plus = weights_after_a_step(place, rank=4), weights_after_a_step(place, rank=4, lora_plus=16)
-    assert plain.keys() == plus.keys()
+    plain, plus = after_a_step(place), after_a_step(place, lora_plus=16)
     for name in plain:
         if "lora_B" in name:  # zero at the start
             assert plain[name].abs().max() > 0
@@ -31,13 +28,11 @@ def test_lora_b_learns_faster_by_the_factor(place):
 
 
 def test_the_head_learns_at_its_share(place):
-    untrained = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-9)
-    plain = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-2)
-    slow = weights_after_a_step(place, rank=4, train_head=True, learning_rate=1e-2, head_rate=0.25)
-    heads = [name for name in plain if "lora_" not in name]
-    assert heads
+    runs = ({"learning_rate": 1e-9}, {}, {"head_rate": 0.25})
+    untrained, plain, slow = (after_a_step(place, train_head=True, **more) for more in runs)
+    assert any("lora_" not in name for name in plain)
     for name in plain:
-        share = 0.25 if name in heads else 1.0
+        share = 1.0 if "lora_" in name else 0.25
         change, plain_change = slow[name] - untrained[name], plain[name] - untrained[name]
         assert plain_change.abs().max() > 0 or "lora_A" in name
         assert (change - share * plain_change).abs().max() <= 1e-5 * plain_change.abs().max() + 1e-7
@@ -45,42 +40,18 @@ def test_the_head_learns_at_its_share(place):
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adafactor"])
 def test_the_schedule_and_the_curve_are_those_of_the_learning_rate(place, optimizer):
-    place.train(name="plus", max_steps=4, schedule="linear", optimizer=optimizer, lora_plus=8)
-    place.train(name="plain", max_steps=4, schedule="linear", optimizer=optimizer)
-    rates = [
-        [entry["learning_rate"] for entry in json.loads((place.lora(name) / "training_graph.json").read_text())]
-        for name in ("plus", "plain")
-    ]
-    assert rates[0] == rates[1]
+    """In the optimizer, LoRA B has a multiple of it; a live factor is for both."""
+    options = {"schedule": "constant", "warmup_steps": 0, "optimizer": optimizer, "learning_rate": 1e-3}
+    with optimizer_groups() as used:
+        place.train(job=at({1: changing(rate_factor=0.5)}), max_steps=3, lora_plus=16, **options)
+    assert [entry["learning_rate"] for entry in read_graph(place)] == pytest.approx([1e-3, 5e-4, 5e-4])
+    rates = [sorted({group["lr"] for group in groups}) for groups in used]
+    assert rates[0] == pytest.approx([1e-3, 1.6e-2]) and rates[-1] == pytest.approx([5e-4, 8e-3])
 
 
 def test_a_resumed_run_has_the_same_rates(place):
-    settings = {"epochs": 2, "lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
+    settings = {"lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
     place.train(name="whole", **settings)
-    stopped = watched_job(lambda job, event: job.control.ask(Request.STOP) if isinstance(event, Step) else None)
-    assert place.train(name="parts", job=stopped, **settings).outcome == "stopped"
-    assert place.train(name="parts", resume="newest", **settings).outcome == "finished"
+    place.train(name="parts", job=stopping_at(1), **settings)
+    place.train(name="parts", resume="newest", **settings)
     assert place.weights("parts") == place.weights("whole")
-
-
-def test_halving_the_rate_halves_it_for_both(place, monkeypatch):
-    from training_pro.engine.training import trainer
-
-    seen = []
-    step = trainer.RunTrainer._get_grad_norm
-
-    def spy(self, *args, **kwargs):
-        seen.append(sorted({group["lr"] for group in self.optimizer.param_groups}))
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(trainer.RunTrainer, "_get_grad_norm", spy)
-
-    def halve(job, event):
-        if isinstance(event, Step) and event.step == 1:
-            live = job.control.live
-            job.control.live = live.changed({"rate_factor": 0.5})
-
-    job = watched_job(halve)
-    place.train(job=job, max_steps=3, schedule="constant", warmup_steps=0, lora_plus=16, learning_rate=1e-3)
-    assert seen[0] == pytest.approx([1e-3, 1.6e-2])
-    assert seen[-1] == pytest.approx([5e-4, 8e-3])

@@ -11,207 +11,165 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Advice, Job, LibraryMessage, Step
-from training_pro.engine.checks import reporters
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.engine.watching import events_of, texts
 from training_pro.tests.tiny import read_tree
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-NAMES = ("tensorboard", "wandb", "trackio")
+NAMES = ("tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml")
 
 
 class RecordingCallback(TrainerCallback):
     """Stand-in for a callback of transformers that records its calls and its environment."""
 
-    created: list = []
-    fails = ""
+    def __init__(self, created, fails):
+        self.logs, self.calls, self.environment, self._fails = [], [], dict(os.environ), fails
+        created.append(self)
+        self.call("made")
 
-    def __init__(self):
-        self.logs, self.calls, self.environment = [], [], dict(os.environ)
-        RecordingCallback.created.append(self)
-        self._maybe("made")
-
-    def _maybe(self, call):
+    def call(self, call):
         self.calls.append(call)
-        if call == RecordingCallback.fails:
+        if call == self._fails:
             raise RuntimeError("the network is gone\nand more of it")
 
-    def on_train_begin(self, args, state, control, model=None, **more):
+    def on_train_begin(self, args, state, control, **more):
         self.begun_at, self.name = state.global_step, args.run_name
         sys.stdout.write("* created new run\n")
-        self._maybe("begin")
+        self.call("begin")
 
     def on_log(self, args, state, control, logs=None, **more):
         self.logs.append((state.global_step, logs))
-        self._maybe("log")
+        self.call("log")
 
     def on_train_end(self, args, state, control, **more):
-        self._maybe("end")
+        self.call("end")
 
 
 @pytest.fixture
-def callbacks(monkeypatch):
-    monkeypatch.setattr(RecordingCallback, "created", [])
-    monkeypatch.setattr(RecordingCallback, "fails", "")
-    monkeypatch.setattr(reporters, "find_spec", lambda name: name)
+def callbacks(monkeypatch, tmp_path, request):
+    """The callbacks that are made; each fails at the call that a test is parametrized with."""
+    created, fails = [], getattr(request, "param", "")
     for name in NAMES:
-        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, RecordingCallback)
-    return RecordingCallback.created
+        (tmp_path / f"{name}.py").write_text("")  # it is installed
+        new = {name: lambda: RecordingCallback(created, fails)}
+        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, *new.popitem())
+    monkeypatch.syspath_prepend(tmp_path)
+    return created
 
 
 def run(place, reporter, **more):
     job = Job("training", "a test")
-    end = place.train(job=job, report_to=reporter, max_steps=3, **more)
-    return end, job.log.since(0)
+    assert place.train(job=job, report_to=reporter, **{"max_steps": 3, **more}).outcome == "finished"
+    return job
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_reporter_gets_every_step_from_the_first(place, callbacks, name, capsys):
+def test_the_reporters_get_every_step_from_the_first(place, callbacks, capsys):
     place.write("other.txt", "A cook stood in the kitchen and cut the bread.")
     before = dict(os.environ)
-    _, events = run(place, name, eval_data=["other.txt"])
-    (callback,) = callbacks
-    assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
-    assert (callback.begun_at, callback.name) == (1, "a")
-    steps = [e for e in events if isinstance(e, Step)]
-    assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == [(e.step, e.smoothed) for e in steps]
-    assert [("eval_loss" in logs) for _, logs in callback.logs] == [True, False, True]
-    assert dict(os.environ) == before
-    assert [(e.source, e.text) for e in events if isinstance(e, LibraryMessage)][-1] == (name, "* created new run")
+    job = run(place, "tensorboard, trackio", eval_data=["other.txt"])
+    assert len(callbacks) == 2
+    for callback in callbacks:
+        assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
+        assert (callback.begun_at, callback.name) == (1, "a")
+        steps = [(step.step, step.smoothed) for step in events_of(job, Step)]
+        assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == steps
+        assert ["eval_loss" in logs for _, logs in callback.logs] == [True, False, True]
+    assert "TENSORBOARD_LOGGING_DIR" in callbacks[1].environment and dict(os.environ) == before
+    said = [(event.source, event.text) for event in events_of(job, LibraryMessage)]
+    assert {(name, "* created new run") for name in ("tensorboard", "trackio")} <= set(said)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("first", "reported"), [(True, [1, 2, 4, 5]), (False, [2, 4, 5])])
 def test_every_nth_step_is_reported_with_the_mean_loss_since_the_last(place, callbacks, first, reported):
-    asked = {"logging_steps": 2, "logging_first_step": first, "run_name": "first try"}
-    job = Job("training", "a test")
-    place.train(job=job, report_to="wandb", max_steps=5, **asked)
-    (callback,) = callbacks
-    losses = [event.loss for event in job.log.since(0) if isinstance(event, Step)]
-    assert [step for step, _ in callback.logs] == reported
-    bounds = list(pairwise([0, *reported]))
-    assert [logs["loss"] for _, logs in callback.logs] == [fmean(losses[a:b]) for a, b in bounds]
-    assert callback.name == "first try"
-
-
-def test_an_evaluation_is_reported_with_its_step(place, callbacks):
-    place.write("other.txt", "A cook stood in the kitchen and cut the bread.")
-    run(place, "wandb", eval_data=["other.txt"], eval_every=1, logging_steps=3)
-    (callback,) = callbacks
-    assert [(step, "eval_loss" in logs) for step, logs in callback.logs] == [(1, True), (2, True), (3, True)]
-
-
-def test_all_files_are_in_our_folders(place, callbacks, monkeypatch):
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "/somewhere/else")
-    monkeypatch.setenv("WANDB_DIR", "/somewhere/else")
-    for name in NAMES:
-        run(place, name, name=name)
-    board, bias, track = (callback.environment for callback in callbacks)
-    assert board["TENSORBOARD_LOGGING_DIR"] == str(place.lora("tensorboard") / "tensorboard")
-    assert {bias[name] for name in bias if name.startswith("WANDB_") and name.endswith("_DIR")} == {
-        str(place.lora("wandb") / "wandb")
-    }
-    assert (bias["WANDB_DIR"], bias["WANDB_MODE"]) == (str(place.lora("wandb") / "wandb"), "offline")
-    assert track["TRACKIO_DIR"] == str(place.folders.logs / "trackio")
-    assert os.environ["TENSORBOARD_LOGGING_DIR"] == os.environ["WANDB_DIR"] == "/somewhere/else"
-
-
-def test_several_reporters_get_the_same_steps(place, callbacks):
-    run(place, "tensorboard, wandb")
-    assert [[step for step, _ in callback.logs] for callback in callbacks] == [[1, 2, 3]] * 2
-    assert "TENSORBOARD_LOGGING_DIR" in callbacks[1].environment
-
-
-def test_all_are_those_that_are_installed(place, callbacks, monkeypatch):
-    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["trackio", "wandb"])
-    run(place, "all")
-    assert len(callbacks) == 2
-    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", list)
-    assert run(place, "all", name="without")[0].outcome == "finished"
-    assert len(callbacks) == 2
+    asked = {"logging_steps": 2, "logging_first_step": first, "run_name": "first try", "max_steps": 5}
+    job = run(place, "wandb", **asked)
+    losses, bounds = [event.loss for event in events_of(job, Step)], list(pairwise([0, *reported]))
+    assert [step for step, _ in callbacks[0].logs] == reported
+    assert [logs["loss"] for _, logs in callbacks[0].logs] == [fmean(losses[a:b]) for a, b in bounds]
+    assert callbacks[0].name == "first try"
+    run(place, "wandb", name="b", eval_share=0.2, eval_every=1, logging_steps=3)
+    evaluated = [(step, "eval_loss" in logs) for step, logs in callbacks[1].logs]
+    assert evaluated == [(1, True), (2, True), (3, True)]  # an evaluation is reported with its step
 
 
 @pytest.mark.parametrize(
-    ("name", "variable", "value"),
+    ("name", "variables"),
     [
-        ("mlflow", "MLFLOW_TRACKING_URI", "sqlite:///{logs}/mlflow.db"),
-        ("swanlab", "SWANLAB_LOG_DIR", "{lora}/swanlab"),
-        ("clearml", "CLEARML_TASK", "first try"),
+        ("tensorboard", {"TENSORBOARD_LOGGING_DIR": "{lora}/tensorboard"}),
+        ("wandb", {"WANDB_DIR": "{lora}/wandb", "WANDB_CACHE_DIR": "{lora}/wandb", "WANDB_MODE": "offline"}),
+        ("trackio", {"TRACKIO_DIR": "{logs}/trackio"}),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///{logs}/mlflow.db"}),
+        ("swanlab", {"SWANLAB_LOG_DIR": "{lora}/swanlab"}),
+        ("clearml", {"CLEARML_TASK": "first try"}),
     ],
 )
-def test_files_and_names_of_other_reporters(place, callbacks, monkeypatch, name, variable, value):
-    monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, RecordingCallback)
-    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(init=dict, finish=lambda: None))
-    run(place, name, run_name="first try")
-    (callback,) = callbacks
-    expected = value.format(logs=place.folders.logs.as_posix(), lora=place.lora())
-    assert callback.environment[variable] == expected
-    assert variable not in os.environ
-    assert "end" in callback.calls
+def test_all_files_and_names_are_ours(place, callbacks, monkeypatch, name, variables):
+    for variable in variables:
+        monkeypatch.delenv(variable, raising=False)
+        if variable.endswith("_DIR"):
+            monkeypatch.setenv(variable, "/somewhere/else")
+    before, ended = dict(os.environ), []
+    library = SimpleNamespace(init=dict, finish=lambda: ended.append("run"), teardown=lambda: ended.append("all"))
+    monkeypatch.setitem(sys.modules, name, library)
+    run(place, name, run_name="first try", max_steps=1)
+    for variable, value in variables.items():
+        expected = value.format(lora=place.lora().as_posix(), logs=place.folders.logs.as_posix())
+        assert callbacks[0].environment[variable] == expected
+    assert dict(os.environ) == before and "end" in callbacks[0].calls
+    assert ended == {"wandb": ["run", "all"], "swanlab": ["run"]}.get(name, [])
+    if name == "wandb":  # online only if the user says so
+        monkeypatch.setenv("WANDB_MODE", "online")
+        run(place, name, name="b", max_steps=1)
+        assert callbacks[1].environment["WANDB_MODE"] == "online"
+
+
+def test_all_are_those_that_are_installed_and_stand_alone(place, callbacks, monkeypatch):
+    installed = ["trackio", "wandb"]
+    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: installed)
+    run(place, "all", max_steps=1)
+    assert len(callbacks) == 2
+    installed.clear()
+    run(place, "all", name="without", max_steps=1)
+    assert len(callbacks) == 2
+    with pytest.raises(SettingsError, match="'all' can't be combined with other names"):
+        place.settings(report_to=["wandb", "all"])
+
+
+@pytest.mark.parametrize("callbacks", ["made", "begin", "log", "end"], indirect=True)
+def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, request):
+    job = run(place, "trackio")
+    place.train(name="without", max_steps=3)
+    advice = [text for text in texts(job, Advice) if "Reporting" in text]
+    off = "Reporting to trackio failed, so it is turned off for the rest of this run: the network is gone"
+    assert advice == [off]
+    assert callbacks[0].calls.count(request.node.callspec.params["callbacks"]) == 1
+    assert place.weights() == place.weights("without")
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ("comet_ml", "comet_ml is not installed. Install it (pip install comet-ml)"),
-        ("azure_ml", "azure_ml is not installed. Install it (pip install azureml-core)"),
-        ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow)"),
-        ("kubeflow", "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it"),
+        ("comet_ml", "comet_ml is not installed. Install it (pip install comet-ml), or choose none."),
+        ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow), or choose none."),
+        (
+            "kubeflow",
+            "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it, or choose none.",
+        ),
         ("wandbb", "transformers has no reporting integration called 'wandbb'. Choose one of "),
     ],
 )
-def test_every_reporter_says_what_it_lacks(monkeypatch, asked, reason):
-    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
+def test_a_missing_reporter_says_what_it_lacks_before_anything_is_read(place, monkeypatch, asked, reason):
     monkeypatch.delenv("KUBEFLOW_TRAINER_SERVER_URL", raising=False)
-    (finding,) = reporters.reporter_problems((asked, "all"))
-    assert finding.text.startswith(f"Report to: {reason}")
-    assert finding.text.endswith(", or choose none.")
+    host, before = place.host(), read_tree(place.folders.user_data)
+    with pytest.raises(SettingsError) as error:
+        PeftEngine().train(place.settings(report_to=asked), host, Job("training", "a test"))
+    assert str(error.value).startswith(f"Report to: {reason}")
+    assert host.model_status().problem  # it is not loaded
+    assert read_tree(place.folders.user_data) == before
 
 
 def test_every_reporter_of_transformers_can_be_chosen():
     assert set(integration_utils.INTEGRATION_TO_CALLBACK) <= set(SETTINGS["report_to"].choices)
-
-
-def test_none_and_all_stand_alone(place):
-    with pytest.raises(SettingsError, match="'all' can't be combined with other names"):
-        place.settings(report_to=["wandb", "all"])
-
-
-def test_wandb_is_online_only_if_the_user_says_so(place, callbacks, monkeypatch):
-    ended = []
-    library = SimpleNamespace(finish=lambda: ended.append("run"), teardown=lambda: ended.append("settings"))
-    monkeypatch.setitem(sys.modules, "wandb", library)
-    monkeypatch.setenv("WANDB_MODE", "online")
-    run(place, "wandb")
-    assert callbacks[0].environment["WANDB_MODE"] == "online"
-    assert ended == ["run", "settings"]
-
-
-@pytest.mark.parametrize("fails", ["made", "begin", "log", "end"])
-def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, fails):
-    place.train(name="without", max_steps=3)
-    RecordingCallback.fails = fails
-    end, events = run(place, "trackio")
-    assert end.outcome == "finished"
-    advice = [e.text for e in events if isinstance(e, Advice) and "Reporting" in e.text]
-    assert advice == [
-        "Reporting to trackio failed, so it is turned off for the rest of this run: the network is gone"
-    ]
-    assert callbacks[0].calls.count(fails) == 1
-    assert place.weights() == place.weights("without")
-
-
-def test_a_missing_reporter_is_refused_before_anything_is_read(place, monkeypatch):
-    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
-    host = place.host()
-    monkeypatch.setattr(host, "loaded_model", lambda: pytest.fail("it was loaded"))
-    before = read_tree(place.folders.user_data)
-    with pytest.raises(SettingsError) as error:
-        PeftEngine().train(place.settings(report_to="tensorboard"), host, Job("training", "a test"))
-    assert (
-        str(error.value)
-        == "Report to: tensorboard is not installed. Install it (pip install tensorboard), or choose none."
-    )
-    assert read_tree(place.folders.user_data) == before
