@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs import Advice, CheckpointSaved, Job, Note, Request, RunPlanned, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, RunPlanned, Step
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import RunFolder, crashed_runs, loras
 from training_pro.settings import files
@@ -166,12 +166,6 @@ def test_a_pause_or_more_epochs_that_cannot_be_saved_for_are_canceled(place, req
     assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done")
 
 
-def test_after_added_epochs_the_last_checkpoint_is_the_one_in_between(place):
-    job = failing(place, 3, {2: extending(1), 3: asking(Request.CHECKPOINT)})
-    place.train(job=job, **TWO)
-    assert unsaved(job)[0].endswith("The run continues. The last checkpoint is checkpoint-2.")
-
-
 def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off(place):
     place.train(name="whole", **TWO)
     job = at({3: lambda job: shutil.rmtree(place.lora()), 7: break_down})
@@ -181,21 +175,6 @@ def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off
     asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")
     assert place.weights() == place.weights("whole")
-
-
-def test_a_record_that_cannot_be_written_costs_only_itself(with_lora):
-    before = with_lora.weights()
-    shutil.rmtree(with_lora.folders.logs, ignore_errors=True)
-    with_lora.folders.logs.write_text("a file where the folder should be")
-    job = at({2: lambda job: (with_lora.lora() / "training_graph.png").mkdir()})
-    assert with_lora.train(job=job, if_exists="replace", **TWO).outcome == "finished"
-    notes = [
-        text for text in texts(job, Note) if text.startswith("A file in the LoRA's folder could not be saved")
-    ]
-    assert len(notes) == 2
-    (backup,) = with_lora.lora().glob("Backup-*")
-    assert (backup / "adapter_model.safetensors").read_bytes() == before
-    assert (with_lora.lora() / "train_dataset_sample.json").is_file()
 
 
 def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch, quick):

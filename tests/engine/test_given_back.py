@@ -187,16 +187,6 @@ def test_several_loras_merged_by_the_webui_are_restored(with_lora):
     assert (host.loaded_model().model.active_adapters, host.loaded_model().loras) == (["__merged"], ("a", "b"))
 
 
-def test_a_run_does_not_depend_on_what_the_process_did_before(place):
-    host = place.host()
-    place.train(host, name="a", dropout=0.2)
-    place.train(place.host("bfloat16"), name="between", max_steps=1)
-    torch.manual_seed(99)
-    torch.rand(1000)
-    place.train(host, name="b", dropout=0.2)
-    assert place.weights("a") == place.weights("b")
-
-
 def test_a_job_that_fails_in_the_session_leaves_no_lora(place):
     def full(job):
         raise OSError("disk full")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import threading
 import time
 import weakref
 
@@ -119,13 +118,6 @@ def test_a_stop_rule_that_is_set_while_it_runs_is_on_disk_at_once(place):
     assert (seen, steps_of(job)[-1]) == ([2], 8)
     assert end.text.startswith("'a' finished at step 8 of 16 because epoch 2 is done")
     assert place.train(resume="newest", **FOUR).text.startswith("'a' is finished: 8 of 16 steps are done.")
-
-
-def test_a_rule_may_wind_down_instead_of_stopping(place):
-    job = Job("training", "a test")
-    end = place.train(job=job, stop_at_epoch=1, stop_how="wind_down", **FOUR)
-    assert (steps_of(job)[-1], rates_of(job)[-1]) == (6, 0.0)
-    assert "because the learning rate has fallen to 0 (epoch 1 is done)" in end.text
 
 
 def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resumes(place):
@@ -255,20 +247,6 @@ def test_a_run_paused_without_memory_can_be_stopped(with_lora, request_):
         assert loras.run_status(with_lora.lora("b")) == "stopped"
 
 
-def test_a_paused_run_can_still_free_its_memory(place):
-    def watch(job, event):
-        if isinstance(event, Step) and event.step == 5:
-            job.control.ask(Request.PAUSE)
-        elif isinstance(event, Stage) and event.text.startswith("Paused") and "unloaded" not in event.text:
-            threading.Timer(0.1, job.control.ask, [Request.FREE_MEMORY]).start()
-        elif isinstance(event, Stage) and "the model is unloaded" in event.text:
-            resume(job)
-
-    job = watched_job(watch)
-    assert place.train(job=job, **FOUR).outcome == "finished"
-    assert any("the model is unloaded" in text for text in texts(job, Stage))
-
-
 @pytest.mark.parametrize(
     ("settings", "requests", "last"),
     [
@@ -283,12 +261,6 @@ def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, reques
     assert place.train(host, job=job, **FOUR, **settings).outcome == "finished"
     assert steps_of(job)[-1] == last == read_log(place.lora())["current_steps"]
     assert not host.model_status().problem
-
-
-def test_a_finished_run_with_more_epochs_waits_with_the_gpu_freed(place):
-    more = {4: lambda job: (job.control.extend(1), job.control.ask(Request.FREE_MEMORY))}
-    end = place.train(job=freeing(more, resume), **{**FOUR, "epochs": 1})
-    assert end.text.startswith("'a' finished at step 8 of 8")
 
 
 def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(place):

@@ -82,12 +82,6 @@ def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
     assert not place.lora("b").exists()
 
 
-def test_a_report_that_cannot_be_written_does_not_fail_the_run(place):
-    job = at({2: lambda job: (place.lora() / "report.html").mkdir()})
-    assert place.train(job=job).outcome == "finished"
-    assert any(text.startswith("report.html could not be written: ") for text in texts(job, Advice))
-
-
 def test_a_file_that_is_gone_is_not_replaced_by_the_example_of_its_name_in_silence(place):
     place.train(job=stopping_at(2))
     (place.folders.datasets / "story.txt").unlink()

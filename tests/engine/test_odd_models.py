@@ -8,7 +8,6 @@ from importlib.metadata import version
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from training_pro.core import model_shape
 from training_pro.core.errors import SettingsError
@@ -21,7 +20,6 @@ from training_pro.tests.engine.architectures import LENGTHS, LLAMA_LIKE, make_mo
 from training_pro.tests.engine.watching import read, texts
 
 EXPERTS_SUPPORTED = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
-needs_experts = pytest.mark.skipif(not EXPERTS_SUPPORTED, reason="this PEFT puts no LoRA on experts by itself")
 ODD = {
     "Llama4Text": {**LLAMA_LIKE, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
     "Mamba": {**LENGTHS, "state_size": 8},
@@ -121,41 +119,3 @@ def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, 
     place.detach_lora(host)
     with pytest.raises(SettingsError, match=rf"a LoRA can't be added to \S+\.layers\.0-1\.\S+\.{unfit}, because"):
         place.train(host, name="b", targets=[unfit])
-
-
-def count_saved_values(targets):
-    """Count the values that a forward pass saves for backward besides the model's own weights."""
-    torch.manual_seed(0)
-    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets)
-    model = get_peft_model(make_model("mixtral"), config).train()
-    parameters, saved = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
-
-    def record(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            saved[storage.data_ptr()] = (storage.nbytes() // 4, tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
-        assert model(torch.arange(3, 9)[None]).logits.requires_grad
-    return sum(count for count, _ in saved.values())
-
-
-def test_weights_of_experts_with_a_lora_are_rebuilt_and_saved_for_backward():
-    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    baseline = count_saved_values(attention)
-    shape = model_shape.ModelShape.of(make_model("mixtral").config.to_dict())
-    assert shape.recreated_numbers(frozenset("qkvo"), checkpointing=False) == 0
-    for targets, parts in (("all-linear", None), ([*attention, "w2"], frozenset({*"qkvo", "down"}))):
-        rebuilt, once = (shape.recreated_numbers(parts, checkpointing=on) for on in (False, True))
-        expected, more = rebuilt - once // 2, count_saved_values(targets) - baseline
-        assert expected <= more <= 1.3 * expected if EXPERTS_SUPPORTED else expected == 0
-
-
-@needs_experts
-def test_models_with_experts_are_those_that_peft_knows():
-    from peft.utils import transformers_weight_conversion as known
-
-    patterns, mapped = known._MODEL_TO_CONVERSION_PATTERN, known._MOE_TARGET_MODULE_MAPPING
-    names = {name for name, pattern in patterns.items() if pattern in mapped}
-    assert names & set(transformers.CONFIG_MAPPING.keys()) == model_shape.LORA_EXPERT_TYPES

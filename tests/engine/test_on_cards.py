@@ -1,178 +1,218 @@
 """A model on one GPU, or spread over two as by accelerate: every tensor is on the device it has to be on.
 
-Runs on fake GPUs (tests/engine/cards.py), and so without training.
+The GPUs are fakes: tensors report a GPU as their device and are computed on the CPU. Operations that a GPU would
+refuse are refused: mixing tensors of two GPUs, or of a GPU and the CPU. So there is no training, because torch's
+autograd asks the driver.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 from training_pro.core.engine import AnswerRequest
 from training_pro.core.jobs import Job
 from training_pro.data.examples import Example
-from training_pro.engine.compute import StepSums, add_neftune_noise, collate, probe_model, use_packed_attention
-from training_pro.engine.compute.layer_patches import patch_base_layers, patch_lora_layers
-from training_pro.engine.compute.loss import ChunkedLoss, FullLogitsLoss, TokenLosses
-from training_pro.engine.inference import eval_loop
-from training_pro.engine.inference.generation import generate_ids
-from training_pro.engine.lora import autocast_model, inject_lora, lora_config
-from training_pro.engine.lora.targets import resolve_targets
-from training_pro.engine.training import trainer
+from training_pro.engine.compute import (
+    StepSums,
+    add_neftune_noise,
+    collate,
+    patch_lora_layers,
+    probe_model,
+    use_packed_attention,
+)
+from training_pro.engine.inference import eval_loop, generation
+from training_pro.engine.lora import autocast_model, choose_targets, inject_lora, lora_config
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.engine.architectures import read_graph
-from training_pro.tests.engine.cards import FakeGpuTensor, fake_gpus, move_to_fake_gpus
-from transformers import LlamaConfig, LlamaForCausalLM
+from training_pro.tests.engine.architectures import make_model
 
 FIRST, SECOND = "cuda:0", "cuda:1"
-VOCABULARY = 96
-ALL_BUT_FIRST = np.concatenate([[False], np.ones(8, bool)])
-TWO_TEXTS = [Example(np.arange(9), ALL_BUT_FIRST, None, 0), Example(np.arange(50, 57), ALL_BUT_FIRST[:7], None, 1)]
-HOOKED_MODULES = {f"model.{part}" for part in ("embed_tokens", "rotary_emb", "layers.0", "layers.1", "norm")} | {
-    "lm_head"
-}
+ATEN = torch.ops.aten
+INDEXED = {ATEN._to_copy.default, ATEN.copy_.default, ATEN.index.Tensor, ATEN.index_put.default}
+INDEXED |= {ATEN.index_put_.default}
+"""Operations whose result is where their first tensor is, or where they are asked to move it."""
+
+
+class FakeGpuTensor(Tensor):
+    """A tensor that reports a GPU as its device; its values are in `held`."""
+
+    @staticmethod
+    def __new__(cls, held, device):
+        layout = {"strides": held.stride(), "dtype": held.dtype, "device": device, "requires_grad": False}
+        tensor = Tensor._make_wrapper_subclass(cls, held.shape, **layout)
+        tensor.held = held
+        return tensor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        """Replace tensor methods that ask the driver by equivalents without it."""
+        if func in WITHOUT_DRIVER:
+            return WITHOUT_DRIVER[func](*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatch(func, args, kwargs or {})
+
+
+class FakeGpuMode(TorchDispatchMode):
+    """Covers tensors that are created on a fake GPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return dispatch(func, args, kwargs or {})
+
+
+def dispatch(func, args, kwargs):
+    device = device_of_result(func, args, kwargs)
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    wrapped = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeGpuTensor)}
+    args, kwargs = tree_map(held, (args, kwargs))
+    result = func(*args, **kwargs)
+    if device is None or device.type == "cpu":
+        return result
+    return tree_map(lambda x: wrapped.get(id(x), FakeGpuTensor(x, device)) if isinstance(x, Tensor) else x, result)
+
+
+def device_of_result(func, args, kwargs):
+    """None if no GPU is involved. A scalar may come from any device."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if kwargs.get("device") is not None:
+        asked = torch.device(kwargs["device"])
+        return torch.device("cuda", asked.index or 0) if asked.type == "cuda" else asked
+    tensors = tensors[:1] if func in INDEXED else tensors
+    devices = {x.device for x in tensors if x.dim()} or {x.device for x in tensors}
+    if len(devices) > 1:
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found {devices} in {func}")
+    (device,) = devices or {None}
+    return device if device is not None and device.type == "cuda" else None
+
+
+def held(value):
+    return value.held if isinstance(value, FakeGpuTensor) else value
+
+
+def held_indices(indices, device):
+    """Indices may be on the tensor's device or on the CPU."""
+    if isinstance(indices, tuple):
+        return tuple(held_indices(index, device) for index in indices)
+    if isinstance(indices, FakeGpuTensor) and indices.dim() and indices.device != device:
+        raise RuntimeError(f"indices should be on the same device as the indexed tensor ({device})")
+    return held(indices)
+
+
+def get_item(tensor, indices):
+    if not isinstance(tensor, FakeGpuTensor):
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    return FakeGpuTensor(tensor.held[held_indices(indices, tensor.device)], tensor.device)
+
+
+def set_item(tensor, indices, value):
+    if isinstance(value, Tensor) and value.dim() and value.device != tensor.device:
+        raise RuntimeError(f"Expected {value.device} to be {tensor.device}")
+    held(tensor)[held_indices(indices, tensor.device)] = held(value)
+
+
+def on_values(method):
+    return lambda tensor: getattr(tensor.held, method.__name__)()
+
+
+READ = (Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__)
+WITHOUT_DRIVER = {method: on_values(method) for method in READ}
+WITHOUT_DRIVER |= {Tensor.nonzero: ATEN.nonzero.default, Tensor.__invert__: ATEN.bitwise_not.default}
+WITHOUT_DRIVER |= {Tensor.cpu: lambda tensor: tensor.to("cpu"), Tensor.contiguous: lambda tensor: tensor.clone()}
+WITHOUT_DRIVER |= {Tensor.__getitem__: get_item, Tensor.__setitem__: set_item}
+
+
+def move_to_fake_gpus(model, where):
+    """Move each module's weights and buffers to the device that `where` names; shared tensors stay shared."""
+    moved = {}
+    for name, module in model.named_modules():
+        own = [(key, tensor) for key, tensor in module.named_parameters(recurse=False, remove_duplicate=False)]
+        for key, tensor in [*own, *module.named_buffers(recurse=False)]:
+            if not isinstance(tensor, FakeGpuTensor):
+                fake = FakeGpuTensor(tensor.detach().clone(), torch.device(where(name)))
+                is_parameter = isinstance(tensor, torch.nn.Parameter)
+                weight = torch.nn.Parameter(fake, requires_grad=False) if is_parameter else fake
+                setattr(module, key, moved.setdefault(id(tensor), weight))
+
+
+@contextmanager
+def fake_gpus(monkeypatch):
+    """Allow tensors on any number of fake GPUs."""
+    create = torch.tensor
+
+    def tensor(data, *, device=None, **more):
+        result, target = create(data, **more), torch.device(device or "cpu")
+        return result if target.type == "cpu" else FakeGpuTensor(result, target)
+
+    monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    with torch.no_grad(), FakeGpuMode():
+        yield
+
+
+HOOKED = {"model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"}
 CASES = [
-    ("float32", "one card", False),
-    ("bfloat16", "one card", True),
     ("float16", "one card", False),
     ("float32", "two cards, tied", True),
-    ("float16", "two cards, tied", False),
     ("float32", "two cards", False),
     ("bfloat16", "two cards", True),
 ]
 """Dtype, placement, and whether the head is trained too."""
 
 
-def make_llama(dtype, *, tied):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
-
-
-def spread_over(model, placement):
-    """Move the model to the first GPU, or from its second layer on to another, with accelerate's hooks."""
-    last_modules = ("model.layers.1", "model.norm", *([] if placement.endswith("tied") else ["lm_head"]))
+@pytest.fixture(params=CASES, ids=map(str, CASES))
+def on_cards(request, monkeypatch):
+    """A model with a LoRA on one fake GPU or two, its settings, and the device of its loss."""
+    dtype, placement, head = request.param
+    settings = training_settings({"name": "a", "data": ["story.txt"], "rank": 4, "train_head": head})
+    base = make_model("llama", tied=placement.endswith("tied")).to(getattr(torch, dtype))
+    last = ("model.layers.1", "model.norm", *([] if placement.endswith("tied") else ["lm_head"]))
 
     def where(name):
-        module_name = name.removeprefix("base_model.model.")
-        return SECOND if placement != "one card" and module_name.startswith(last_modules) else FIRST
+        late = name.removeprefix("base_model.model.").startswith(last)
+        return SECOND if placement != "one card" and late else FIRST
 
-    move_to_fake_gpus(model, where)
-    base = model.get_base_model()
-    for name, module in base.named_modules() if placement != "one card" else ():
-        if not name or name in HOOKED_MODULES:
-            hook = AlignDevicesHook(torch.device(where(name)), io_same_device=not name)
-            add_hook_to_module(module, hook)
-
-
-def parse(**more):
-    return training_settings({"name": "a", "data": ["story.txt"], "rank": 4, **more})
-
-
-@pytest.fixture(params=CASES, ids=map(str, CASES))
-def case(request):
-    return request.param
-
-
-@pytest.fixture
-def over(case):
-    return case[1]
-
-
-@pytest.fixture
-def settings(case):
-    return parse(train_head=case[2])
-
-
-@pytest.fixture
-def model(case, monkeypatch, over, settings):
-    base = make_llama(case[0], tied=over.endswith("tied"))
-    with inject_lora(base, lora_config(settings.lora, base, resolve_targets("all-linear", base))) as with_lora:
-        patch_lora_layers(with_lora)
-        spread_over(with_lora, over)
-        with fake_gpus(monkeypatch), patch_base_layers(base), use_packed_attention(base) as works:
+    with inject_lora(base, lora_config(settings.lora, base, choose_targets(settings.lora, base))) as model:
+        patch_lora_layers(model)
+        move_to_fake_gpus(model, where)
+        for name, module in base.named_modules() if placement != "one card" else ():
+            if not name or name in HOOKED:
+                add_hook_to_module(module, AlignDevicesHook(torch.device(where(name)), io_same_device=not name))
+        with fake_gpus(monkeypatch), use_packed_attention(base) as works:
             assert works
-            yield with_lora
+            yield model, settings, SECOND if placement == "two cards" else FIRST
 
 
-def test_the_loss_is_on_the_device_of_the_head_and_packing_works(model, settings, over):
+def test_every_tensor_of_a_step_an_evaluation_and_an_answer_is_where_it_has_to_be(on_cards):
+    """The chunked loss is on the device of the head; NEFTune noise and the losses by dataset follow it."""
+    model, settings, device = on_cards
     capabilities = probe_model(model, settings)
-    assert isinstance(capabilities.loss, ChunkedLoss), capabilities.chunked_loss_refusal
-    assert capabilities.packed, capabilities.packing_refusal
-    ids = torch.arange(18, device=FIRST).reshape(2, 9)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert not capabilities.chunked_loss_refusal and capabilities.packed, capabilities
+    rows = [Example(np.arange(3, 12), None, None, 0), Example(np.arange(50, 57), None, None, 1)]
     with autocast_model(model):
-        losses, expected = (loss(model, inputs, ids).losses for loss in (capabilities.loss, FullLogitsLoss()))
-    assert losses.device == torch.device(SECOND if over == "two cards" else FIRST)
-    assert losses.dtype == torch.float32
-    assert losses.tolist() == pytest.approx(expected.tolist(), rel=3e-2)
-
-
-@pytest.mark.parametrize("packing", ["auto", "off"])
-def test_everything_else_in_a_step_is_on_the_device_of_its_losses(model, settings, packing):
-    """NEFTune noise, losses by dataset, an evaluation, an answer."""
-    capabilities = probe_model(model, parse(packing=packing, train_head=settings.lora.train_head))
-    with autocast_model(model):
-        sums = eval_loop.EvalLoop(model, capabilities, eval_loop.BatchLimit(), lambda: False).sums(
-            TWO_TEXTS, [0, 1], 2
-        )
-    assert sums.tokens.tolist() == [8, 6]
-    batch = collate(TWO_TEXTS, in_one_row=capabilities.packed).to(FIRST)
+        loop = eval_loop.EvalLoop(model, capabilities, eval_loop.BatchLimit(), lambda: False)
+        sums = loop.sums(rows, [0, 1], 2)
+    batch = collate(rows, in_one_row=True).to(FIRST)
     with autocast_model(model), add_neftune_noise(model.get_input_embeddings(), 1e-3, batch):
-        rows = capabilities.loss(model, batch.inputs, batch.labels)
+        losses = capabilities.loss(model, batch.inputs, batch.labels)
+    assert (losses.losses.device, losses.losses.dtype) == (torch.device(device), torch.float32)
     step_sums = StepSums(SimpleNamespace(has_several=True, names=["one", "two"], of=lambda examples: [0, 1]))
-    step_sums.add(batch, rows)
+    step_sums.add(batch, losses)
     tokens, by_source = step_sums.take()
-    assert tokens == 16
+    assert (tokens, sums.tokens.tolist()) == (16, [8, 6])
     assert list(by_source.values()) == pytest.approx(sums.losses / sums.tokens, rel=3e-2)
-    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1)
-    question = AnswerRequest("", max_tokens=3, temperature=0.7)
-    ids = generate_ids(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
+    tokenizer, question = SimpleNamespace(pad_token_id=0, eos_token_id=1), AnswerRequest("", max_tokens=3)
+    ids = generation.generate_ids(model, torch.arange(3)[None], question, tokenizer, Job("answer", "a test"))
     assert ids.shape[1] > 3
-
-
-def test_the_loss_of_a_step_is_on_the_device_where_the_trainer_sums_it(place, monkeypatch):
-    """HF refuses a loss on another device: 'Calculated loss must be on the original device'."""
-    compute, results = trainer.RunTrainer.compute_loss, []
-
-    def on_a_card(model, inputs, labels):
-        losses = FakeGpuTensor(torch.ones(4), torch.device(SECOND))
-        return TokenLosses(losses, torch.zeros(4), torch.zeros(4, 2, dtype=torch.long))
-
-    def compute_and_stop(self, *args, **more):
-        self._capabilities = replace(self._capabilities, loss=on_a_card)
-        with fake_gpus(monkeypatch):
-            results.append(compute(self, *args, **more))
-        raise ValueError("enough")
-
-    monkeypatch.setattr(trainer.RunTrainer, "compute_loss", compute_and_stop)
-    with pytest.raises(ValueError, match="enough"):
-        place.train(max_steps=1)
-    assert [result.device.type for result in results] == ["cpu"]
-
-
-def test_with_two_gpus_the_batch_size_is_the_requested_one(place, monkeypatch):
-    """The Trainer multiplies its batch size by the number of GPUs that it finds."""
-    place.train(name="one", batch_size=2)
-
-    class TwoGpuArguments(trainer._Arguments):
-        def __post_init__(self):
-            super().__post_init__()
-            self._n_gpu = 2
-
-    monkeypatch.setattr(trainer, "_Arguments", TwoGpuArguments)
-    place.train(name="two", batch_size=2)
-    first, second = ([{**entry, "seconds": 0} for entry in read_graph(place, name)] for name in ("one", "two"))
-    assert first == second

@@ -32,11 +32,6 @@ def answers_of(events):
     return sides
 
 
-def change_config(place, **values):
-    config = place.lora() / "adapter_config.json"
-    config.write_text(json.dumps(read(config) | values), encoding="utf-8")
-
-
 def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     host, job = with_lora.host(), Job("model", "a test")
     base_logits = logits(host)
@@ -44,8 +39,10 @@ def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     assert host.loaded_model().loras == ("a",)
     alone = logits(host)
     assert (alone - base_logits).abs().max() > 0.01
-    shutil.copytree(with_lora.lora("a"), with_lora.lora("old-1.5"))
-    with_lora.attach_lora(host, "old-1.5", 0.5)
+    for name in ("old-1.5", "half", "keys"):  # the last two are also methods of torch's ModuleDict
+        shutil.copytree(with_lora.lora("a"), with_lora.lora(name))
+        with_lora.attach_lora(host, name)
+        assert host.loaded_model().loras == (name,) and torch.equal(logits(host), alone)
     with_lora.attach_lora(host, "a")
     assert host.loaded_model().loras == ("a",)
     assert torch.equal(logits(host), alone)
@@ -73,33 +70,27 @@ def test_strength_scales_what_a_lora_adds_as_alpha_does(with_lora, strength):
     base_logits = logits(host)
     with_lora.attach_lora(host, "a", strength)
     scaled = logits(host)
-    change_config(with_lora, lora_alpha=8 * strength)
+    change_config(with_lora.lora(), lora_alpha=8 * strength)
     with_lora.attach_lora(host, "a")
     assert torch.equal(scaled, base_logits) == (strength == 0.0)
     assert torch.allclose(scaled, logits(host), atol=1e-6)
 
 
-def wide(folder):
+def change_config(folder, **values):
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps(read(config) | values), encoding="utf-8")
+
+
+def widen(folder):
     file = folder / "adapter_model.safetensors"
     save_file({name: weight.repeat(1, 2) for name, weight in load_file(file).items()}, file)
 
 
-def for_other_layers(folder):
-    config = folder / "adapter_config.json"
-    config.write_text(json.dumps(read(config) | {"target_modules": ["attn.c_attn"]}), encoding="utf-8")
-
-
 FAULTS = {
-    "other shape": (wide, "q_proj are 4 x 128, but this model needs 4 x 64, and 13 more layers differ"),
-    "other layers": (for_other_layers, r"1 of its 1 target modules is not in this model \(attn.c_attn\)"),
-    "damaged": (
-        lambda f: (f / "adapter_model.safetensors").write_bytes(b"x" * 40),
-        "is damaged or incomplete",
-    ),
-    "no config": (
-        lambda f: (f / "adapter_config.json").write_bytes(b"no"),
-        "The LoRA 'bad' can't be used",
-    ),
+    "other shape": (widen, "q_proj are 4 x 128, but this model needs 4 x 64, and 13 more layers differ"),
+    "other layers": (lambda f: change_config(f, target_modules=["c_attn"]), "1 of its 1 target modules is not in"),
+    "damaged": (lambda f: (f / "adapter_model.safetensors").write_bytes(b"x" * 40), "is damaged or incomplete"),
+    "no config": (lambda f: (f / "adapter_config.json").write_bytes(b"no"), "The LoRA 'bad' can't be used"),
     "not there": (shutil.rmtree, r"There is no LoRA 'bad' in .* Available: a"),
 }
 
@@ -141,18 +132,7 @@ def test_a_checkpoint_is_tried_and_put_on_like_a_lora_also_a_slim_one(with_lora)
     assert answers_of(with_lora.answer(host, lora=early))["with"]
 
 
-@pytest.mark.parametrize("name", ["half", "train", "keys"])
-def test_a_name_that_is_an_attribute_of_module_dict(with_lora, name):
-    with_lora.lora().rename(with_lora.lora(name))
-    host = with_lora.host()
-    base_logits = logits(host)
-    with_lora.attach_lora(host, name)
-    assert (logits(host) - base_logits).abs().max() > 0.01
-    with_lora.detach_lora(host)
-    assert torch.equal(logits(host), base_logits)
-
-
-@pytest.mark.parametrize("name", ["../loras/a", "a/../a", "/a", "a/.part/lora", "a/checkpoint-99", ""])
+@pytest.mark.parametrize("name", ["../loras/a", "a/.part/lora", "a/checkpoint-99", ""])
 def test_a_path_is_no_name_of_a_lora(with_lora, name):
     host = with_lora.host()
     with pytest.raises(SavingError):

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 from training_pro.engine.plan import (
-    BestStep,
     Evaluation,
     LrPlan,
     Patience,
@@ -111,13 +110,6 @@ def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evalu
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
     assert rules.why(other, StepState(9, 10, 1.0), SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
-
-
-def test_a_best_of_an_older_checkpoint():
-    """Without a loss it wins against equal ones, and one that is not finite never does."""
-    old = BestStep(**{"measure": "validation accuracy", "value": 0.5, "step": 3})
-    assert not old.look(old.measure, 0.5, 4, 1.0) and old.look(old.measure, 0.51, 5, 9.0)
-    assert BestStep("validation loss", math.nan, 3).look("validation loss", 2.0, 4, 2.0)
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():

@@ -50,18 +50,18 @@ def is_loaded(host):
         (
             "auto",
             {"method": "full", "dora": True},
-            ["The method is 'full', but these settings apply only to a LoRA: D"],
+            ["The method is 'full', but these settings apply only to"],
         ),
         (
             "auto",
             {"method": "full", "name": "tiny"},
-            ["Name: 'tiny' is the name of the model that you are training."],
+            ["Name: 'tiny' is the name of the model that"],
         ),
         ("auto", {"attention": "flash_attention_2"}, ["Attention: flash_attention_2 needs an NVIDIA GPU."]),
         (
             "8bit",
             {"targets": ["foo"]},
-            ["Target modules: this model has no layer called foo. Its layers are down_"],
+            ["Target modules: this model has no layer called foo. Its"],
         ),
         ("auto", {"rank": 65}, ["LoRA Rank 65 is larger than the model's hidden size (64). A rank above that"]),
         ("auto", {"optimizer": "adamw_torhc", "liger": True}, ["Optimizer: transformers has no", "Liger kernels"]),
@@ -98,15 +98,6 @@ def test_a_start_reports_all_that_check_reports_also_of_the_data_and_the_name(wi
     host.card = asleep  # Check is not possible, and a start reports what is known
     (only,) = reported("run", with_lora.settings(name="b", optimizer="nonsense"), host)
     assert only.startswith("Optimizer: ")
-
-
-def test_a_loaded_model_is_inspected_itself(place):
-    host, head = place.host("float16"), place.settings(train_head=True)
-    host.load(str(place.tiny), "float16")
-    (only,) = reported_by_all(head, host)
-    assert only.startswith("Train Head: the model is in float16")
-    host.loaded_model().model.bfloat16()
-    assert reported("check", head, host) == []
 
 
 def test_target_layers_are_checked_alike_before_loading_loaded_and_under_a_lora(with_lora):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 from training_pro.core.jobs import Job, Note
 from training_pro.engine.training import keep_awake
-from training_pro.tests.conftest import ROOT
 from training_pro.tests.engine.watching import at, texts
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="stands in for a program with a shell script")
@@ -40,11 +37,6 @@ def is_alive(pid):
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_until(condition):
-    while not condition():
-        time.sleep(0.01)
 
 
 def notes_of(platform):
@@ -95,16 +87,6 @@ def test_the_helper_runs_as_long_as_a_run_even_if_that_fails(program, place):
 
 
 @posix
-def test_on_a_mac_caffeinate_waits_for_our_process(program):
-    called = program("caffeinate", "exec sleep 60")
-    with keep_awake.prevent_sleep(print, platform="darwin"):
-        wait_until(lambda: called.exists() and called.read_text().endswith("\n"))
-        pid, _, arguments = called.read_text().partition(" ")
-        assert arguments.strip() == f"-i -w {os.getpid()}" and is_alive(pid)
-    assert not is_alive(pid)
-
-
-@posix
 def test_a_system_that_does_not_answer_does_not_block_and_an_unsupported_one_is_reported(program, monkeypatch):
     called = program("systemd-inhibit", "exec sleep 60")
     monkeypatch.setattr(keep_awake, "HELPER_TIMEOUT_SECONDS", 0.3)
@@ -114,26 +96,3 @@ def test_a_system_that_does_not_answer_does_not_block_and_an_unsupported_one_is_
     for platform in ("linux", "darwin", "aix"):
         (note,) = notes_of(platform)
         assert note.startswith(MAY_SLEEP)
-
-
-@posix
-def test_the_lock_is_released_when_killed(program):
-    called = program("systemd-inhibit", INHIBIT)
-    code = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("training_pro", {str(ROOT / "script.py")!r})
-sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-from training_pro.engine.training.keep_awake import prevent_sleep
-with prevent_sleep(print, platform="linux"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-    pipe = subprocess.PIPE
-    other = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)
-    assert other.stdout.readline() == "held\n"
-    helper = called.read_text().split()[0]
-    assert is_alive(helper)
-    other.kill()
-    other.communicate()
-    wait_until(lambda: not is_alive(helper))

@@ -69,12 +69,6 @@ def test_other_orders_are_evaluated_as_before_and_evaluations_of_phases_change_n
     assert place.weights("with") == place.weights("without")
 
 
-def test_a_change_by_loss_is_evaluated_too(place):
-    job = run(place, switch_after="loss", switch_pairs=False, switch_loss_low=50, switch_loss_high=60)
-    before = [step.step for step in events_of(job, Step) if step.phase == "by length"]
-    assert before[-1] in evaluated(job)
-
-
 @pytest.mark.parametrize("step", [3, 4])
 def test_a_resumed_run_has_the_evaluations_and_phases_of_the_whole_one(place, step):
     more = {"save_every": 1, "keep_checkpoints": 99}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from training_pro.core.jobs import Advice, Answer, CheckpointSaved, Job, Request, SampleGenerated, Stage, Step
@@ -13,7 +12,6 @@ from training_pro.tests.engine.watching import (
     asking,
     at,
     events_of,
-    extending,
     first_inputs,
     read,
     stopping_at,
@@ -196,23 +194,6 @@ def test_a_resumed_run_samples_only_what_is_missing_and_a_discarded_one_keeps_th
     assert saved == [(s.step, s.text, s.without) for s in whole]
 
 
-def test_no_step_is_sampled_twice_across_segments(place):
-    """More epochs, or a pause that frees the GPU, start a new segment."""
-    actions = {2: extending(1), 6: asking(Request.FREE_MEMORY)}
-
-    def watch(job, event):
-        if isinstance(event, Step) and event.step in actions:
-            actions[event.step](job)
-        elif isinstance(event, Stage) and "is unloaded" in event.text:
-            job.control.resume()
-
-    job = watched_job(watch)
-    place.train(job=job, sample_every="epoch", **ONE)
-    assert [s.step for s in samples_of(job)] == [0, 4, 8]
-    assert len({s.without for s in samples_of(job)}) == 1
-    assert read_samples(place.lora()) == samples_of(job)
-
-
 def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place):
     place.train(name="alone", max_steps=2)
     host = place.host()
@@ -239,12 +220,3 @@ def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place):
     said = [text.removesuffix(" continues.") for text in texts(job, Advice) if "bad" in text]
     assert said == failed
     assert place.weights() == place.weights("alone")
-
-
-def test_ten_runs_with_samples_leave_no_threads(place):
-    host = place.host()
-    for number in range(10):
-        place.train(host, name=f"n{number}", max_steps=1, sample_every=1, **ONE)
-        if number == 1:
-            before = threading.active_count()
-    assert threading.active_count() == before

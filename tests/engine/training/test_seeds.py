@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs import Job, Note, Stage
-from training_pro.engine.peft_engine import PeftEngine
+from training_pro.core.jobs import Job, Note
 from training_pro.records.folder import PARAMETERS
 from training_pro.tests.engine.architectures import read_log
 from training_pro.tests.engine.watching import read, stopping_at, texts
@@ -51,19 +48,6 @@ def test_the_data_seed_chooses_split_and_order_and_leaves_the_weights(place):
     auto, other = read_log(place, "auto"), read_log(place, "other")
     assert auto["kept_aside_fingerprint"] != other["kept_aside_fingerprint"]
     assert (other["seed"], other["data_seed"]) == (42, 7)
-
-
-def test_check_and_the_probe_use_seed_0_and_reuse_prepared_data(place):
-    rows = ({"prompt": f"Ask {n}.", "completion": " Yes."} for n in range(9))
-    place.write("rows.jsonl", "\n".join(map(json.dumps, rows)))
-    asked, engine = {"data": ["rows.jsonl"], "eval_share": 0.3, "seed": -1, "max_steps": 1}, PeftEngine()
-    first, again = (engine.check(place.settings(**asked), place.host()) for _ in range(2))
-    assert first.problems == () and first.as_json() == again.as_json()
-    assert any("Seed -1" in note for note in first.notes)
-    for job in (Job("probe", "a test"), Job("training", "a test")):
-        act = engine.probe if job.kind == "probe" else engine.train
-        assert act(place.settings(**asked), place.host(), job).outcome == "finished"
-        assert "Using the cached version of rows.jsonl" in texts(job, Stage)
 
 
 def test_several_processes_can_not_draw_a_seed_together(place, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from training_pro.core.jobs import (
     Job,
     ProbeDone,
     SampleGenerated,
-    Stage,
     event_text,
     probe_extra_times,
 )
@@ -88,38 +86,6 @@ def failing(module, when):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     return module.register_forward_pre_hook(fail, with_kwargs=True)
-
-
-def test_extras_that_fail_are_not_mentioned(place):
-    host = place.host()
-    model, measured = host.loaded_model().model.model, []
-
-    def watch(job, event):
-        if isinstance(event, Stage) and event.text.startswith("Running part of an evaluation"):
-            measured.append(failing(model, lambda *_: True))
-
-    event, words = probe(place, host, watch, **EXTRAS)
-    measured[0].remove()
-    assert probe_extra_times(event) == [] and " for the run; " in words
-
-
-@pytest.mark.parametrize("packing", ["auto", "off"])
-def test_the_time_of_an_evaluation_is_estimated_by_tokens(place, monkeypatch, packing):
-    """By a clock that only the model advances, by one for each token."""
-    now, host = [0.0], place.host()
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def advance(module, args, kwargs):
-        if not module.training:
-            now[0] += kwargs["input_ids"].numel()
-
-    host.loaded_model().model.model.register_forward_pre_hook(advance, with_kwargs=True)
-    options = {"eval_share": 0.5, "batch_size": 1, "packing": packing, "max_steps": 1, "recall_passages": 0}
-    estimate = probe(place, host, **options)[0].evaluation_seconds
-    spent = []
-    job = watched_job(lambda job, event: spent.append(now[0]) if isinstance(event, EvaluationDone) else None)
-    place.train(host, job=job, **options)
-    assert estimate == pytest.approx(spent[1] - spent[0])
 
 
 def test_layers_are_counted_without_loading_the_model(place):

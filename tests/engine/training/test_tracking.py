@@ -156,7 +156,7 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, re
         ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow), or choose none."),
         (
             "kubeflow",
-            "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it, or choose none.",
+            "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it",
         ),
         ("wandbb", "transformers has no reporting integration called 'wandbb'. Choose one of "),
     ],
