@@ -26,14 +26,8 @@ class Forks:
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, __file__]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, text=True, env=environment, **pipes)
         assert self._answer() == "ready"
 
     def close(self) -> None:
@@ -82,53 +76,50 @@ def _say(text: str) -> None:
 
 
 def _watch(job: Any, event: Any) -> None:
-    from training_pro.core.jobs import RunPlanned
-
-    if isinstance(event, RunPlanned):
+    if type(event).__name__ == "RunPlanned":
         _say("training")
 
 
 def _announce(job: Any, event: Any) -> None:
-    from training_pro.core.jobs import Stage
-
-    if isinstance(event, Stage):
+    if type(event).__name__ == "Stage":
         _say(event.text.split()[0].lower())
     _watch(job, event)
 
 
-def _train(run: dict[str, Any], host: Any, job: Any) -> None:
+def _engine() -> Any:
     from training_pro.engine.peft_engine import PeftEngine
+
+    return PeftEngine()
+
+
+def _train(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.tests.tiny import QUICK, training_settings
 
     resume = run.pop("resume", "")
-    PeftEngine().train(training_settings({**QUICK, **run}), host, job, resume=resume)
+    _engine().train(training_settings({**QUICK, **run}), host, job, resume=resume)
 
 
 def _merge(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.core.engine import MergeRequest
-    from training_pro.engine.peft_engine import PeftEngine
 
     _say("ready")
-    PeftEngine().merge(MergeRequest(run["lora"], run["out"], ""), host, job)
+    _engine().merge(MergeRequest(run["lora"], run["out"], ""), host, job)
 
 
 def _export_gguf(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.core.engine import GgufRequest
-    from training_pro.engine.peft_engine import PeftEngine
 
     _say("ready")
-    PeftEngine().export_gguf(GgufRequest(run["lora"], "", ""), host)
+    _engine().export_gguf(GgufRequest(run["lora"], "", ""), host)
 
 
 def _run_queue(run: dict[str, Any], host: Any, job: Any) -> None:
     """Recover the queue of a program that was killed, and do what waits in it."""
     from training_pro.core.jobs import Session
-    from training_pro.engine.peft_engine import PeftEngine
     from training_pro.records.queue import QueueRunner
     from training_pro.tests.tiny import QUICK
 
-    session = Session()
-    runner = QueueRunner(host, PeftEngine(), session)
+    runner = QueueRunner(host, _engine(), Session())
     runner.recover()
     for values in run["add"]:
         runner.add({**QUICK, **values})

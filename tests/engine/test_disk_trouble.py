@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, RunPlanned, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, Step
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import RunFolder, crashed_runs, loras
 from training_pro.settings import files
-from training_pro.tests.engine.watching import (
-    asking,
-    at,
-    break_down,
-    events_of,
-    extending,
-    first,
-    read,
-    stopping_at,
-    texts,
-)
-from training_pro.tests.tiny import read_tree, watched_job
+from training_pro.tests.engine import watching
+from training_pro.tests.engine.watching import asking, at, events_of, extending, stopping_at, texts
+from training_pro.tests.tiny import watched_job
 
 TWO = {"epochs": 2, "save_each_epoch": False}
 SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
@@ -100,47 +89,12 @@ def test_a_disk_that_gets_full_at_the_first_step(place, disk, lora, quick, room,
     assert not (place.lora() / ".part").exists()
 
 
-def remount(disk, how):
-    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
-
-
 def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk, quick):
-    job = at({5: lambda job: remount(disk, "ro")})
+    job = at({5: lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True)})
     end = place.train(job=job, save_every=2, **TWO)
     assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
     assert loras.has_lora(end.folder) and saved(job) == [2, 4]
     assert "step 6 could not be saved: the folder is read-only. The run continues. The last" in unsaved(job)[0]
-
-
-def test_if_the_folder_cannot_be_opened_at_the_first_step_nothing_is_changed(place, disk):
-    place.train(job=stopping_at(4), save_every=2, **TWO)
-    before = read_tree(place.lora())
-    for resume, if_exists in (("", "replace"), ("checkpoint-2", "ask")):
-        job = first(RunPlanned, lambda job: remount(disk, "ro"))
-        with pytest.raises(SavingError, match=r"Can't write to .*a: the folder is read-only\. Fix the problem"):
-            place.train(job=job, resume=resume, if_exists=if_exists, save_every=2, **TWO)
-        assert read_tree(place.lora()) == before
-        remount(disk, "rw")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on files")
-def test_a_whole_model_handles_a_full_disk_like_a_lora(place):
-    """safetensors raises its own error class."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(job):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-
-    job = at({3: limit, 5: lambda job: resource.setrlimit(resource.RLIMIT_FSIZE, before)})
-    try:
-        end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (end.outcome, saved(job)) == ("finished", [8])
-    assert "step 4 could not be saved: the disk is full" in unsaved(job)[0]
-    assert loras.has_weights(end.folder)
 
 
 def test_a_checkpoint_that_cannot_be_written_costs_no_other(place):
@@ -161,14 +115,14 @@ def test_a_pause_or_more_epochs_that_cannot_be_saved_for_are_canceled(place, req
     (message,) = unsaved(job)
     assert "The run continues, but the pause or the added epochs that you requested are canceled." in message
     assert job.control.pending == frozenset()
-    assert read(place.lora() / "training_parameters.json")["epochs"] == 2
+    assert watching.read(place.lora() / "training_parameters.json")["epochs"] == 2
     end = place.train(name="a", if_exists="replace", job=failing(place, 4, {4: request_}), stop_at_epoch=1, **TWO)
     assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done")
 
 
 def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off(place):
     place.train(name="whole", **TWO)
-    job = at({3: lambda job: shutil.rmtree(place.lora()), 7: break_down})
+    job = at({3: lambda job: shutil.rmtree(place.lora()), 7: watching.break_down})
     with pytest.raises(OSError, match="the power went"):
         place.train(job=job, save_every=2, **TWO)
     (run,) = crashed_runs.find_crashed_runs(place.folders)
@@ -230,5 +184,5 @@ def test_for_a_file_that_stays_held_another_name_is_used(place, held):
     for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
         assert (place.lora("a-2") / name).is_file(), name
     assert (loras.run_status(place.lora()), crashed_runs.find_crashed_runs(place.folders)) == ("stopped", [])
-    because = read(place.lora() / "training_log.json")["ended_because"]
+    because = watching.read(place.lora() / "training_log.json")["ended_because"]
     assert because == f"the LoRA was saved in {place.lora('a-2')} instead"

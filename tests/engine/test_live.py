@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import gc
 import shutil
-import time
 import weakref
 
 import pytest
 import torch
+from training_pro.core import jobs
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import (
-    CheckpointSaved,
-    Job,
-    LiveSettingsChanged,
-    Note,
-    PlanChanged,
-    Request,
-    RunPlanned,
-    Stage,
-    Step,
-    TimeLimit,
-    settings_in_force,
-)
-from training_pro.engine.compute import distributed
+from training_pro.core.jobs import Job, Note, Request, Stage, Step
 from training_pro.records.folder import loras, read_log
 from training_pro.settings import files, live_settings
+from training_pro.tests.engine import watching
 from training_pro.tests.engine.architectures import read_graph
-from training_pro.tests.engine.watching import (
-    asking,
-    at,
-    breaking_at,
-    changing,
-    events_of,
-    extending,
-    optimizer_groups,
-    rates_of,
-    read,
-    steps_of,
-    stopping_at,
-    texts,
-)
+from training_pro.tests.engine.watching import asking, at, changing, events_of, extending, steps_of, texts
 from training_pro.tests.tiny import watched_job
 
 FOUR = {"epochs": 4, "schedule": "constant", "warmup_steps": 0, "save_each_epoch": False}
@@ -49,7 +24,7 @@ STOP, WIND_DOWN = asking(Request.STOP), asking(Request.WIND_DOWN)
 
 
 def saved(job):
-    return [(event.step, event.folder.name) for event in events_of(job, CheckpointSaved)]
+    return [(event.step, event.folder.name) for event in events_of(job, jobs.CheckpointSaved)]
 
 
 def freeing(actions, meanwhile):
@@ -74,17 +49,17 @@ FREE_AT_5 = {5: asking(Request.FREE_MEMORY)}
 def test_a_learning_rate_factor_and_a_wind_down_take_effect_at_the_next_step(place):
     """In the schedule that is shown, and in the optimizer."""
     job = at({3: changing(rate_factor=0.5), 6: changing(rate_factor=2), 9: WIND_DOWN})
-    with optimizer_groups() as used:
+    with watching.optimizer_groups() as used:
         end = place.train(job=job, **FOUR)
     expected = [RATE] * 3 + [RATE / 2] * 3 + [RATE * 2] * 3 + [RATE, 0.0]
-    assert rates_of(job) == pytest.approx(expected)
+    assert watching.rates_of(job) == pytest.approx(expected)
     assert [groups[0]["lr"] for groups in used] == pytest.approx(expected, rel=1e-12)
-    assert [entry["learning_rate"] for entry in read_graph(place)] == rates_of(job)
-    assert [(e.step, dict(e.changes)) for e in events_of(job, LiveSettingsChanged)] == [
-        (3, {"rate_factor": (1.0, 0.5)}),
-        (6, {"rate_factor": (0.5, 2.0)}),
+    assert [entry["learning_rate"] for entry in read_graph(place)] == watching.rates_of(job)
+    changes = [
+        (event.step, dict(event.changes)["rate_factor"]) for event in events_of(job, jobs.LiveSettingsChanged)
     ]
-    first, second, third = events_of(job, PlanChanged)
+    assert changes == [(3, (1.0, 0.5)), (6, (0.5, 2.0))]
+    first, second, third = events_of(job, jobs.PlanChanged)
     assert (first.step, first.steps, first.why) == (3, 16, "learning rate multiplied by 0.5")
     assert first.rates == pytest.approx([RATE] * 3 + [RATE / 2] * 13)
     assert second.rates == pytest.approx([*expected[:9], *[RATE * 2] * 7])
@@ -123,10 +98,10 @@ def test_a_stop_rule_that_is_set_while_it_runs_is_on_disk_at_once(place):
 def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resumes(place):
     job = at({2: changing(stop_at_loss=1.5, rate_factor=0.5), 3: STOP})
     place.train(job=job, **FOUR)
-    assert settings_in_force(job.log.since(0))["stop_at_loss"] == 1.5
+    assert jobs.settings_in_force(job.log.since(0))["stop_at_loss"] == 1.5
     resumed = Job("training", "a test")
     place.train(job=resumed, resume="newest", **FOUR)  # the command does not say it again
-    (planned,) = events_of(resumed, RunPlanned)
+    (planned,) = events_of(resumed, jobs.RunPlanned)
     assert planned.settings["stop_at_loss"] == 1.5
     assert files.load_settings(place.lora() / "training_parameters.json").values["stop_at_loss"] == 1.5
     (change,) = read_log(place.lora())["live_changes"]
@@ -164,39 +139,16 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     job = at({3: extending(2)})
     assert place.train(job=job, **two).text.startswith("'a' finished at step 16 of 16")
     assert steps_of(job) == list(range(1, 17))
-    assert len(events_of(job, RunPlanned)) == 1
-    (planned,) = events_of(job, PlanChanged)
+    assert len(events_of(job, jobs.RunPlanned)) == 1
+    (planned,) = events_of(job, jobs.PlanChanged)
     assert (planned.step, planned.steps, planned.why) == (3, 16, "2 more epochs")
-    assert planned.rates == pytest.approx(rates_of(job))
+    assert planned.rates == pytest.approx(watching.rates_of(job))
     assert planned.rates[3:] == pytest.approx([RATE * (1 - s / 16) for s in range(3, 16)])
-    assert read(place.lora() / "training_parameters.json")["epochs"] == 4
+    assert watching.read(place.lora() / "training_parameters.json")["epochs"] == 4
     assert saved(job) == [(3, "checkpoint-3")]
-    place.train(name="b", job=stopping_at(3), **two)
+    place.train(name="b", job=watching.stopping_at(3), **two)
     place.train(name="b", resume="newest", **{**two, "epochs": 4})
     assert place.weights("a") == place.weights("b")
-
-
-def test_more_epochs_at_the_last_step_and_no_more_than_the_setting_allows(place):
-    """Otherwise the run could not be resumed: its own settings would be refused."""
-    end = place.train(name="b", job=at({4: extending(0.5)}), epochs=1, save_each_epoch=False)
-    assert end.text.startswith("'b' finished at step 6 of 6")
-    job = at({2: extending(1000), 3: STOP})
-    place.train(job=job, **FOUR)
-    assert [planned.why for planned in events_of(job, PlanChanged)] == ["996 more epochs"]
-    asked = files.load_settings(place.lora() / "training_parameters.json", place.folders.datasets).values
-    assert place.train(resume="newest", job=stopping_at(5), **asked).outcome == "stopped"
-
-
-def test_the_time_limit_counts_from_the_first_step_also_after_added_epochs(place):
-    clock = []
-
-    def limit(job):
-        """As much time as has passed since step 2; since the epochs were added, less has passed."""
-        job.control.time_limit = TimeLimit(time.monotonic() - clock[0], "the time is over")
-
-    job = at({2: lambda job: clock.append(time.monotonic()), 3: extending(1), 4: limit})
-    end = place.train(job=job, **FOUR)
-    assert end.text.startswith("'a' finished at step 4 of 20 because the time is over")
 
 
 @pytest.mark.parametrize("kind", [{}, {"dora": True, "train_head": True}], ids=["plain", "dora and head"])
@@ -247,26 +199,22 @@ def test_a_run_paused_without_memory_can_be_stopped(with_lora, request_):
         assert loras.run_status(with_lora.lora("b")) == "stopped"
 
 
-@pytest.mark.parametrize(
-    ("settings", "requests", "last"),
-    [
-        ({"stop_at_epoch": 2}, {8: Request.FREE_MEMORY}, 8),
-        ({}, {9: Request.WIND_DOWN, 11: Request.FREE_MEMORY}, 11),
-        ({}, {16: Request.FREE_MEMORY}, 16),
-    ],
-    ids=["a rule", "wound down", "the plan"],
-)
-def test_a_finished_run_does_not_wait_with_the_gpu_freed(place, settings, requests, last):
-    job, host = at({step: asking(request) for step, request in requests.items()}), place.host()
-    assert place.train(host, job=job, **FOUR, **settings).outcome == "finished"
-    assert steps_of(job)[-1] == last == read_log(place.lora())["current_steps"]
-    assert not host.model_status().problem
+def test_a_finished_run_does_not_wait_with_the_gpu_freed(place):
+    """By a rule, by winding down, or by its plan."""
+    for name, requests, last in (
+        ("rule", {8: Request.FREE_MEMORY}, 8),
+        ("wound down", {9: Request.WIND_DOWN, 11: Request.FREE_MEMORY}, 11),
+        ("plan", {16: Request.FREE_MEMORY}, 16),
+    ):
+        job, host = at({step: asking(request) for step, request in requests.items()}), place.host()
+        place.train(host, job=job, name=name, **FOUR, **({"stop_at_epoch": 2} if name == "rule" else {}))
+        assert (steps_of(job)[-1], host.model_status().problem) == (last, "")
 
 
 def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(place):
     place.train(name="whole", **FOUR)
     with pytest.raises(OSError, match="the power went"):
-        place.train(job=breaking_at(7), backup_minutes=1e-6, **FOUR)
+        place.train(job=watching.breaking_at(7), backup_minutes=1e-6, **FOUR)
     assert sorted(p.name for p in (place.lora() / "backup").iterdir()) == ["checkpoint-5", "checkpoint-6"]
     assert loras.run_status(place.lora()) == "cut off"
     job = Job("training", "a test")
@@ -274,40 +222,3 @@ def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(pl
     assert steps_of(job)[0] == 7
     assert place.weights() == place.weights("whole")
     assert not (place.lora() / "backup").exists()
-
-
-def test_the_best_is_kept_and_the_last_stays_as_a_checkpoint(place):
-    job = at({8: changing(rate_factor=100)})  # the loss rises from here on
-    end = place.train(job=job, keep_best="loss", learning_rate=0.9, **FOUR)
-    best = min(events_of(job, Step), key=lambda step: step.smoothed)
-    assert 8 <= best.step < 16 and saved(job)[-1][1] == "checkpoint-16"
-    kept = place.lora() / f"checkpoint-{best.step}-best"
-    assert place.weights() == (kept / "adapter_model.safetensors").read_bytes()
-    assert f"The LoRA from step {best.step}, the one with the best smoothed loss ({best.smoothed:.4f})" in end.text
-    assert [p.name for p in place.lora().glob("checkpoint-*-best")] == [kept.name]  # earlier ones lost the mark
-    assert place.weights() != (place.lora() / "checkpoint-16" / "adapter_model.safetensors").read_bytes()
-    assert read_log(place.lora())["kept_step"] == best.step
-    assert {c.step for c in loras.checkpoints(place.lora())} >= {best.step, 16}
-
-
-@pytest.mark.parametrize("request_", [Request.STOP, Request.WIND_DOWN, Request.CHECKPOINT])
-def test_a_request_after_the_processes_agreed_waits_for_the_next_step(place, monkeypatch, request_):
-    """A process that carried it out alone would leave the others waiting for it forever."""
-    agree, steps = distributed.sync_control, []
-
-    def agree_and_ask(control, clock):
-        agreed = agree(control, clock)
-        steps.append(len(steps) + 1)
-        if len(steps) == 3:
-            control.ask(request_)
-        return agreed
-
-    monkeypatch.setattr(distributed, "sync_control", agree_and_ask)
-    job = Job("training", "a test")
-    place.train(job=job, **FOUR)
-    done = {
-        Request.STOP: steps[-1] == 4,
-        Request.WIND_DOWN: any("Winding down from step 4 on" in text for text in texts(job, Note)),
-        Request.CHECKPOINT: [step for step, _ in saved(job)] == [4],
-    }
-    assert done[request_], (steps, texts(job, Note), saved(job))

@@ -100,25 +100,14 @@ def held(value):
     return value.held if isinstance(value, FakeGpuTensor) else value
 
 
-def held_indices(indices, device):
-    """Indices may be on the tensor's device or on the CPU."""
-    if isinstance(indices, tuple):
-        return tuple(held_indices(index, device) for index in indices)
-    if isinstance(indices, FakeGpuTensor) and indices.dim() and indices.device != device:
-        raise RuntimeError(f"indices should be on the same device as the indexed tensor ({device})")
-    return held(indices)
-
-
 def get_item(tensor, indices):
-    if not isinstance(tensor, FakeGpuTensor):
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-    return FakeGpuTensor(tensor.held[held_indices(indices, tensor.device)], tensor.device)
+    return FakeGpuTensor(tensor.held[tree_map(held, indices)], tensor.device)
 
 
 def set_item(tensor, indices, value):
     if isinstance(value, Tensor) and value.dim() and value.device != tensor.device:
         raise RuntimeError(f"Expected {value.device} to be {tensor.device}")
-    held(tensor)[held_indices(indices, tensor.device)] = held(value)
+    held(tensor)[tree_map(held, indices)] = held(value)
 
 
 def on_values(method):
@@ -163,19 +152,19 @@ def fake_gpus(monkeypatch):
 
 
 HOOKED = {"model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"}
-CASES = [
-    ("float16", "one card", False),
-    ("float32", "two cards, tied", True),
-    ("float32", "two cards", False),
-    ("bfloat16", "two cards", True),
-]
-"""Dtype, placement, and whether the head is trained too."""
 
 
-@pytest.fixture(params=CASES, ids=map(str, CASES))
-def on_cards(request, monkeypatch):
-    """A model with a LoRA on one fake GPU or two, its settings, and the device of its loss."""
-    dtype, placement, head = request.param
+@pytest.mark.parametrize(
+    ("dtype", "placement", "head"),
+    [
+        ("float16", "one card", False),
+        ("float32", "two cards, tied", True),
+        ("float32", "two cards", False),
+        ("bfloat16", "two cards", True),
+    ],
+)
+def test_every_tensor_is_on_the_device_where_it_has_to_be(monkeypatch, dtype, placement, head):
+    """The chunked loss is on the device of the head; NEFTune noise and the losses by dataset follow it."""
     settings = training_settings({"name": "a", "data": ["story.txt"], "rank": 4, "train_head": head})
     base = make_model("llama", tied=placement.endswith("tied")).to(getattr(torch, dtype))
     last = ("model.layers.1", "model.norm", *([] if placement.endswith("tied") else ["lm_head"]))
@@ -190,23 +179,20 @@ def on_cards(request, monkeypatch):
         for name, module in base.named_modules() if placement != "one card" else ():
             if not name or name in HOOKED:
                 add_hook_to_module(module, AlignDevicesHook(torch.device(where(name)), io_same_device=not name))
-        with fake_gpus(monkeypatch), use_packed_attention(base) as works:
-            assert works
-            yield model, settings, SECOND if placement == "two cards" else FIRST
+        with fake_gpus(monkeypatch), use_packed_attention(base):
+            check_on_cards(model, settings, SECOND if placement == "two cards" else FIRST)
 
 
-def test_every_tensor_of_a_step_an_evaluation_and_an_answer_is_where_it_has_to_be(on_cards):
-    """The chunked loss is on the device of the head; NEFTune noise and the losses by dataset follow it."""
-    model, settings, device = on_cards
+def check_on_cards(model, settings, device):
     capabilities = probe_model(model, settings)
     assert not capabilities.chunked_loss_refusal and capabilities.packed, capabilities
     rows = [Example(np.arange(3, 12), None, None, 0), Example(np.arange(50, 57), None, None, 1)]
+    batch = collate(rows, in_one_row=True).to(FIRST)
     with autocast_model(model):
         loop = eval_loop.EvalLoop(model, capabilities, eval_loop.BatchLimit(), lambda: False)
         sums = loop.sums(rows, [0, 1], 2)
-    batch = collate(rows, in_one_row=True).to(FIRST)
-    with autocast_model(model), add_neftune_noise(model.get_input_embeddings(), 1e-3, batch):
-        losses = capabilities.loss(model, batch.inputs, batch.labels)
+        with add_neftune_noise(model.get_input_embeddings(), 1e-3, batch):
+            losses = capabilities.loss(model, batch.inputs, batch.labels)
     assert (losses.losses.device, losses.losses.dtype) == (torch.device(device), torch.float32)
     step_sums = StepSums(SimpleNamespace(has_several=True, names=["one", "two"], of=lambda examples: [0, 1]))
     step_sums.add(batch, losses)

@@ -11,7 +11,7 @@ import torch
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
 from training_pro.core.jobs import Job
-from training_pro.engine.checks import attention_problems, loaded_model_problems
+from training_pro.engine.checks import loaded_model_problems
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.engine.watching import at
 
@@ -140,7 +140,8 @@ def test_during_a_run_another_is_checked_against_the_models_own_layers(place, tr
     assert problem.startswith(start)
 
 
-def test_a_model_that_did_not_fit_on_the_gpu_is_refused_and_not_merged(with_lora, tmp_path):
+def test_a_model_whose_weights_cannot_be_trained_is_refused(with_lora, tmp_path):
+    """One that did not fit on the GPU, which is not merged either, and one whose quantization is only for use."""
     host = with_lora.host()
     accelerate.cpu_offload(host.loaded_model().model, execution_device=torch.device("cpu"))
     (only,) = reported_by_all(with_lora.settings(name="b"), host)
@@ -148,23 +149,10 @@ def test_a_model_that_did_not_fit_on_the_gpu_is_refused_and_not_merged(with_lora
     with pytest.raises(ModelError, match="tiny did not fit on the GPU"):
         PeftEngine().merge(MergeRequest("a", str(tmp_path / "out")), host, Job("model", "a test"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_quantization_that_transformers_cannot_train_is_refused(place):
-    host = place.host()
-    config = SimpleNamespace(quant_method="fp8")
+    config, host = SimpleNamespace(quant_method="fp8"), with_lora.host()
     host.loaded_model().model.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=config)
-    (only,) = reported_by_all(place.settings(), host)
+    (only,) = reported_by_all(with_lora.settings(name="b"), host)
     assert only.startswith("The model is quantized with fp8, which transformers can't train. Load the original")
-
-
-def test_flash_attention_needs_half_precision(tmp_path, monkeypatch):
-    (tmp_path / "flash_attn.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    (problem,) = attention_problems("flash_attention_2", "cuda", "float32")
-    assert problem.text.startswith("Attention: flash_attention_2 needs a model in bfloat16 or float16")
-    for half in ("bfloat16", "float16", "4bit", ""):
-        assert not list(attention_problems("flash_attention_2", "cuda", half))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from training_pro.tests.engine.watching import (
     asking,
     at,
     events_of,
-    first_inputs,
     read,
     stopping_at,
     texts,
@@ -62,27 +61,6 @@ def test_the_run_is_the_same_to_the_bit(place):
     assert read_samples(place.lora("asked")) == samples and read_samples(place.lora("alone")) == []
     first = [f"Generating a sample for prompt {number} of 2 before the first step" for number in (1, 2)]
     assert [text for text in texts(job, Stage) if text.startswith("Generating")][:2] == first
-
-
-KINDS = {
-    "4bit": ("4bit", {"dropout": 0.1, "gradient_checkpointing": "on"}),
-    "8bit": ("8bit", {}),
-    "dora": ("bfloat16", {"dora": True, "dropout": 0.1}),
-    "train head": ("auto", {"train_head": True, "optimizer": "adafactor"}),
-    "in order": (
-        "auto",
-        {"batching": "length_then_order", "switch_after": "steps", "switch_at": 2, "packing": "on"},
-    ),
-    "eval": ("auto", {"eval_share": 0.2, "eval_every": 1, "accumulation": 3, "schedule": "cosine"}),
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("loading", "more"), KINDS.values(), ids=KINDS)
-def test_the_run_is_the_same_to_the_bit_whatever_is_trained(place, loading, more):
-    place.train(place.host(loading), name="alone", epochs=2, **more)
-    run(place, place.host(loading), name="asked", epochs=2, sample_every=1, sample_prompts=PROMPTS, **more)
-    assert place.weights("asked") == place.weights("alone")
 
 
 @pytest.mark.parametrize("temperature", [0.7, 0.0])
@@ -147,28 +125,6 @@ def test_rows_in_a_prompt_format_are_prompted_in_it(place):
     assert (prompt["kind"], prompt["format"]) == ("format", "alpaca-format")
     assert prompt["template"].startswith("Below is an instruction")
     assert prompt["template"].endswith("### Instruction:\n%message%\n\n### Response:\n")
-
-
-def test_own_prompts_are_encoded_like_the_data(place):
-    def first_ids(data, prompts):
-        host, seen = place.host(), []
-        model = host.loaded_model().model
-
-        def watch(job, event):
-            if isinstance(event, Stage) and event.text.startswith("Generating"):
-                seen.append(recording.__enter__())
-
-        recording = first_inputs(model)
-        place.train(host, job=watched_job(watch), name=f"{data[:4]}-{len(prompts)}", data=[data], max_steps=1,
-                    sample_prompts=prompts, sample_every=100, **SHORT)  # fmt: skip
-        return seen[0][0]
-
-    write_rows(place, "chat.jsonl", CHAT)
-    assert first_ids("chat.jsonl", ["Q 2?"]) == first_ids("chat.jsonl", "auto")
-    place.write("line.txt", "The keeper of the lighthouse wrote one line into her book every night.")
-    text = first_ids("line.txt", ["The keeper of the"])
-    assert text == first_ids("line.txt", "auto")[: len(text)]
-    assert text[0] == place.host().card().tokenizer.bos_token_id
 
 
 def test_a_sample_on_request(place):
