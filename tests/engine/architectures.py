@@ -68,14 +68,10 @@ def make_model(name: str, *, tied: bool | None = None, seed: int = 3, **more: An
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        _randomize(model)
+        for parameter in {id(p): p for p in model.parameters()}.values():
+            if parameter.dim() > 1:
+                parameter.data.normal_(std=0.15)
     return model.eval()
-
-
-def _randomize(model: torch.nn.Module) -> None:
-    for parameter in {id(p): p for p in model.parameters()}.values():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.15)
 
 
 def random_examples(*lengths: int, seed: int = 5) -> list[Example]:
@@ -142,9 +138,8 @@ def record_batches(monkeypatch: Any, trainer: Any) -> list[BatchRecord]:
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
         all_ids = [tuple(e.ids) for e in self._run_plan.data.examples]
-        batch = [all_ids[number] for number in inputs["numbers"]]
-        step = BatchRecord(map(all_ids.index, batch))
-        step.lengths = tuple(map(len, batch))
+        step = BatchRecord(all_ids.index(all_ids[number]) for number in inputs["numbers"])
+        step.lengths = tuple(len(all_ids[number]) for number in step)
         step.joins = tuple(inputs["batch"].joins)
         records.append(step)
         return original(self, model, inputs, *args, **more)

@@ -103,7 +103,7 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(place, whole, step):
 
 def test_a_crashed_run_resumes_from_its_newest_complete_checkpoint(place, whole):
     with pytest.raises(OSError, match="the power went"):
-        place.train(name="parts", job=watching.breaking_at(6), **LONG)
+        place.train(name="parts", job=at({6: break_down}), **LONG)
     assert loras.run_status(place.lora("parts")) == "cut off" and not loras.has_lora(place.lora("parts"))
     half = place.lora("parts") / ".part" / "checkpoint-6"
     half.mkdir(parents=True)
@@ -265,7 +265,7 @@ def test_discarding_a_replacement_restores_the_old_lora_even_if_the_clock_was_se
     with_lora.train(if_exists="replace", job=at({2: DISCARD}), max_steps=4)
     assert read_tree(with_lora.lora()) == before
     with pytest.raises(OSError, match="the power went"):
-        with_lora.train(if_exists="replace", job=watching.breaking_at(2), save_each_epoch=False, epochs=2)
+        with_lora.train(if_exists="replace", job=at({2: break_down}), save_each_epoch=False, epochs=2)
     assert not loras.has_lora(with_lora.lora())
     with_lora.train(if_exists="continue", job=at({2: DISCARD}), **LONG)
     assert read_tree(with_lora.lora()) == before
@@ -275,7 +275,7 @@ def test_discarding_a_resume_keeps_the_earlier_run_with_all_its_checkpoints(plac
     """Its checkpoints, its best one and its backups, whatever came after them."""
     often = {**LONG, "epochs": 3, "keep_checkpoints": 1, "backup_minutes": 1e-6}
     with pytest.raises(OSError, match="the power went"):
-        place.train(job=watching.breaking_at(5), **often)
+        place.train(job=at({5: break_down}), **often)
     (place.lora() / "checkpoint-4-epoch-1").rename(place.lora() / "checkpoint-4-best")
     shutil.rmtree(place.lora() / ".part")
     before = read_tree(place.lora())
@@ -324,6 +324,6 @@ def test_continuing_a_lora_that_crashes_before_its_first_checkpoint_begins_with_
     with_lora.train(name="whole", if_exists="continue", **run)
     for resume, if_exists in (("", "continue"), ("newest", "ask"), ("", "continue")):
         with pytest.raises(OSError, match="the power went"):
-            with_lora.train(job=watching.breaking_at(2), resume=resume, if_exists=if_exists, **run)
+            with_lora.train(job=at({2: break_down}), resume=resume, if_exists=if_exists, **run)
     with_lora.train(resume="newest", **run)
     assert with_lora.weights("a") == with_lora.weights("whole")

@@ -79,12 +79,10 @@ def wait(seconds, part_folder):
         time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_killed_twice_and_resumed(place, forks, variant):
-    kill_and_resume(place, forks, VARIANTS[variant], 2, random.Random(variant))
+LONG = [pytest.param(variant, 20, marks=pytest.mark.long) for variant in VARIANTS]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_killed_twenty_times_and_resumed(place, forks, variant):
-    kill_and_resume(place, forks, VARIANTS[variant], 20, random.Random(os.urandom(8)))
+@pytest.mark.parametrize(("variant", "kills"), [*((variant, 2) for variant in VARIANTS), *LONG])
+def test_killed_and_resumed(place, forks, variant, kills):
+    seed = variant if kills == 2 else os.urandom(8)
+    kill_and_resume(place, forks, VARIANTS[variant], kills, random.Random(seed))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
-from training_pro.core.errors import SettingsError
 from training_pro.core.host import get_model_card
 from training_pro.data.examples import BatchItem, batch_order
 from training_pro.data.prepare import prepare
@@ -153,24 +152,6 @@ def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch
                 assert made.inputs["position_ids"][0].eq(0).sum() == batch - len(joined)
                 met |= {p.number for p in places}
         assert met == set(range(count))
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ({"batch_size": 3}, "so the batch size must be even. It is 3. Use 4, or turn"),
-        ({"switch_at": 2}, "this is at the same time as the first switch (2). Use 3"),
-        (
-            {"switch_after": "loss", "second_switch_loss_high": 2.6},
-            "the upper bound 2.6 is not below",
-        ),
-        ({"switch_after": "loss", "switch_loss_low": 3}, "the lower bound 3 is above the upper bound 2.5."),
-    ],
-)
-def test_inconsistent_switches_are_refused(place, more, sentence):
-    with pytest.raises(SettingsError) as error:
-        place.settings(**{**ORDER, "switch_pairs": True, **more})
-    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize("batching", ["shuffled", "by_length", "sequential"])

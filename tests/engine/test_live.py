@@ -9,10 +9,9 @@ import weakref
 import pytest
 import torch
 from training_pro.core import jobs
-from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Job, Note, Request, Stage, Step
 from training_pro.records.folder import loras, read_log
-from training_pro.settings import files, live_settings
+from training_pro.settings import files
 from training_pro.tests.engine import watching
 from training_pro.tests.engine.architectures import read_graph
 from training_pro.tests.engine.watching import asking, at, changing, events_of, extending, steps_of, texts
@@ -120,20 +119,6 @@ def test_live_settings_are_part_of_a_checkpoint(place):
     assert rates[0] == rates[1] and len(rates[0]) == 7
 
 
-def test_new_values_of_the_user_win_and_a_change_reports_all_problems_at_once():
-    live = live_settings.LiveSettings()
-    asked = live.changed({"stop_at_loss": 1.5, "save_every": 10})
-    then = live.changed({"stop_at_loss": 1.0, "save_every": 10})
-    in_force = then.changed({"save_every": 3, "rate_factor": 0.5}).values()
-    now = live_settings.resumed_settings(asked, then_asked=then.values(), then_in_force=in_force)
-    assert (now.stopping.stop_at_loss, now.saving.save_every, now.rate_factor) == (1.5, 3, 0.5)
-    with pytest.raises(SettingsError) as refusal:
-        live.changed({"rank": 4, "stop_at_loss": -1, "rate_factor": 0, "keep_best": "x", "save_every": 2})
-    problems = [problem.partition(":")[0] for problem in refusal.value.problems]
-    refused = "'rank' can't be changed during a run."
-    assert problems == [refused, "Stop at loss", "Learning rate factor", "Keep the best"]
-
-
 def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_there(place):
     two = {"epochs": 2, "schedule": "linear", "warmup_steps": 0, "save_each_epoch": False, "dropout": 0.1}
     job = at({3: extending(2)})
@@ -214,7 +199,7 @@ def test_a_finished_run_does_not_wait_with_the_gpu_freed(place):
 def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(place):
     place.train(name="whole", **FOUR)
     with pytest.raises(OSError, match="the power went"):
-        place.train(job=watching.breaking_at(7), backup_minutes=1e-6, **FOUR)
+        place.train(job=at({7: watching.break_down}), backup_minutes=1e-6, **FOUR)
     assert sorted(p.name for p in (place.lora() / "backup").iterdir()) == ["checkpoint-5", "checkpoint-6"]
     assert loras.run_status(place.lora()) == "cut off"
     job = Job("training", "a test")

@@ -1,13 +1,25 @@
-"""Unattended runs: a name is trained once at a time, each run has a report, and it says what was there before."""
+"""Unattended runs and their reports, what an older version left, and the example data."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
-from training_pro.core.errors import BusyError, SavingError
-from training_pro.core.jobs import Advice, Job, RunPlanned, Stage
-from training_pro.records.folder import choose_run_folder, hold_run_lock
+import torch
+from safetensors.torch import load_file
+from training_pro.core.errors import BusyError
+from training_pro.core.jobs import Job, RunPlanned, Stage
+from training_pro.data import dataset_index
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.records.folder import choose_run_folder, hold_run_lock, inventory
+from training_pro.records.queue import queue
 from training_pro.records.report import write_missing_report
-from training_pro.tests.engine.watching import at, first, stopping_at, texts
+from training_pro.settings import files
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.engine.architectures import read_graph, read_log
+from training_pro.tests.engine.watching import at, first, read, stopping_at, texts
 from training_pro.tests.records.on_disk import CUT_OFF, write_files
 
 
@@ -82,11 +94,82 @@ def test_a_report_of_a_run_that_fails_and_none_before_its_first_step(place):
     assert not place.lora("b").exists()
 
 
-def test_a_file_that_is_gone_is_not_replaced_by_the_example_of_its_name_in_silence(place):
-    place.train(job=stopping_at(2))
-    (place.folders.datasets / "story.txt").unlink()
-    job = Job("training", "a test")
-    with pytest.raises(SavingError, match="can't resume"):
-        place.train(job=job, resume="newest")
-    said = f"story.txt is not in {place.folders.datasets}, so the included example with that name is used."
-    assert said in texts(job, Advice)
+WRITTEN = Path(__file__).parents[1] / "fixtures" / "version_1_0_0"
+SETTINGS = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3, "rank": 2, "targets": "q-v", "eval_share": 0.3}
+
+
+@pytest.fixture
+def older(place):
+    """A working folder with everything that the older version left."""
+    shutil.copytree(WRITTEN / "loras", place.folders.loras)
+    shutil.copy(WRITTEN / "queue.json", place.folders.queue)
+    return place
+
+
+def test_its_runs_queue_and_settings_are_read(older):
+    runs = {run.name: (run.status, run.step, run.model) for run in inventory.list_entries(older.folders)}
+    assert runs == {
+        "crashed": ("cut off", 2, "tiny"),
+        "finished": ("finished", 6, "tiny"),
+        "stopped": ("stopped", 2, "tiny"),
+    }
+    loss = inventory.read_entry(older.lora("finished"), older.folders).loss
+    assert loss == read(WRITTEN / "loras" / "finished" / "training_log.json")["smoothed_loss"]
+    waiting = queue.load(older.folders.queue).waiting
+    assert [(run.name, run.model, run.steps) for run in waiting] == [("first", "tiny", 5), ("second", "tiny", 8)]
+    assert training_settings(waiting[1].values).steps.epochs == 3
+    settings = training_settings(files.load_settings(WRITTEN / "settings.json").values)
+    assert (settings.what.name, settings.steps.epochs, settings.learning.schedule) == ("asked", 3, "cosine")
+
+
+@pytest.mark.parametrize("name", ["stopped", "crashed"])
+def test_its_unfinished_runs_are_continued(older, name):
+    """To the same LoRA as the older version's uninterrupted run: to rounding, since processors differ."""
+    ended = older.train(name=name, if_exists="continue", **SETTINGS)
+    assert (ended.outcome, ended.folder) == ("finished", older.lora(name))
+    files = (older.lora(run) / "adapter_model.safetensors" for run in (name, "finished"))
+    continued, uninterrupted = map(load_file, files)
+    assert continued.keys() == uninterrupted.keys()
+    assert all(torch.allclose(continued[key], uninterrupted[key], atol=1e-5) for key in continued)
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix != ".md" and path.name != "settings")
+
+
+def test_there_is_one_of_each_kind():
+    endings = {path.suffix for path in EXAMPLES.rglob("*") if path.is_file()}
+    alike = {".htm": ".html", ".ndjson": ".jsonl", ".sqlite": ".db", ".sqlite3": ".db", ".vtt": ".srt"}
+    assert {alike.get(kind, kind) for kind in dataset_index.DATA_SUFFIXES} <= endings
+    assert any(path.is_dir() for path in EXAMPLES.iterdir())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_check_is_ready_for_it(place, name):
+    report = PeftEngine().check(place.settings(data=[name], cutoff="auto", learning_rate=2e-4), place.host())
+    assert (report.problems, report.verdict) == ((), "ready")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"data": ["ferry-chats.jsonl", "ferry-questions.json"], "cutoff": "auto"},
+        {"data": KINDS, "max_steps": 2, "min_chars": 60, "too_long": "split", "cutoff": 64, "overlap": True},
+    ],
+    ids=["an epoch", "all with what is left out"],
+)
+def test_check_says_what_the_run_does(place, asked):
+    asked = {**asked, "rank": 2, "eval_share": 0.1 if "min_chars" in asked else 0}
+    report = json.loads(json.dumps(PeftEngine().check(place.settings(**asked), place.host()).as_json()))
+    assert report["problems"] == []
+    place.train(**asked)
+    log, graph = read_log(place), read_graph(place)
+    counts = ("examples", "tokens", "trained_tokens", "longest", "cutoff", "steps", "steps_per_epoch")
+    for key in (*counts, "sources", "lengths", "kept_aside", "stops"):
+        assert log["data"][key] == report[key], key
+    assert log["current_steps"] == report["steps"]
+    if "max_steps" in asked:
+        assert sum(source["text"]["left_out"] for source in report["sources"] if source["text"]) > 0
+        assert sum(source["rows"]["too_long"] for source in report["sources"] if source["rows"]) > 0
+    else:
+        assert sum(entry["tokens"] for entry in graph) == report["tokens"]

@@ -51,23 +51,14 @@ def needs(*packages):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
 
 
+OPTIMIZERS = ("adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd")
 CASES = [
-    *(
-        ("auto", {"optimizer": name})
-        for name in ("adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor")
-    ),
-    ("auto", {"optimizer": "lion_8bit", "learning_rate": 3e-4}),
-    ("auto", {"optimizer": "sgd", "learning_rate": 0.9}),
+    *(("auto", {"optimizer": name, "learning_rate": 0.9 if name == "sgd" else 3e-3}) for name in OPTIMIZERS),
     *((loading, {}) for loading in ("auto", "float16", "float32", "8bit", "4bit")),
-    ("float32", {"tf32": True}),
-    ("4bit", {"gradient_checkpointing": "on"}),
-    ("4bit", {"dora": True}),
-    ("auto", {"liger": True}),
-    ("auto", {"compile": True, "packing": "off"}),
-    ("auto", {"gradient_checkpointing": "on"}),
-    ("auto", {"packing": "off"}),
-    ("auto", {"train_head": True}),
-    ("auto", {"dora": True, "dropout": 0.05, "neftune_noise": 5}),
+    *(("4bit", more) for more in ({"gradient_checkpointing": "on"}, {"dora": True})),
+    *(("auto", more) for more in ({"liger": True}, {"compile": True, "packing": "off"}, {"train_head": True})),
+    ("float32", {"tf32": True, "packing": "off"}),
+    ("auto", {"dora": True, "dropout": 0.05, "neftune_noise": 5, "gradient_checkpointing": "on"}),
     ("auto", {"accumulation": 2, "cutoff": 64, "eval_share": 0.2, "eval_every": 5}),
 ]
 

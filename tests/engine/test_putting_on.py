@@ -52,27 +52,15 @@ def test_putting_on_changes_the_logits_and_taking_off_restores_them(with_lora):
     assert "The model's own weights are unchanged." in texts(job)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tab"), [("text", "Notebook tab and"), ("chat", "Chat tab."), ("", "Chat tab, or")]
-)
-def test_the_tab_of_the_webui_that_fits_the_lora_is_named(with_lora, kind, tab):
-    prompt = with_lora.lora() / "training_prompt.json"
-    assert read(prompt)["kind"] == "text"
-    prompt.write_text(json.dumps({"kind": kind})) if kind else prompt.unlink()
-    host = with_lora.host()
-    host.owns_process = False
-    assert f" To use it, open the webui's {tab}" in with_lora.attach_lora(host, "a").text
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.5])
-def test_strength_scales_what_a_lora_adds_as_alpha_does(with_lora, strength):
+def test_strength_scales_what_a_lora_adds_as_alpha_does(with_lora):
     host = with_lora.host()
     base_logits = logits(host)
-    with_lora.attach_lora(host, "a", strength)
+    with_lora.attach_lora(host, "a", 0.0)
+    assert torch.equal(logits(host), base_logits)
+    with_lora.attach_lora(host, "a", 1.5)
     scaled = logits(host)
-    change_config(with_lora.lora(), lora_alpha=8 * strength)
+    change_config(with_lora.lora(), lora_alpha=12)
     with_lora.attach_lora(host, "a")
-    assert torch.equal(scaled, base_logits) == (strength == 0.0)
     assert torch.allclose(scaled, logits(host), atol=1e-6)
 
 
@@ -176,25 +164,28 @@ def prompts_of(place, host, **question):
     return [host.card().tokenizer.decode(ids) for ids in inputs]
 
 
-@pytest.mark.parametrize(
-    ("own", "hosts", "text"),
-    [
-        (None, None, CHAT),
-        ("", "", f"<|begin|>{CHAT}"),
-        ("", "{% for m in messages %}Q: {{ m['content'] }}\nA:{% endfor %}", "<|begin|>Q: Hello\nA:"),
-    ],
-    ids=["the model's", "none at all", "the host's"],
-)
-def test_a_chat_message_goes_through_the_template_of_training(with_lora, own, hosts, text):
-    """Without a LoRA, and with one trained on plain text, for both answers."""
+HOSTS = "{% for m in messages %}Q: {{ m['content'] }}\nA:{% endfor %}"
+
+
+@pytest.mark.parametrize(("hosts", "text"), [("", f"<|begin|>{CHAT}"), (HOSTS, "<|begin|>Q: Hello\nA:")])
+def test_a_chat_message_goes_through_the_template_of_the_model_or_else_of_training(with_lora, hosts, text):
+    """Without a LoRA, and with one trained on plain text, for both answers; a text is continued after one BOS."""
     host = with_lora.host()
-    tokenizer = host.card().tokenizer
-    if own is not None:
-        tokenizer.chat_template, host.chat_template = None, lambda: hosts
-    before = tokenizer.chat_template
+    tokenizer, host.chat_template = host.card().tokenizer, lambda: hosts
+    assert prompts_of(with_lora, host, prompt="Hello", as_chat=True, lora="a") == [CHAT, CHAT]
+    tokenizer.chat_template = None
     assert prompts_of(with_lora, host, prompt="Hello", as_chat=True) == [text]
     assert prompts_of(with_lora, host, prompt="Hello", as_chat=True, lora="a") == [text, text]
-    assert tokenizer.chat_template == before
+    assert tokenizer.chat_template is None
+    for prompt, begin in (
+        ("a wick", "<|begin|>a wick"),
+        ("<|begin|>a wick", "<|begin|>a wick"),
+        ("", "<|begin|>"),
+    ):
+        assert prompts_of(with_lora, host, prompt=prompt) == [begin]
+    tokenizer.chat_template = "{{ raise_exception('tools only') }}"
+    with pytest.raises(ModelError, match=r"Messages can't be formatted with the model's own chat template\."):
+        with_lora.answer(host, prompt="Hello", as_chat=True)
 
 
 def test_a_message_is_formatted_as_in_the_training_of_the_lora(with_lora):
@@ -208,12 +199,3 @@ def test_a_message_is_formatted_as_in_the_training_of_the_lora(with_lora):
     for content in (json.dumps({**written, "kind": "text"}), "[broken"):
         prompt.write_text(content)
         assert prompts_of(with_lora, host, lora="a", **question)[0].endswith(CHAT)
-
-
-def test_a_text_is_continued_after_one_bos_and_a_template_without_messages_is_reported(place):
-    host = place.host()
-    for prompt, text in (("a wick", "<|begin|>a wick"), ("<|begin|>a wick", "<|begin|>a wick"), ("", "<|begin|>")):
-        assert prompts_of(place, host, prompt=prompt) == [text]
-    host.card().tokenizer.chat_template = "{{ raise_exception('tools only') }}"
-    with pytest.raises(ModelError, match=r"Messages can't be formatted with the model's own chat template\."):
-        place.answer(host, prompt="Hello", as_chat=True)

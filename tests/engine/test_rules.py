@@ -7,151 +7,108 @@ from dataclasses import asdict
 from functools import partial
 
 import pytest
-from training_pro.engine.plan import (
-    Evaluation,
-    LrPlan,
-    Patience,
-    SaveRequest,
-    SavingRules,
-    StepState,
-    stop_reason,
-)
+from training_pro.engine import plan
+from training_pro.engine.plan import Evaluation, LrPlan, Patience, SavingRules, StepState
 from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
 Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
-LOSSES = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1.58]
-
-
-def reasons_of(saving, losses, *, epoch=10, seconds=1.0):
-    """Step and reason of each checkpoint; the rules go through a checkpoint after each step."""
-    rules, reasons = SavingRules(), {}
-    for step, loss in enumerate(losses, start=1):
-        state = StepState(step, epoch, loss, step * seconds, last=step == len(losses))
-        reason = rules.why(saving, state, SaveRequest())
-        if reason is not None:
-            reasons[step] = reason
-        backed_up, rules = rules.backed_up, SavingRules.from_memory(rules.memory())
-        rules.backed_up = backed_up  # by the clock of one process
-    return reasons
+# 2.0 less a tenth is 1.8: one step below does not count, three in a row do; then 1.78 less a tenth.
+FALLING = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1.58, 1.43, 1.42, 1.42]
 
 
 @pytest.mark.parametrize(
-    ("saving", "losses", "more", "reasons"),
+    ("saving", "losses", "epoch", "reasons"),
     [
-        (Saving(), LOSSES, {}, {}),
-        (Saving(save_every=4), [1.0] * 9, {}, {4: "", 8: ""}),
-        (
-            Saving(save_every=5, save_each_epoch=True),
-            [1.0] * 20,
-            {},
-            {5: "", 10: "epoch-1", 15: "", 20: "epoch-2"},
-        ),
-        # 2.0 less a tenth is 1.8: one step below does not count, three in a row do; then 1.78 less a tenth.
-        (Saving(save_on_loss_drop=2.0), [*LOSSES, 1.43, 1.42, 1.42], {}, {7: "loss-1_78", 12: "loss-1_58"}),
-        (Saving(backup_minutes=1), [1.0] * 9, {"seconds": 20}, {4: "backup", 7: "backup"}),
-        (Saving(backup_minutes=1, save_every=3), [1.0] * 8, {"seconds": 20}, {3: "", 6: ""}),
+        (Saving(), FALLING, 10, {}),
+        (Saving(save_every=4), [1.0] * 9, 10, {4: "", 8: ""}),
+        (Saving(save_every=4, save_each_epoch=True), [1.0] * 9, 5, {4: "", 5: "epoch-1", 8: "", 9: ""}),
+        (Saving(save_on_loss_drop=2.0), FALLING, 10, {7: "loss-1_78", 12: "loss-1_58"}),
+        (Saving(backup_minutes=1), [1.0] * 9, 10, {4: "backup", 7: "backup"}),
+        (Saving(backup_minutes=1, save_every=3), [1.0] * 8, 10, {3: "", 6: ""}),
         # The smoothed loss is checked ten times an epoch, and the last step is kept too.
-        (Saving(keep_best="loss"), [3.0, 2.9, 2.8, 2.7, 2.8], {"epoch": 20}, {2: "best", 4: "best", 5: ""}),
+        (Saving(keep_best="loss"), [3.0, 2.9, 2.8, 2.7, 2.8], 20, {2: "best", 4: "best", 5: ""}),
     ],
 )
-def test_when_a_checkpoint_is_saved_and_why(saving, losses, more, reasons):
-    assert reasons_of(saving, losses, **more) == reasons
+def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
+    """Each step takes 20 seconds; the rules go through a checkpoint after it."""
+    rules, found = SavingRules(), {}
+    for step, loss in enumerate(losses, start=1):
+        state = StepState(step, epoch, loss, step * 20, last=step == len(losses))
+        found[step] = rules.why(saving, state, plan.SaveRequest())
+        backed_up, rules = rules.backed_up, SavingRules.from_memory(rules.memory())
+        rules.backed_up = backed_up  # by the clock of one process
+    assert {step: reason for step, reason in found.items() if reason is not None} == reasons
 
 
 def test_the_first_reason_names_it():
     rules, saving = SavingRules(), SavingSettings(save_every=10, keep_best="loss", backup_minutes=0)
-    assert rules.why(saving, StepState(10, 10, 1.0), SaveRequest(asked=True)) == "user"
+    assert rules.why(saving, StepState(10, 10, 1.0), plan.SaveRequest(asked=True)) == "user"
     assert rules.best.step == 10  # it is also the best one, but the user's reason comes first
-    assert rules.why(saving, StepState(20, 10, 0.9), SaveRequest()) == "best"
-    assert rules.why(saving, StepState(30, 10, 1.5), SaveRequest()) == "epoch-3"
+    assert rules.why(saving, StepState(20, 10, 0.9), plan.SaveRequest()) == "best"
+    assert rules.why(saving, StepState(30, 10, 1.5), plan.SaveRequest()) == "epoch-3"
 
 
-N, A = math.nan, math.inf
+NOT_FINITE = [(math.nan, 0.5), (2.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.9, 0.5)]
 
 
 @pytest.mark.parametrize(
     ("keep_best", "evaluations", "best", "waited"),
     [
         ("accuracy", [(1.0, 0.2), (1.0, 0.4), None, (1.0, 0.3)], [1, 2], [0, 0, 1]),
-        (
-            "accuracy",  # of equal accuracies the lower loss is the best, then the earlier
-            [(2.0, 0.5), (1.9, 0.5), (1.9, 0.5), (2.5, 0.6), (1.0, 0.5), (2.6, 0.6)],
-            [1, 2, 4],
-            [0, 0, 1, 0, 1, 2],
-        ),
+        # Of equal accuracies the lower loss is the best, then the earlier.
+        ("accuracy", [(2.0, 0.5), (1.9, 0.5), (1.9, 0.5), (2.5, 0.6), (2.6, 0.6)], [1, 2, 4], [0, 0, 1, 0, 1]),
         ("loss", [(2.0, 0.5), (1.9, 0.5), (1.95, 0.5), (1.8, 0.5), (1.8, 0.9)], [1, 2, 4], [0, 0, 1, 0, 1]),
-        ("loss", [(N, 0.5), (2.0, 0.5), (N, 0.5), (A, 0.5), (1.9, 0.5)], [2, 5], [1, 0, 1, 2, 0]),
-        ("accuracy", [(N, 0.5), (2.0, 0.5), (N, 0.5), (A, 0.5), (1.9, 0.5)], [2, 5], [1, 0, 1, 2, 0]),
+        ("loss", NOT_FINITE, [2, 5], [1, 0, 1, 2, 0]),
+        ("accuracy", NOT_FINITE, [2, 5], [1, 0, 1, 2, 0]),
     ],
 )
 def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evaluations, best, waited):
-    saving, rules, patience = (
-        Saving(keep_best=keep_best),
-        SavingRules(evaluates=True),
-        Patience(),
-    )
+    saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), Patience()
     found, waits = [], []
     for step, values in enumerate(evaluations, start=1):
         evaluation = values and Evaluation(*values)
-        if rules.why(saving, StepState(step, 10, 1.0), SaveRequest(found=evaluation)) == "best":
+        if rules.why(saving, StepState(step, 10, 1.0), plan.SaveRequest(found=evaluation)) == "best":
             found.append(step)
         if evaluation:
             patience.look(evaluation, keep_best)
             waits.append(patience.waited)
-        rules, patience = (
-            SavingRules.from_memory(rules.memory(), evaluates=True),
-            Patience(**asdict(patience)),
-        )
+        rules, patience = SavingRules.from_memory(rules.memory(), evaluates=True), Patience(**asdict(patience))
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
-    assert rules.why(other, StepState(9, 10, 1.0), SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
+    assert rules.why(other, StepState(9, 10, 1.0), plan.SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     """Otherwise only the last step was kept if the disk was full at the best one."""
     rules, reasons = SavingRules(), []
     for step, loss in enumerate((3.0, 1.0, 2.0, 2.5), start=1):
-        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss), SaveRequest()))
+        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss), plan.SaveRequest()))
         if step == 2:
             rules.on_checkpoint_failed()
-    assert reasons == ["best", "best", "best", None]
-    assert (rules.best.step, rules.best.value) == (3, 2.0)
+    assert (reasons, rules.best.step, rules.best.value) == (["best", "best", "best", None], 3, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("stopping", "step", "loss", "reason"),
+    ("stopping", "losses", "reason"),
     [
-        ({}, 5, 0.1, ""),
-        ({"stop_at_loss": 0.5}, 5, 0.5, "the smoothed loss 0.5000 is at or below 0.5"),
-        ({"stop_at_loss": 0.5}, 5, 0.51, ""),
-        ({"stop_at_epoch": 1.5}, 14, 2.0, ""),
-        ({"stop_at_epoch": 1.5}, 15, 2.0, "epoch 1.5 is done"),
+        ({"stop_at_loss": 0.5}, (0.51, 0.5), "the smoothed loss 0.5000 is at or below 0.5"),
+        ({"stop_at_epoch": 1.5}, (2.0,) * 15, "epoch 1.5 is done"),
+        ({"early_stopping": 2}, (2.0, 1.9, 1.95, 1.8, 1.8, 1.81), "did not improve on 1.8000 in 2 evaluations"),
+        ({"early_stopping": 2}, (math.nan, math.nan), "the validation loss was NaN or infinite in 2 evaluations"),
     ],
 )
-def test_when_a_run_ends(stopping, step, loss, reason):
-    assert stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), Patience()) == reason
-
-
-@pytest.mark.parametrize(
-    ("losses", "reason"),
-    [
-        ((2.0, 1.9, 1.95, 1.8, 1.8, 1.81), "the validation loss did not improve on 1.8000 in 2 evaluations"),
-        ((math.nan, math.nan), "the validation loss was NaN or infinite in 2 evaluations"),
-    ],
-)
-def test_patience_ends_after_so_many_evaluations_without_improvement(losses, reason):
+def test_when_a_run_ends_and_why(stopping, losses, reason):
     patience, reasons = Patience(), []
-    for loss in losses:
+    for step, loss in enumerate(losses, start=1):
         patience.look(Evaluation(loss, 0.5), "no")
-        reasons.append(stop_reason(StoppingSettings(early_stopping=2), StepState(5, 10, 1.0), patience))
-    assert reasons == [""] * (len(losses) - 1) + [reason]
+        reasons.append(plan.stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), patience))
+    assert reasons[:-1] == [""] * (len(losses) - 1) and reasons[-1].endswith(reason)
 
 
 def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():
-    halved = LrPlan(0.1, (1.0,) * 100).scaled(0.5)
+    halved, down = LrPlan(0.1, (1.0,) * 100).scaled(0.5), [0.0375, 0.025, 0.0125, 0.0]
     assert (halved.rate(41), halved.steps) == (0.05, 100)
-    winding_down = halved.winding_down(40)
-    down = [0.0375, 0.025, 0.0125, 0.0]  # in a tenth of the steps so far
+    winding_down = halved.winding_down(40)  # in a tenth of the steps so far
     assert winding_down.steps == 44 and [winding_down.rate(step) for step in range(41, 45)] == pytest.approx(down)
     assert winding_down.scaled(1.0).rate(41) == pytest.approx(0.075)
     assert winding_down.all([0.05] * 40) == pytest.approx((*[0.05] * 40, *down))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from training_pro.core.jobs import Job, Request, Step
 from training_pro.tests.tiny import watched_job
 
-Action = Callable[[Job], object]
 
-
-def at(actions: dict[int, Action]) -> Job:
+def at(actions: dict[int, Any]) -> Job:
     """Return a job that does each action after its step."""
 
     def watch(job: Job, event: Any) -> None:
@@ -25,16 +22,22 @@ def at(actions: dict[int, Action]) -> Job:
     return watched_job(watch)
 
 
-def asking(*requests: Request) -> Action:
+def first(kind: type, action: Any) -> Job:
+    """Return a job that does this at the first event of a kind."""
+    actions = [action]
+    return watched_job(lambda job, event: actions.pop()(job) if actions and isinstance(event, kind) else None)
+
+
+def asking(*requests: Request) -> Any:
     return lambda job: [job.control.ask(request) for request in requests]
 
 
-def changing(**values: Any) -> Action:
+def changing(**values: Any) -> Any:
     """Change live settings."""
     return lambda job: setattr(job.control, "live", job.control.live.changed(values))
 
 
-def extending(epochs: float) -> Action:
+def extending(epochs: float) -> Any:
     return lambda job: job.control.extend(epochs)
 
 
@@ -46,24 +49,13 @@ def stopping_at(step: int) -> Job:
     return at({step: asking(Request.STOP)})
 
 
-def breaking_at(step: int) -> Job:
-    return at({step: break_down})
-
-
-def first(kind: type, action: Action) -> Job:
-    """Return a job that does this at the first event of a kind."""
-    actions = [action]
-    return watched_job(lambda job, event: actions.pop()(job) if actions and isinstance(event, kind) else None)
-
-
 def events_of(job: Job, kind: type) -> list[Any]:
     return [event for event in job.log.since(0) if isinstance(event, kind)]
 
 
 def texts(job: Job, *kinds: type) -> list[str]:
     """Texts of all events that have one, or of those of these kinds."""
-    events = [event for event in job.log.since(0) if not kinds or isinstance(event, kinds)]
-    return [event.text for event in events if hasattr(event, "text")]
+    return [event.text for event in events_of(job, kinds or object) if hasattr(event, "text")]
 
 
 def steps_of(job: Job) -> list[int]:
@@ -79,13 +71,12 @@ def read(path: Path) -> Any:
 
 
 @contextmanager
-def optimizer_groups() -> Iterator[list[list[dict[str, Any]]]]:
+def optimizer_groups() -> Any:
     """Record the options of all parameter groups at each step of an optimizer."""
     seen: list[list[dict[str, Any]]] = []
 
     def record(optimizer: Any, *_: Any) -> None:
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        seen.append(groups)
+        seen.append([dict(group) for group in optimizer.param_groups])
 
     hook = register_optimizer_step_pre_hook(record)
     try:
@@ -95,14 +86,13 @@ def optimizer_groups() -> Iterator[list[list[dict[str, Any]]]]:
 
 
 @contextmanager
-def first_inputs(model: Any) -> Iterator[list[list[int]]]:
+def first_inputs(model: Any) -> Any:
     """Record the ids that each generation begins with."""
     seen: list[list[int]] = []
 
-    def record(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        if ids.shape[1] > 1 or not seen:
-            seen.append(ids[0].tolist())
+    def record(module: Any, args: Any, options: dict[str, Any]) -> None:
+        if options["input_ids"].shape[1] > 1 or not seen:
+            seen.append(options["input_ids"][0].tolist())
 
     hook = model.register_forward_pre_hook(record, with_kwargs=True)
     try:

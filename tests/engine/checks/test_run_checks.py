@@ -1,19 +1,24 @@
-"""Requirements of model and machine: Check, the probe and a run report the same, before anything is loaded."""
+"""Requirements of model, machine and optimizer: Check, the probe and a run report the same, before loading."""
 
 from __future__ import annotations
 
 import threading
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import accelerate
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SettingsError
-from training_pro.core.jobs import Job
-from training_pro.engine.checks import loaded_model_problems
+from training_pro.core.jobs import Advice, Job
+from training_pro.engine.checks import optimizer_problems
+from training_pro.engine.compute import add_neftune_noise, collate
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.tests.engine.watching import at
+from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.engine.architectures import random_examples
+from training_pro.tests.engine.watching import at, texts
 
 ENTRY_POINTS = {
     "check": lambda engine, asked, host: engine.check(asked, host).problems,
@@ -73,15 +78,6 @@ def test_all_entry_points_refuse_alike_and_load_nothing(place, loading, values, 
     assert len(problems) == len(starts)
     assert all(problem.startswith(start) for problem, start in zip(problems, starts, strict=True))
     assert not is_loaded(host) and not place.lora().exists()
-
-
-@pytest.mark.parametrize(
-    ("values", "layers"),
-    [({"rank": 64}, "k: 32, v: 32"), ({"rank": 64, "targets": ["o_proj"]}, ""), ({"rank": 32}, "")],
-)
-def test_check_advises_on_a_rank_above_the_smaller_side_of_a_layer(place, values, layers):
-    report = PeftEngine().check(place.settings(learning_rate=1e-4, **values), place.host())
-    assert [f"({layers})" in text for text in report.advice if "Rank" in text] == ([True] if layers else [])
 
 
 def test_a_start_reports_all_that_check_reports_also_of_the_data_and_the_name(with_lora):
@@ -155,14 +151,99 @@ def test_a_model_whose_weights_cannot_be_trained_is_refused(with_lora, tmp_path)
     assert only.startswith("The model is quantized with fp8, which transformers can't train. Load the original")
 
 
+DECLARED = tuple(SETTINGS["optimizer"].choices)
+
+
+def test_every_declared_name_is_known_to_transformers():
+    pytest.importorskip("bitsandbytes")
+    from transformers.training_args import OptimizerNames
+
+    assert set(DECLARED) <= {name.value for name in OptimizerNames}
+    assert [problem for name in DECLARED for problem in optimizer_problems(name, "cuda")] == []
+
+
+@pytest.mark.parametrize("name", [*DECLARED, "rmsprop", "adagrad"])
+def test_an_optimizer_steps_or_is_refused_where_bitsandbytes_needs_a_gpu(place, name):
+    needs_gpu = "paged" in name or ("8bit" in name and version("bitsandbytes") < "0.50")
+    if needs_gpu:
+        with pytest.raises(SettingsError, match=f"Optimizer: {name} needs a GPU"):
+            place.train(optimizer=name, max_steps=1)
+    else:
+        place.train(optimizer=name, max_steps=1, save_each_epoch=False, learning_rate=1e-3)
+    assert place.lora().exists() is not needs_gpu
+
+
 @pytest.mark.parametrize(
-    ("devices", "refused"),
-    [(["cpu"], False), (["cuda:0"] * 2, False), (["cuda:1"] * 2, True), (["cuda:0", "cuda:1"], False)],
+    ("name", "sentence"),
+    [
+        ("adamw_torhc", "transformers has no optimizer called 'adamw_torhc'. Did you mean adamw_torch?"),
+        ("galore_adamw", "galore_adamw does not work here: it is an alternative to LoRA and can't train a LoRA."),
+        ("stable_adamw", "stable_adamw needs the optimi package (pip install torch-optimi)."),
+    ],
 )
-def test_a_model_on_another_gpu_than_the_first_is_refused(devices, refused, monkeypatch):
-    parameters = [SimpleNamespace(device=torch.device(device)) for device in devices]
-    model = SimpleNamespace(parameters=lambda: parameters)
-    problems = [problem.text for problem in loaded_model_problems(model)]
-    assert ["is on GPU 1" in text and "CUDA_VISIBLE_DEVICES=1" in text for text in problems] == [True] * refused
-    monkeypatch.setenv("WORLD_SIZE", "2")  # each process has a GPU of its own
-    assert not list(loaded_model_problems(model))
+def test_unsupported_optimizers_are_refused_together_with_problems_of_the_data(place, name, sentence):
+    """All problems at once, before the model is loaded."""
+    host = place.host()
+    with pytest.raises(SettingsError) as error:
+        place.train(host, optimizer=name, data=["nowhere.txt"])
+    data, *others = error.value.problems
+    assert data.startswith("Dataset: there is no dataset named 'nowhere.txt'")
+    assert any(problem.startswith(f"Optimizer: {sentence}") for problem in others)
+    assert host.model_status().problem  # it is not loaded
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_the_noise_of_a_token_depends_on_the_length_of_its_example_and_is_removed(in_one_row):
+    torch.manual_seed(0)
+    embeddings, batch = torch.nn.Embedding(200, 16), collate(random_examples(4, 400), in_one_row=in_one_row)
+    clean = embeddings(batch.inputs["input_ids"])
+    with add_neftune_noise(embeddings, 5.0, batch):
+        difference = (embeddings(batch.inputs["input_ids"]) - clean).abs()
+    short, long = (difference[0, :4], difference[0, 4:] if in_one_row else difference[1])
+    assert 0.9 * 5 / 8 < float(short.max()) <= 5 / 8
+    assert 0.9 * 5 / 80 < float(long.max()) <= 5 / 80
+    assert torch.equal(embeddings(batch.inputs["input_ids"]), clean)
+
+
+def test_a_run_with_noise_is_reproducible_and_differs_from_one_without(place):
+    for name, alpha in (("a", 5), ("b", 5), ("c", 0)):
+        place.train(name=name, neftune_noise=alpha, max_steps=2, save_each_epoch=False)
+    assert place.weights("a") == place.weights("b") != place.weights("c")
+
+
+HEAD = {"train_head": True, "max_steps": 12, "schedule": "constant", "epochs": 3}
+SLOW = {**HEAD, "learning_rate": 1e-5}
+
+
+def about_bfloat16(advice):
+    return [text for text in advice if "bfloat16" in text]
+
+
+@pytest.mark.parametrize(
+    ("loading", "settings", "start"),
+    [
+        ("bfloat16", {"method": "full", "learning_rate": 1e-5}, "Method full: the model is in"),
+        ("bfloat16", {**HEAD, "learning_rate": 1e-4}, ""),
+        ("bfloat16", {**HEAD, "learning_rate": 1e-4, "head_rate": 0.1}, "Train Head: the model is in bfloat16"),
+        ("bfloat16", {**SLOW, "head_rate": 10}, ""),
+        ("bfloat16", {"learning_rate": 1e-5}, ""),
+    ],
+)
+def test_check_gives_advice_on_small_rates_in_bfloat16(place, loading, settings, start):
+    advice = about_bfloat16(PeftEngine().check(place.settings(**settings), place.host(loading)).advice)
+    assert [text.startswith(start) for text in advice] == ([True] if start else [])
+
+
+def test_a_run_gives_the_advice_of_check_and_it_is_right(place):
+    changed = {}
+    for loading in ("float32", "bfloat16"):
+        host, job = place.host(loading), Job("training", "a test")
+        before = host.loaded_model().model.get_output_embeddings().weight.detach().clone()
+        place.train(host, job=job, name=f"in-{loading}", **SLOW)
+        checked = PeftEngine().check(place.settings(name="new", **SLOW), host)
+        assert about_bfloat16(texts(job, Advice)) == about_bfloat16(checked.advice)
+        assert len(about_bfloat16(checked.advice)) == (loading == "bfloat16")
+        weights = load_file(place.lora(f"in-{loading}") / "adapter_model.safetensors")
+        (head,) = (weight for name, weight in weights.items() if "lm_head" in name and "lora" not in name)
+        changed[loading] = float((head != before).float().mean())
+    assert changed["float32"] > 0.95 and changed["bfloat16"] < 0.3

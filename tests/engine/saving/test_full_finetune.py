@@ -8,12 +8,11 @@ import pytest
 import torch
 from training_pro.core.jobs import Job
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.records.folder import RunFolder, crashed_runs, loras
+from training_pro.records.folder import crashed_runs, loras
 from training_pro.tests.engine.architectures import simulate_kill
 from training_pro.tests.engine.watching import read, stopping_at, texts
 
 FULL = {"method": "full", "learning_rate": 1e-3, "epochs": 2}
-SHARDS = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
 
 
 class AmongModels:
@@ -89,29 +88,6 @@ def test_a_resumed_run_with_another_shard_size_leaves_only_its_own_weights(place
     resumed, whole = (place.folders.models / name for name in "ab")
     assert loras.weight_names(resumed) == loras.weight_names(whole)
     assert all((resumed / n).read_bytes() == (whole / n).read_bytes() for n in loras.weight_names(resumed))
-
-
-def test_an_interruption_while_shards_replace_a_single_file_leaves_no_mixture(tmp_path):
-    """The second shard can't be moved into place; the index would come last."""
-    folder = RunFolder(tmp_path / "a", tmp_path)
-    folder.path.mkdir()
-    (folder.path / "model.safetensors").write_text("old")
-    (folder.path / SHARDS[1]).mkdir()
-
-    def move():
-        written = folder.empty_weights_folder()
-        written.mkdir(parents=True)
-        for name in (*SHARDS, "model.safetensors.index.json"):
-            (written / name).write_text("new")
-        folder.move_into_place(written)
-
-    with pytest.raises(IsADirectoryError):
-        move()
-    assert not (folder.path / "model.safetensors.index.json").exists()
-    assert (folder.path / "model.safetensors").read_text() == "old"
-    (folder.path / SHARDS[1]).rmdir()
-    move()
-    assert loras.weight_names(folder.path) == {*SHARDS, "model.safetensors.index.json"}
 
 
 def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_lora):

@@ -8,7 +8,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import transformers
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
@@ -16,9 +15,8 @@ from training_pro.commands.main import main
 from training_pro.core.engine import GgufRequest
 from training_pro.core.errors import SavingError
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.tests.engine.architectures import LLAMA_LIKE, add_random_lora, make_model
+from training_pro.tests.engine.architectures import add_random_lora, make_model
 from training_pro.tests.engine.watching import read
-from transformers import AutoModelForCausalLM
 
 USUAL = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 FUSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
@@ -119,33 +117,6 @@ def test_the_rows_of_falcon(place, options, order):
     parts = np.split(expected, 8)
     _, exported = read_deltas(convert(place))
     assert np.allclose(exported["blk.1.attn_qkv.weight"], np.concatenate([parts[n] for n in order]), atol=1e-6)
-
-
-def random_model(kind, **options):
-    """A random model of a config that the other tests do not use."""
-    values = {**LLAMA_LIKE, "vocab_size": 64, **options}
-    return AutoModelForCausalLM.from_config(getattr(transformers, kind)(**values))
-
-
-def test_linear_attention_with_reordered_values(place):
-    """Two keys with two values each; transformers keeps the values of a key next to each other."""
-    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4}
-    linear |= {"linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
-    model = save_random_lora(place, random_model("Qwen3_5TextConfig", **linear))
-    reader, exported = read_deltas(convert(place))
-    assert field(reader, "general.architecture") == "qwen35"
-    expected = {name.removeprefix("model.layers.0.linear_attn."): delta for name, delta in deltas(model)}
-    order = np.concatenate([np.arange(8) + 8 * value for value in (0, 2, 1, 3)])
-    fused_order = np.concatenate([np.arange(16), 16 + order])  # queries and keys stay in place
-    for name, delta in {
-        "0.attn_gate": expected["in_proj_z"][order],
-        "0.ssm_alpha": expected["in_proj_a"][[0, 2, 1, 3]],
-        "0.ssm_beta": expected["in_proj_b"][[0, 2, 1, 3]],
-        "0.ssm_out": expected["out_proj"][:, order],
-        "0.attn_qkv": expected["in_proj_qkv"][fused_order],
-        "1.attn_q": expected["model.layers.1.self_attn.q_proj"],
-    }.items():
-        assert np.allclose(exported[f"blk.{name}.weight"], delta, atol=1e-6), name
 
 
 def test_metadata_for_the_model_of_the_config_or_of_a_gguf_file(place, tmp_path):

@@ -1,4 +1,4 @@
-"""A whole run on the tiny model: its files, its events, its weights, and that it is reproducible."""
+"""A whole run on the tiny model: its files, events, weights and seeds, and the learning rate of each weight."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import math
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from training_pro.core.errors import DataError, SavingError
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, MachineUse, Note, RunPlanned, Stage, Step
 from training_pro.data.prepare import prepare
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer import make_working_tokenizer
+from training_pro.records.folder import PARAMETERS
 from training_pro.schedulers import SCHEDULES, ScheduleSteps, lr_multipliers
 from training_pro.settings.files import convert_values
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import read_graph, read_log
-from training_pro.tests.engine.watching import events_of, optimizer_groups, read, texts
+from training_pro.tests.engine.watching import at, changing, events_of, optimizer_groups, read, stopping_at, texts
 from training_pro.tests.tiny import read_tree
 from transformers import AutoModelForCausalLM
 
@@ -88,15 +89,6 @@ def test_it_loads_with_plain_peft_and_its_settings_are_those_of_the_run(with_lor
     values = read(with_lora.lora() / "training_parameters.json")
     assert values["made_by"] == "Training PRO"
     assert training_settings(convert_values(values).values) == with_lora.settings()
-
-
-def test_only_the_layers_asked_for_are_trained_and_the_run_says_so(place):
-    job = Job("training", "a test")
-    place.train(job=job, targets="q-v", max_steps=1)
-    layers = {name.split(".")[-3] for name in load_file(place.lora() / "adapter_model.safetensors")}
-    assert (layers, read_log(place)["projections"]) == ({"q_proj", "v_proj"}, "q_proj, v_proj")
-    summary = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
-    assert f"The LoRA is added to {summary}." in texts(job, Note)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
@@ -181,3 +173,94 @@ def test_a_refused_run_loads_no_weights_and_writes_nothing(place, error, more):
         place.train(host, **more)
     assert host.model_status().problem  # it is not loaded
     assert read_tree(place.folders.user_data) == before
+
+
+SPLIT = {"eval_share": 0.2, "hard_cut": "\\n", "cutoff": 16, "dropout": 0.1, "max_steps": 4}
+
+
+def seeds_of(place, name="a"):
+    values = read(place.lora(name) / PARAMETERS)
+    return {key: values[key] for key in ("seed", "data_seed")}
+
+
+def test_a_drawn_seed_is_shown_recorded_and_repeats_the_run(place):
+    job = Job("training", "a test")
+    place.train(job=job, seed=-1, **SPLIT)
+    seed = seeds_of(place)["seed"]
+    assert seed >= 0 and f"Seed {seed}: picked at random and saved with the run." in texts(job, Note)
+    assert (read_log(place)["seed"], read_log(place)["data_seed"]) == (seed, seed)
+    place.train(name="again", seed=seed, **SPLIT)
+    assert place.weights("again") == place.weights()
+    place.train(name="other", seed=-1, max_steps=1)
+    assert seeds_of(place, "other")["seed"] != seed
+
+
+def test_a_resume_with_minus_one_takes_the_seed_of_the_checkpoint(place):
+    place.train(job=stopping_at(2), seed=-1, data_seed=-1, **SPLIT)
+    seeds, job = seeds_of(place), Job("training", "a test")
+    with pytest.raises(SavingError, match=r"seed \(was \d+ and is now 7\)"):
+        place.train(resume="newest", **SPLIT, **{**seeds, "seed": 7})
+    place.train(job=job, resume="newest", seed=-1, data_seed=-1, **SPLIT)
+    assert seeds_of(place) == seeds
+    assert f"Seed {seeds['seed']}: taken from the checkpoint." in texts(job, Note)
+    place.train(name="whole", **seeds, **SPLIT)
+    assert place.weights() == place.weights("whole")
+
+
+def test_the_data_seed_chooses_split_and_order_and_leaves_the_weights(place):
+    for name, seed in (("auto", {}), ("same", {"data_seed": 42}), ("other", {"data_seed": 7})):
+        place.train(name=name, **seed, **SPLIT)
+    assert place.weights("same") == place.weights("auto")
+    auto, other = read_log(place, "auto"), read_log(place, "other")
+    assert auto["kept_aside_fingerprint"] != other["kept_aside_fingerprint"]
+    assert (other["seed"], other["data_seed"]) == (42, 7)
+
+
+ONE_STEP = {"max_steps": 1, "optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0}
+
+
+def after_a_step(place, **settings):
+    """Weights by name after one plain step of SGD."""
+    name = f"run-{len(list(place.folders.loras.glob('*')))}"
+    place.train(name=name, **{**ONE_STEP, **settings})
+    return load(place.weights(name))
+
+
+def test_lora_b_learns_faster_by_the_factor(place):
+    plain, plus = after_a_step(place), after_a_step(place, lora_plus=16)
+    for name in plain:
+        if "lora_B" in name:  # zero at the start
+            assert plain[name].abs().max() > 0
+            assert (plus[name] - 16 * plain[name]).abs().max() <= 1e-6 * plus[name].abs().max()
+        else:
+            assert plus[name].equal(plain[name])
+
+
+def test_the_head_learns_at_its_share(place):
+    runs = ({"learning_rate": 1e-9}, {}, {"head_rate": 0.25})
+    untrained, plain, slow = (after_a_step(place, train_head=True, **more) for more in runs)
+    assert any("lora_" not in name for name in plain)
+    for name in plain:
+        share = 1.0 if "lora_" in name else 0.25
+        change, plain_change = slow[name] - untrained[name], plain[name] - untrained[name]
+        assert plain_change.abs().max() > 0 or "lora_A" in name
+        assert (change - share * plain_change).abs().max() <= 1e-5 * plain_change.abs().max() + 1e-7
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adafactor"])
+def test_the_schedule_and_the_curve_are_those_of_the_learning_rate(place, optimizer):
+    """In the optimizer, LoRA B has a multiple of it; a live factor is for both."""
+    options = {"schedule": "constant", "warmup_steps": 0, "optimizer": optimizer, "learning_rate": 1e-3}
+    with optimizer_groups() as used:
+        place.train(job=at({1: changing(rate_factor=0.5)}), max_steps=3, lora_plus=16, **options)
+    assert [entry["learning_rate"] for entry in read_graph(place)] == pytest.approx([1e-3, 5e-4, 5e-4])
+    rates = [sorted({group["lr"] for group in groups}) for groups in used]
+    assert rates[0] == pytest.approx([1e-3, 1.6e-2]) and rates[-1] == pytest.approx([5e-4, 8e-3])
+
+
+def test_a_resumed_run_has_the_same_rates(place):
+    settings = {"lora_plus": 8, "train_head": True, "head_rate": 0.1, "learning_rate": 1e-3}
+    place.train(name="whole", **settings)
+    place.train(name="parts", job=stopping_at(1), **settings)
+    place.train(name="parts", resume="newest", **settings)
+    assert place.weights("parts") == place.weights("whole")

@@ -25,7 +25,6 @@ CHAT = [
     {"messages": [{"role": "user", "content": f"Q {n}?"}, {"role": "assistant", "content": f"A {n}."}]}
     for n in range(12)
 ]
-ROWS = [{"instruction": f"Ask {n}", "output": f"Say {n}"} for n in range(12)]
 
 
 def samples_of(job):
@@ -111,20 +110,6 @@ def test_chat_prompts_use_the_chat_template(place):
     before = "<|im_start|>system\nYou are Maren.<|im_end|>\n<|im_start|>user\n"
     assert (prompt["system"], prompt["before"]) == ("You are Maren.", before)
     assert prompt["example"].startswith(before)
-
-
-def test_rows_in_a_prompt_format_are_prompted_in_it(place):
-    write_rows(place, "rows.jsonl", ROWS)
-    more = {"format": "alpaca-format", "sample_every": "epoch", "cutoff": "auto", "max_steps": 1}
-    assert [s.prompt for s in samples_of(run(place, data=["rows.jsonl"], **more))[:3]] == [
-        "Ask 2",
-        "Ask 6",
-        "Ask 10",
-    ]
-    prompt = prompt_of(place)
-    assert (prompt["kind"], prompt["format"]) == ("format", "alpaca-format")
-    assert prompt["template"].startswith("Below is an instruction")
-    assert prompt["template"].endswith("### Instruction:\n%message%\n\n### Response:\n")
 
 
 def test_a_sample_on_request(place):

@@ -1,24 +1,88 @@
-"""Reporters: files in our folders, environment restored, and failures that never end a run."""
+"""What a run asks of other programs, with stand-ins for them: to keep the machine awake, and to track the run."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
-from itertools import pairwise
-from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import Advice, Job, LibraryMessage, Step
-from training_pro.engine.peft_engine import PeftEngine
+from training_pro.core.jobs import Advice, Job, LibraryMessage, Note, Step
+from training_pro.engine.training import keep_awake
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.engine.watching import events_of, texts
-from training_pro.tests.tiny import read_tree
+from training_pro.tests.engine.watching import at, events_of, texts
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-NAMES = ("tensorboard", "wandb", "trackio", "swanlab")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="stands in for a program with a shell script")
+MAY_SLEEP = "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. "
+INHIBIT = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"'
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Replace a program by a shell script that records its process id and its arguments."""
+
+    def stand_in(name, script):
+        file = tmp_path / name
+        file.write_text(f'#!/bin/sh\necho "$$ $*" >> {tmp_path}/called\n{script}\n', encoding="utf-8")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        return tmp_path / "called"
+
+    return stand_in
+
+
+def is_alive(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("answer", [1, 0])
+def test_on_windows_a_state_is_set_and_reset_or_refused(monkeypatch, answer):
+    calls, notes = [], []
+    kernel = SimpleNamespace(SetThreadExecutionState=lambda flags: calls.append(flags) or answer)
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    with pytest.raises(ZeroDivisionError), keep_awake.prevent_sleep(notes.append, platform="win32"):
+        raise ZeroDivisionError
+    assert calls == ([0x80000001, 0x80000000] if answer else [0x80000001])
+    said = f"{MAY_SLEEP}Turn off sleep in the computer's settings. (Windows refused the request)"
+    assert notes == ([] if answer else [said])
+
+
+@posix
+@pytest.mark.skipif(sys.platform != "linux", reason="a run asks the program of its own system")
+def test_the_helper_runs_as_long_as_a_run_even_if_that_fails(program, place):
+    called, alive = program("systemd-inhibit", INHIBIT), []
+
+    def fail(job):
+        alive.append(is_alive(called.read_text().split()[0]))
+        raise ZeroDivisionError
+
+    job = at({1: fail})
+    with pytest.raises(ZeroDivisionError):
+        place.train(job=job, keep_awake=True)
+    pid, _, arguments = called.read_text().partition(" ")
+    assert arguments.startswith("--what=idle:sleep --mode=block")
+    assert alive == [True] and not is_alive(pid)
+    assert not any(MAY_SLEEP in text for text in texts(job, Note))
+    called.unlink()
+    program("systemd-inhibit", "echo 'No bus' >&2; exit 1")
+    place.train(name="b", max_steps=1)
+    assert not called.exists()  # it is not wanted
+    job = Job("training", "a test")
+    place.train(name="c", job=job, max_steps=1, keep_awake=True)
+    assert any(
+        text.startswith(MAY_SLEEP) and "(systemd-inhibit said: No bus)" in text for text in texts(job, Note)
+    )
+
+
+NAMES = ("tensorboard", "wandb", "trackio")
 
 
 class RecordingCallback(TrainerCallback):
@@ -82,41 +146,28 @@ def test_the_reporters_get_every_step_from_the_first(place, callbacks, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_every_nth_step_is_reported_with_the_mean_loss_since_the_last(place, callbacks):
-    job = run(place, "wandb", logging_steps=2, logging_first_step=False, run_name="first try", max_steps=5)
-    losses, reported = [event.loss for event in events_of(job, Step)], [2, 4, 5]
-    assert [step for step, _ in callbacks[0].logs] == reported and callbacks[0].name == "first try"
-    means = [fmean(losses[a:b]) for a, b in pairwise([0, *reported])]
-    assert [logs["loss"] for _, logs in callbacks[0].logs] == means
+VARIABLES = {
+    "tensorboard": {"TENSORBOARD_LOGGING_DIR": "{lora}/tensorboard"},
+    "wandb": {"WANDB_DIR": "{lora}/wandb", "WANDB_CACHE_DIR": "{lora}/wandb"},
+    "trackio": {"TRACKIO_DIR": "{logs}/trackio"},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "variables"),
-    [
-        ("tensorboard", {"TENSORBOARD_LOGGING_DIR": "{lora}/tensorboard"}),
-        ("wandb", {"WANDB_DIR": "{lora}/wandb", "WANDB_CACHE_DIR": "{lora}/wandb", "WANDB_MODE": "offline"}),
-        ("trackio", {"TRACKIO_DIR": "{logs}/trackio"}),
-        ("swanlab", {"SWANLAB_LOG_DIR": "{lora}/swanlab"}),
-    ],
-)
-def test_all_files_and_names_are_ours(place, callbacks, monkeypatch, name, variables):
-    for variable in variables:
-        monkeypatch.delenv(variable, raising=False)
-        if variable.endswith("_DIR"):
-            monkeypatch.setenv(variable, "/somewhere/else")
-    before, ended = dict(os.environ), []
-    library = SimpleNamespace(init=dict, finish=lambda: ended.append("run"), teardown=lambda: ended.append("all"))
-    monkeypatch.setitem(sys.modules, name, library)
-    run(place, name, run_name="first try", max_steps=1)
-    for variable, value in variables.items():
+@pytest.mark.parametrize("name", NAMES)
+def test_all_files_are_in_our_folders(place, callbacks, monkeypatch, name):
+    for variable in VARIABLES[name]:
+        monkeypatch.setenv(variable, "/somewhere/else")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    before = dict(os.environ)
+    run(place, name, max_steps=1)
+    for variable, value in VARIABLES[name].items():
         expected = value.format(lora=place.lora().as_posix(), logs=place.folders.logs.as_posix())
         assert callbacks[0].environment[variable] == expected
-    assert dict(os.environ) == before and "end" in callbacks[0].calls
-    assert ended == {"wandb": ["run", "all"], "swanlab": ["run"]}.get(name, [])
-    if name == "wandb":  # online only if the user says so
-        monkeypatch.setenv("WANDB_MODE", "online")
-        run(place, name, name="b", max_steps=1)
-        assert callbacks[1].environment["WANDB_MODE"] == "online"
+    assert dict(os.environ) == before
+    monkeypatch.setenv("WANDB_MODE", "online")
+    run(place, name, name="b", max_steps=1)
+    modes = [callback.environment.get("WANDB_MODE") for callback in callbacks]
+    assert modes == (["offline", "online"] if name == "wandb" else [None, "online"])  # online if the user says so
 
 
 @pytest.mark.parametrize("callbacks", ["made", "log", "end"], indirect=True)
@@ -134,22 +185,15 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, re
     ("asked", "reason"),
     [
         ("comet_ml", "comet_ml is not installed. Install it (pip install comet-ml), or choose none."),
-        ("dagshub", "dagshub is not installed. Install it (pip install dagshub mlflow), or choose none."),
-        (
-            "kubeflow",
-            "kubeflow needs the environment variable KUBEFLOW_TRAINER_SERVER_URL. Set it",
-        ),
         ("wandbb", "transformers has no reporting integration called 'wandbb'. Choose one of "),
     ],
 )
-def test_a_missing_reporter_says_what_it_lacks_before_anything_is_read(place, monkeypatch, asked, reason):
-    monkeypatch.delenv("KUBEFLOW_TRAINER_SERVER_URL", raising=False)
-    host, before = place.host(), read_tree(place.folders.user_data)
+def test_a_missing_reporter_says_what_it_lacks_before_anything_is_loaded(place, asked, reason):
+    host = place.host()
     with pytest.raises(SettingsError) as error:
-        PeftEngine().train(place.settings(report_to=asked), host, Job("training", "a test"))
+        place.train(host, report_to=asked)
     assert str(error.value).startswith(f"Report to: {reason}")
-    assert host.model_status().problem  # it is not loaded
-    assert read_tree(place.folders.user_data) == before
+    assert host.model_status().problem
 
 
 def test_every_reporter_of_transformers_can_be_chosen():
