@@ -27,13 +27,13 @@ class Forks:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, __file__]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, text=True, env=environment, **pipes)
-        assert self._answer() == "ready"
+        self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
+        assert self.answer() == "ready"
 
     def close(self) -> None:
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
 
     def begin(self, place: Any, **run: Any) -> int:
         """Start a run; returns its process id once training begins or there is nothing left to train."""
@@ -44,27 +44,27 @@ class Forks:
     def start(self, place: Any, **run: Any) -> int:
         """Start a job of JOBS and return its process id at once; with `announce` it says its stages."""
         run |= {"user_data": str(place.folders.user_data), "model": str(place.tiny)}
-        self._process.stdin.write(json.dumps(run) + "\n")
-        self._process.stdin.flush()
-        self._ended = ""
-        return int(self._answer())
+        self.process.stdin.write(json.dumps(run) + "\n")
+        self.process.stdin.flush()
+        self.ended = ""
+        return int(self.answer())
 
     def wait_for(self, stage: str) -> bool:
         """Wait until the job says this stage; false if it has ended before."""
-        while not self._ended:
-            answer = self._answer()
+        while not self.ended:
+            answer = self.answer()
             if answer == stage:
                 return True
-            self._ended = answer if answer in ENDS else ""
+            self.ended = answer if answer in ENDS else ""
         return False
 
     def end(self) -> str:
         """Return how the run ended: 'finished', 'failed' or 'killed'."""
         self.wait_for("")
-        return self._ended
+        return self.ended
 
-    def _answer(self) -> str:
-        return self._process.stdout.readline().strip()
+    def answer(self) -> str:
+        return self.process.stdout.readline().strip()
 
 
 def kill(pid: int) -> None:

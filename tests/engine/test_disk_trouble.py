@@ -115,8 +115,6 @@ def test_a_pause_or_more_epochs_that_cannot_be_saved_for_are_canceled(place, req
     assert "The run continues, but the pause or the added epochs that you requested are canceled." in message
     assert job.control.pending == frozenset()
     assert watching.read(place.lora() / "training_parameters.json")["epochs"] == 2
-    end = place.train(name="a", if_exists="replace", job=failing(place, 4, {4: request_}), stop_at_epoch=1, **TWO)
-    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done")
 
 
 def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off(place):

@@ -132,15 +132,6 @@ def test_a_run_that_broke_while_saving_its_lora_is_finished_from_a_checkpoint(pl
         assert (folder / "report.html").is_file() and not list(folder.rglob("*.part"))
 
 
-def test_a_finished_run_says_so_and_changes_nothing(place):
-    more = {"save_each_epoch": False, "epochs": 1.5}
-    place.train(**more)
-    before = read_tree(place.folders.user_data)
-    end = place.train(**more, resume="newest")
-    assert end.outcome == "finished" and end.text.startswith("'a' is finished: ")
-    assert read_tree(place.folders.user_data) == before
-
-
 def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_plan(place):
     place.train(epochs=1, lora_plus=4)
     job, changed = Job("training", "a test"), {"weight_decay": 0.5, "adam_beta1": 0.6, "adam_epsilon": 1e-6}
@@ -158,11 +149,8 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_
     assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
 
 
-@pytest.mark.parametrize(
-    ("ending", "last"),
-    [({"epochs": 1.25}, 5), ({"stop_at_epoch": 0.5, "stop_how": "wind_down"}, 3)],
-)
-def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, ending, last):
+@pytest.mark.parametrize("ending", [{"epochs": 1.25}, {"stop_at_epoch": 0.5, "stop_how": "wind_down"}])
+def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, ending):
     """And trains on if it is given more."""
     settings = {**LONG, **ending}
     end = place.train(name="whole", **settings)
@@ -172,10 +160,10 @@ def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place,
     assert steps_of(job) == []
     assert resumed.text.replace("parts", "whole") == end.text
     assert place.weights("parts") == place.weights("whole")
-    if "stop_how" not in ending:
+    if "epochs" in ending:
         job = Job("training", "a test")
         place.train(name="parts", job=job, resume="newest", **{**LONG, "max_steps": 7})
-        assert steps_of(job) == list(range(last + 1, 8))
+        assert steps_of(job) == [6, 7]
 
 
 @pytest.mark.parametrize(
@@ -206,11 +194,7 @@ def test_what_is_there_is_named_where_a_run_cannot_begin(with_lora):
     shutil.copytree(with_lora.lora(), with_lora.lora("b"), ignore=shutil.ignore_patterns("checkpoint-*", LOG))
     before = read_tree(with_lora.folders.user_data)
     for error, message, more in (
-        (
-            SavingError,
-            "'checkpoint-9' of 'a' does not exist. Available: c",
-            {"resume": "checkpoint-9"},
-        ),
+        (SavingError, "'checkpoint-9' of 'a' does not exist. Available: c", {"resume": "checkpoint-9"}),
         (SettingsError, "Name: 'a' already exists: a finished LoRA. Under 'If the name exists' (--if-ex", {}),
         (SavingError, "is a LoRA without a checkpoint to resume from", {"name": "b", "resume": "newest"}),
         (SettingsError, "'link' is a link to 'a'. Enter 'a' or", {"name": "link", "if_exists": "replace"}),
@@ -236,18 +220,6 @@ def test_replacing_keeps_a_backup_of_the_old_run(with_lora):
     with_lora.train(if_exists="replace", max_steps=1)
     assert read_tree(with_lora.lora() / today) == before
     assert read_tree(with_lora.lora() / f"{today}-2") == second
-
-
-def test_a_new_name_is_the_first_free_one(with_lora):
-    before = read_tree(with_lora.lora())
-    for if_exists, name in (("new_name", "a-2"), ("replace", "a"), ("ask", "a")):
-        asked = with_lora.settings(if_exists=if_exists)
-        assert records.with_final_name(asked, with_lora.folders).what.name == name
-    (with_lora.folders.loras / "a-2").mkdir()
-    end = with_lora.train(if_exists="new_name", max_steps=1)
-    assert end.folder == with_lora.lora("a-3")
-    assert read(end.folder / "training_parameters.json")["name"] == "a-3"
-    assert read_tree(with_lora.lora()) == before
 
 
 def test_a_discarded_new_run_leaves_nothing(place):
@@ -316,14 +288,3 @@ def test_a_lora_that_another_program_finishes_while_this_one_prepares_is_not_los
     assert [(path.parent / "adapter_model.safetensors").is_file() for path in other] == [True]
     assert len([*place.lora().glob("Backup-*")]) == (if_exists == "replace")
     assert place.lora("a-2").is_dir() is (if_exists == "new_name")
-
-
-def test_continuing_a_lora_that_crashes_before_its_first_checkpoint_begins_with_it_again(with_lora):
-    run = {**LONG, "save_each_epoch": False}
-    shutil.copytree(with_lora.lora(), with_lora.lora("whole"))
-    with_lora.train(name="whole", if_exists="continue", **run)
-    for resume, if_exists in (("", "continue"), ("newest", "ask"), ("", "continue")):
-        with pytest.raises(OSError, match="the power went"):
-            with_lora.train(job=at({2: break_down}), resume=resume, if_exists=if_exists, **run)
-    with_lora.train(resume="newest", **run)
-    assert with_lora.weights("a") == with_lora.weights("whole")

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import BatchSampler
 from training_pro.core.host import get_model_card
-from training_pro.data.examples import BatchItem, batch_order
 from training_pro.data.prepare import prepare
-from training_pro.engine.compute import collate
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
-from training_pro.tests.engine.architectures import random_examples, read_graph, record_batches, simulate_kill
+from training_pro.tests.engine.architectures import read_graph, record_batches, simulate_kill
 from training_pro.tests.rowing import as_json, chat, family, prepare_rows
 
 ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
@@ -119,39 +114,6 @@ def test_a_resume_in_the_middle_phase_replays_the_switch(place, steps, kind):
     place.train(name="cut", **more, if_exists="continue")
     assert [(list(s), s.joins) for s in steps] == [(list(s), s.joins) for s in whole[middle:]]
     assert place.weights("cut") == place.weights("whole")
-
-
-def test_pairs_of_neighbors():
-    def order(*args):
-        return batch_order.order_in_pairs(*args, 2, 42, 0)
-
-    neighbours, lengths = [1, 2, -1, 4, 5, 6, -1, -1], [5, 5, 9, 3, 3, 20, 4, 7]
-    places = order(np.arange(8), neighbours, lengths, 12)
-    pairs = {(a.number, b.number) for a, b in zip(places[::2], places[1::2], strict=True) if b.joins}
-    assert pairs == {(0, 1), (3, 4)}  # 5 and 6 are too long for one row; 2 and 7 begin or end a section
-    assert sorted(place.number for place in places) == list(range(8))
-    assert places[0].number in (5, 6, 2, 7)  # the longest pair comes first
-    assert order(np.arange(8), neighbours, lengths, 0) != places
-    alone = [BatchItem(0), BatchItem(1, True), BatchItem(2)]  # an example without a pair comes last
-    assert order(np.arange(3), [1, -1, -1], [4, 4, 4], 0) == alone
-
-
-@pytest.mark.parametrize("processes", [2, 3, 4])
-@pytest.mark.parametrize("batch", [2, 4])
-def test_examples_that_do_not_fill_the_batches_of_all_processes(processes, batch):
-    for count in range(9, 30, 3):
-        rows, following = random_examples(*[2] * count), [*range(1, count), -1]
-        order = batch_order.order_in_pairs(np.arange(count), following, [2] * count, 0, batch, 42, 0)
-        met = set()
-        for rank in range(processes):
-            whole = BatchSampler(order, batch, drop_last=False)
-            for places in BatchSamplerShard(whole, processes, rank, even_batches=True):
-                made = collate([rows[p.number] for p in places], [p.joins for p in places], in_one_row=True)
-                joined = [n for n in range(1, batch) if places[n].joins]
-                assert all(places[n].number == places[n - 1].number + 1 for n in joined)
-                assert made.inputs["position_ids"][0].eq(0).sum() == batch - len(joined)
-                met |= {p.number for p in places}
-        assert met == set(range(count))
 
 
 @pytest.mark.parametrize("batching", ["shuffled", "by_length", "sequential"])

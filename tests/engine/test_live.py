@@ -70,17 +70,6 @@ def test_a_learning_rate_factor_and_a_wind_down_take_effect_at_the_next_step(pla
     assert place.train(resume="newest", **FOUR).text.startswith("'a' is finished: 11 of 16 steps")
 
 
-def test_saving_rules_change_while_it_runs(place):
-    job = at({4: changing(save_every=3), 10: changing(save_every=0, save_each_epoch=True)})
-    place.train(job=job, **FOUR)
-    # A change takes effect after the step in which it is requested; step 12 ends an epoch.
-    names = ["checkpoint-6", "checkpoint-9", "checkpoint-12-epoch-3", "checkpoint-16-epoch-4"]
-    assert [name for _, name in saved(job)] == names
-    assert len(loras.checkpoints(place.lora())) == 3  # keep_checkpoints: the oldest one is slimmed
-    slim = {"adapter_config.json", "adapter_model.safetensors"}
-    assert {path.name for path in (place.lora() / "checkpoint-6").iterdir()} == slim
-
-
 def test_a_stop_rule_that_is_set_while_it_runs_is_on_disk_at_once(place):
     seen = []
 
@@ -182,18 +171,6 @@ def test_a_run_paused_without_memory_can_be_stopped(with_lora, request_):
         kept = with_lora.lora("b") / "checkpoint-5" / "adapter_model.safetensors"
         assert with_lora.weights("b") == kept.read_bytes()
         assert loras.run_status(with_lora.lora("b")) == "stopped"
-
-
-def test_a_finished_run_does_not_wait_with_the_gpu_freed(place):
-    """By a rule, by winding down, or by its plan."""
-    for name, requests, last in (
-        ("rule", {8: Request.FREE_MEMORY}, 8),
-        ("wound down", {9: Request.WIND_DOWN, 11: Request.FREE_MEMORY}, 11),
-        ("plan", {16: Request.FREE_MEMORY}, 16),
-    ):
-        job, host = at({step: asking(request) for step, request in requests.items()}), place.host()
-        place.train(host, job=job, name=name, **FOUR, **({"stop_at_epoch": 2} if name == "rule" else {}))
-        assert (steps_of(job)[-1], host.model_status().problem) == (last, "")
 
 
 def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(place):

@@ -9,11 +9,10 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_pro.core.jobs import Job, MachineUse, Note, ProbeDone, Step
-from training_pro.engine.peft_engine import PeftEngine
+from training_pro.core.jobs import Job, MachineUse, Step
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
-from training_pro.tests.engine.watching import events_of, stopping_at, texts
+from training_pro.tests.engine.watching import events_of, stopping_at
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -93,34 +92,3 @@ def test_the_same_run_gives_the_same_weights_also_when_it_is_resumed(host, place
     place.train(host(loading), name="three", job=stopping_at(5), **values)
     place.train(host(loading), name="three", resume="newest", **values)
     assert place.weights("one") == place.weights("two") == place.weights("three")
-
-
-def test_a_batch_that_does_not_fit_is_repeated_in_parts(host, place):
-    """With 1 GB more than is in use; torch refuses more with its usual error."""
-    lender, job = host(), Job("training", "a test")
-    lender.loaded_model()
-    torch.cuda.empty_cache()
-    limit = torch.cuda.memory_reserved() + 1e9
-    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
-    try:
-        place.train(lender, job=job, **{**TEN_STEPS, "cutoff": 512, "batch_size": 32, "max_steps": 2})
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert len(events_of(job, Step)) == 2
-    assert any("memory" in text for text in texts(job))
-
-
-def test_a_probe_samples_and_answers_come_from_the_gpu(host, place):
-    lender, job = host(), Job("probe", "a test")
-    PeftEngine().probe(place.settings(**{**TEN_STEPS, "cutoff": 512}), lender, job)
-    (done,) = events_of(job, ProbeDone)
-    assert torch.cuda.get_device_name() in done.device
-    assert done.peak > 50e6 and done.largest_batch > 4 and done.fits
-    job, samples = (
-        Job("training", "a test"),
-        {"sample_every": 5, "sample_prompts": "The keeper", "sample_length": 8},
-    )
-    place.train(lender, job=job, **TEN_STEPS, **samples)
-    assert not [text for text in texts(job, Note) if "failed" in text]
-    place.attach_lora(lender, "a")
-    assert place.answer(lender)

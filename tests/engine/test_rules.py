@@ -15,6 +15,8 @@ Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
 # 2.0 less a tenth is 1.8: one step below does not count, three in a row do; then 1.78 less a tenth.
 FALLING = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1.58, 1.43, 1.42, 1.42]
 
+BEST_FIRST = {1: "best", 2: "epoch-1", 3: "best", 4: "epoch-2"}
+
 
 @pytest.mark.parametrize(
     ("saving", "losses", "epoch", "reasons"),
@@ -27,6 +29,7 @@ FALLING = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1
         (Saving(backup_minutes=1, save_every=3), [1.0] * 8, 10, {3: "", 6: ""}),
         # The smoothed loss is checked ten times an epoch, and the last step is kept too.
         (Saving(keep_best="loss"), [3.0, 2.9, 2.8, 2.7, 2.8], 20, {2: "best", 4: "best", 5: ""}),
+        (Saving(keep_best="loss", save_every=2, save_each_epoch=True), [3.0, 3.1, 2.8, 2.9], 2, BEST_FIRST),
     ],
 )
 def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
@@ -38,14 +41,6 @@ def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
         backed_up, rules = rules.backed_up, SavingRules.from_memory(rules.memory())
         rules.backed_up = backed_up  # by the clock of one process
     assert {step: reason for step, reason in found.items() if reason is not None} == reasons
-
-
-def test_the_first_reason_names_it():
-    rules, saving = SavingRules(), SavingSettings(save_every=10, keep_best="loss", backup_minutes=0)
-    assert rules.why(saving, StepState(10, 10, 1.0), plan.SaveRequest(asked=True)) == "user"
-    assert rules.best.step == 10  # it is also the best one, but the user's reason comes first
-    assert rules.why(saving, StepState(20, 10, 0.9), plan.SaveRequest()) == "best"
-    assert rules.why(saving, StepState(30, 10, 1.5), plan.SaveRequest()) == "epoch-3"
 
 
 NOT_FINITE = [(math.nan, 0.5), (2.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.9, 0.5)]

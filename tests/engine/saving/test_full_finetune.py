@@ -6,11 +6,10 @@ import shutil
 
 import pytest
 import torch
-from training_pro.core.jobs import Job
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder import crashed_runs, loras
 from training_pro.tests.engine.architectures import simulate_kill
-from training_pro.tests.engine.watching import read, stopping_at, texts
+from training_pro.tests.engine.watching import read, stopping_at
 
 FULL = {"method": "full", "learning_rate": 1e-3, "epochs": 2}
 
@@ -19,10 +18,10 @@ class AmongModels:
     """Working folder for the test helpers, for a run that is saved among the models."""
 
     def __init__(self, place):
-        self._place = place
+        self.place = place
 
     def lora(self, name="a"):
-        return self._place.folders.models / name
+        return self.place.folders.models / name
 
 
 def state_of(place, name):
@@ -88,12 +87,3 @@ def test_a_resumed_run_with_another_shard_size_leaves_only_its_own_weights(place
     resumed, whole = (place.folders.models / name for name in "ab")
     assert loras.weight_names(resumed) == loras.weight_names(whole)
     assert all((resumed / n).read_bytes() == (whole / n).read_bytes() for n in loras.weight_names(resumed))
-
-
-def test_a_lora_that_was_on_is_unloaded_with_the_model_and_a_note_says_so(with_lora):
-    host, job = with_lora.host(), Job("training", "a test")
-    with_lora.attach_lora(host, "a")
-    with_lora.train(host, job=job, **{**FULL, "name": "b", "max_steps": 1})
-    assert host.model_status().loras == ()
-    (note,) = [text for text in texts(job) if "changed the weights of the loaded model" in text]
-    assert note.endswith(" a is detached. Attach it again after the model is loaded.")

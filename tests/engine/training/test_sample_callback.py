@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.core.jobs import Advice, Answer, CheckpointSaved, Job, Request, SampleGenerated, Stage, Step
+from training_pro.core.jobs import Answer, CheckpointSaved, Job, Request, SampleGenerated, Stage, Step
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import read_samples
 from training_pro.tests.engine.watching import (
@@ -16,7 +16,7 @@ from training_pro.tests.engine.watching import (
     stopping_at,
     texts,
 )
-from training_pro.tests.tiny import read_tree, watched_job
+from training_pro.tests.tiny import read_tree
 
 PROMPTS = ["The keeper of the", "Once\nupon"]
 SHORT = {"sample_length": 8}
@@ -48,9 +48,8 @@ def test_the_run_is_the_same_to_the_bit(place):
         assert left == {k: right[k] for k in left}
     samples, events = samples_of(job), job.log.since(0)
     steps = events_of(job, Step)
-    assert [(s.step, s.prompt) for s in samples] == [
-        (n, text) for n in range(steps[-1].steps + 1) for text in PROMPTS
-    ]
+    planned = [(step, text) for step in range(steps[-1].steps + 1) for text in PROMPTS]
+    assert [(s.step, s.prompt) for s in samples] == planned
     assert events.index(samples[0]) < events.index(steps[0])
     saved = events_of(job, CheckpointSaved)[0]
     assert events.index(saved) < events.index(next(s for s in samples if s.step == saved.step))
@@ -103,21 +102,6 @@ def test_chat_prompts_use_the_chat_template(place):
     prompt = prompt_of(place)
     assert (prompt["kind"], prompt["template"]) == ("chat", f"{turns}<|im_start|>assistant\n")
     assert (prompt["system"], prompt["format"]) == ("Be brief.", "the model's own chat template")
-    own = {"role": "system", "content": "You are Maren."}  # a system message that most rows have
-    write_rows(place, "chat.jsonl", [{"messages": [own, *row["messages"]]} for row in CHAT] + CHAT[:3])
-    run(place, if_exists="replace", **chat)
-    prompt = prompt_of(place)
-    before = "<|im_start|>system\nYou are Maren.<|im_end|>\n<|im_start|>user\n"
-    assert (prompt["system"], prompt["before"]) == ("You are Maren.", before)
-    assert prompt["example"].startswith(before)
-
-
-def test_a_sample_on_request(place):
-    twice = asking(Request.SAMPLE, Request.SAMPLE)
-    job = at({2: twice, 4: twice})
-    place.train(job=job, sample_every="never", **ONE)
-    assert [s.step for s in samples_of(job)] == [2, 4]  # the last one after the LoRA was saved
-    assert not job.control.asked(Request.SAMPLE)
 
 
 def test_a_resumed_run_samples_only_what_is_missing_and_a_discarded_one_keeps_the_earlier(place):
@@ -133,31 +117,3 @@ def test_a_resumed_run_samples_only_what_is_missing_and_a_discarded_one_keeps_th
     assert place.weights() == place.weights("whole")
     saved = [(s.step, s.text, s.without) for s in read_samples(place.lora())]
     assert saved == [(s.step, s.text, s.without) for s in whole]
-
-
-def test_samples_that_fail_or_cannot_be_saved_do_not_end_the_run(place):
-    place.train(name="alone", max_steps=2)
-    host = place.host()
-    model, number = host.loaded_model().model, []
-
-    def fail(module, args, kwargs):
-        if not model.training and kwargs["input_ids"].shape[1] > 1 and number[-1:] == [1]:
-            raise RuntimeError("no memory\nmuch more")
-
-    def watch(job, event):
-        if isinstance(event, Stage) and event.text.startswith("Generating"):
-            number.append(int(event.text.partition("prompt ")[2].split()[0]))
-        elif isinstance(event, Step) and event.step == 2:
-            (place.lora() / "samples.jsonl").unlink()
-            (place.lora() / "samples.jsonl").mkdir()
-
-    hook, job = model.model.register_forward_pre_hook(fail, with_kwargs=True), watched_job(watch)
-    place.train(host, job=job, max_steps=2, sample_every="epoch", **SHORT, sample_prompts=["bad", PROMPTS[0]])
-    hook.remove()
-    assert [s.prompt for s in samples_of(job)] == PROMPTS[:1] * 2
-    failed = [
-        f"The sample for 'bad' failed {w}: no memory. The run" for w in ("before the first step", "after step 2")
-    ]
-    said = [text.removesuffix(" continues.") for text in texts(job, Advice) if "bad" in text]
-    assert said == failed
-    assert place.weights() == place.weights("alone")

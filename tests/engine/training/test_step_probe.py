@@ -17,7 +17,6 @@ from training_pro.core.jobs import (
     event_text,
     probe_extra_times,
 )
-from training_pro.engine.compute import telemetry
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.engine.watching import events_of
 from training_pro.tests.tiny import read_tree, watched_job
@@ -61,13 +60,6 @@ def test_a_probe_reports_the_run(place):
         assert "peak memory in addition to the model: " in words
 
 
-def test_without_a_peak_the_step_is_still_timed(place, monkeypatch, tmp_path):
-    monkeypatch.setattr(telemetry, "CLEAR_REFS", tmp_path / "not there" / "clear_refs")
-    event, words = probe(place)
-    assert (event.peak, event.seconds > 0) == (0, True)
-    assert " per step, about " in words and "above the model" not in words
-
-
 def test_evaluations_and_answers_are_counted_as_in_the_run(place):
     event, words = probe(place, **EXTRAS)
     run = Job("training", "a test")
@@ -86,17 +78,6 @@ def failing(module, when):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     return module.register_forward_pre_hook(fail, with_kwargs=True)
-
-
-def test_layers_are_counted_without_loading_the_model(place):
-    host = place.host()
-    counts = PeftEngine().layers(host)
-    assert host.model_status().problem  # it is not loaded
-    outer = {"embed_tokens": 1, "lm_head": 1}
-    assert counts == dict.fromkeys(sorted(counts), 2) | outer
-    assert {"q_proj", "down_proj"} <= counts.keys()
-    host.loaded_model()
-    assert PeftEngine().layers(host) == counts
 
 
 def test_a_batch_that_does_not_fit_is_probed_in_halves(place):
