@@ -17,16 +17,7 @@ from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records import folder as records
 from training_pro.records.folder import LOG, STATE, loras
 from training_pro.tests.engine import watching
-from training_pro.tests.engine.watching import (
-    asking,
-    at,
-    break_down,
-    events_of,
-    read,
-    steps_of,
-    stopping_at,
-    texts,
-)
+from training_pro.tests.engine.watching import asking, at, break_down, events_of, read, steps_of, stopping_at
 from training_pro.tests.tiny import Workspace, read_tree, watched_job
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
@@ -110,7 +101,7 @@ def test_a_crashed_run_resumes_from_its_newest_complete_checkpoint(place, whole)
     (half / "adapter_model.safetensors").write_bytes(b"half")
     job = Job("training", "a test")
     place.train(name="parts", job=job, resume="newest", **LONG)
-    assert "Resuming from checkpoint-4-epoch-1 (step 4)." in texts(job, Note)
+    assert "Resuming from checkpoint-4-epoch-1 (step 4)." in watching.texts(job, Note)
     assert place.weights("parts") == weights(whole)
     assert not (place.lora("parts") / ".part").exists()
 
@@ -268,7 +259,7 @@ def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
 
     job = watched_job(watch)
     place.train(name="paused", job=job, **LONG)
-    said = [text for text in texts(job, Note, Stage) if "fter step 3" in text]
+    said = [text for text in watching.texts(job, Note, Stage) if "fter step 3" in text]
     paused = "Paused after step 3 until you resume the run; the model stays in memory"
     assert said == [paused, "Resuming after step 3."]
     assert place.weights("paused") == weights(whole)

@@ -159,12 +159,8 @@ def test_a_chat_message_goes_through_the_template_of_the_model_or_else_of_traini
     assert prompts_of(with_lora, host, prompt="Hello", as_chat=True) == [text]
     assert prompts_of(with_lora, host, prompt="Hello", as_chat=True, lora="a") == [text, text]
     assert tokenizer.chat_template is None
-    for prompt, begin in (
-        ("a wick", "<|begin|>a wick"),
-        ("<|begin|>a wick", "<|begin|>a wick"),
-        ("", "<|begin|>"),
-    ):
-        assert prompts_of(with_lora, host, prompt=prompt) == [begin]
+    for prompt in ("a wick", "<|begin|>a wick", ""):
+        assert prompts_of(with_lora, host, prompt=prompt) == [f"<|begin|>{prompt.removeprefix('<|begin|>')}"]
     tokenizer.chat_template = "{{ raise_exception('tools only') }}"
     with pytest.raises(ModelError, match=r"Messages can't be formatted with the model's own chat template\."):
         with_lora.answer(host, prompt="Hello", as_chat=True)

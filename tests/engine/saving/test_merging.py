@@ -76,9 +76,8 @@ EXPERTS = {"target_parameters": [f"mlp.{part}" for part in PARTS], "rank_pattern
 )
 def test_a_lora_on_a_head_that_is_untied_by_it_or_on_experts_and_their_router(place, tmp_path, name, options):
     folder = save_model(place, name, tied=name == "llama")
-    config = LoraConfig(
-        task_type="CAUSAL_LM", r=4, init_lora_weights=False, **{"target_modules": ["q_proj"], **options}
-    )
+    options = {"target_modules": ["q_proj"], "init_lora_weights": False, **options}
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, **options)
     get_peft_model(load(folder), config).save_pretrained(place.lora(), save_embedding_layers=False)
     merged, tied = assert_merged(StandaloneHost(place.folders, model=str(folder)), "a", tmp_path / "new")
     if name == "llama":
@@ -110,12 +109,7 @@ def test_a_merge_that_would_lose_something_is_refused_and_leaves_nothing_behind(
     (tmp_path / "blocked.part").write_text("a file where the folder for partial files should be")
     gpt2 = StandaloneHost(with_lora.folders, model=str(save_model(with_lora, "gpt2")))
     for host, out, error, message in (
-        (
-            with_lora.host("4bit"),
-            "new",
-            ModelError,
-            r"quantized weights \(4-bit\).* \(--load bfloat16\)",
-        ),
+        (with_lora.host("4bit"), "new", ModelError, r"quantized weights \(4-bit\).* \(--load bfloat16\)"),
         (gpt2, "new", SavingError, "14 of its 14 target modules are not in"),
         (with_lora.host(), "there", SavingError, "already exists and is not an empty folder"),
         (with_lora.host(), with_lora.lora("a") / "new", SavingError, "is in the folder of the LoRA 'a'"),

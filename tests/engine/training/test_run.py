@@ -63,10 +63,8 @@ def test_events_records_and_files_of_a_run(place):
     values = [(e["current_steps"], e["loss"], e["epoch"], e["learning_rate"]) for e in graph]
     assert values == [(e.step, e.loss, e.epoch, e.learning_rate) for e in steps]
     assert sum(event.tokens for event in steps) == 2 * log["data"]["tokens"]
-    sample, story = (
-        read(place.lora() / "train_dataset_sample.json"),
-        (place.folders.datasets / "story.txt").read_text(),
-    )
+    sample = read(place.lora() / "train_dataset_sample.json")
+    story = (place.folders.datasets / "story.txt").read_text()
     assert len(sample) == 10 and story.startswith(sample[0]["value"])
     assert all(entry.keys() == {"value"} and entry["value"] in story for entry in sample)
 

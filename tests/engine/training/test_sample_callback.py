@@ -8,14 +8,7 @@ import pytest
 from training_pro.core.jobs import Answer, CheckpointSaved, Job, Request, SampleGenerated, Stage, Step
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import read_samples
-from training_pro.tests.engine.watching import (
-    asking,
-    at,
-    events_of,
-    read,
-    stopping_at,
-    texts,
-)
+from training_pro.tests.engine.watching import asking, at, events_of, read, stopping_at, texts
 from training_pro.tests.tiny import read_tree
 
 PROMPTS = ["The keeper of the", "Once\nupon"]

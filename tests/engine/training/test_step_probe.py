@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs import (
-    EvaluationDone,
-    Job,
-    ProbeDone,
-    SampleGenerated,
-    event_text,
-    probe_extra_times,
-)
+from training_pro.core.jobs import EvaluationDone, Job, ProbeDone, SampleGenerated, event_text, probe_extra_times
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.engine.watching import events_of
 from training_pro.tests.tiny import read_tree, watched_job
