@@ -75,15 +75,11 @@ def _say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-def _watch(job: Any, event: Any) -> None:
-    if type(event).__name__ == "RunPlanned":
-        _say("training")
-
-
-def _announce(job: Any, event: Any) -> None:
-    if type(event).__name__ == "Stage":
+def _announce(event: Any, stages: bool) -> None:
+    if stages and type(event).__name__ == "Stage":
         _say(event.text.split()[0].lower())
-    _watch(job, event)
+    elif type(event).__name__ == "RunPlanned":
+        _say("training")
 
 
 def _engine() -> Any:
@@ -137,7 +133,8 @@ def _do(run: dict[str, Any]) -> None:
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
     from training_pro.tests.tiny import watched_job
 
-    job = watched_job(_announce if run.pop("announce", False) else _watch)
+    announced = run.pop("announce", False)
+    job = watched_job(lambda job, event: _announce(event, announced))
     host = StandaloneHost(standalone_folders(Path(run.pop("user_data"))), model=run.pop("model"))
     JOBS[run.pop("job", "train")](run, host, job)
 

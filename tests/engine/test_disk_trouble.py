@@ -10,7 +10,7 @@ import pytest
 from training_pro.core.files import atomic_files
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, Step
 from training_pro.engine.saving import safe_save
-from training_pro.records.folder import crashed_runs, loras
+from training_pro.records.folder import RunFolder, crashed_runs, loras
 from training_pro.settings import files
 from training_pro.tests.engine import watching
 from training_pro.tests.engine.watching import asking, at, events_of, extending, stopping_at, texts
@@ -24,6 +24,7 @@ SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 def quick(monkeypatch):
     """Short pauses between tries."""
     monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(safe_save, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
 
 
@@ -126,6 +127,21 @@ def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off
     asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")
     assert place.weights() == place.weights("whole")
+
+
+def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch, quick):
+    tried, move = [], RunFolder.move_into_place
+
+    def full(folder, written):
+        tried.append(folder.path)
+        if len(tried) < 14:
+            raise OSError(28, "No space left on device")
+        return move(folder, written)
+
+    monkeypatch.setattr(RunFolder, "move_into_place", full)
+    job = Job("training", "a test")
+    assert place.train(job=job, max_steps=1).folder == place.lora() and loras.has_lora(place.lora())
+    assert len([text for text in texts(job, Advice) if "finished but could not be saved anywhere: " in text]) == 2
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Note, Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import read_samples
-from training_pro.tests.engine.watching import at, break_down, first, texts
+from training_pro.tests.engine.watching import at, break_down, first, stopping_at, texts
 
 LOADINGS = ("float32", "bfloat16", "4bit")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -85,6 +85,10 @@ def run_with_many_options(place, host):
     assert len(read_samples(place.lora("run"))) > 1
 
 
+def stopped_run(place, host):
+    assert place.train(host, name="run", job=stopping_at(1)).outcome == "stopped"
+
+
 def failing_run(place, host):
     with pytest.raises(OSError, match="the power went"):
         place.train(host, job=at({2: break_down}), name="run", gradient_checkpointing="on")
@@ -117,7 +121,7 @@ def test_everything_is_restored(with_lora, monkeypatch, loading):
     host = in_unusual_state(with_lora.host(loading))
     with_lora.answer(host)  # bitsandbytes would repack 4-bit weights at first use
     before = full_state(host)
-    for act in (run_with_many_options, failing_run, run_failing_inside_a_step, answers):
+    for act in (run_with_many_options, stopped_run, failing_run, run_failing_inside_a_step, answers):
         act(with_lora, host)
         assert differences(before, full_state(host)) == [], act.__name__
         shutil.rmtree(with_lora.lora("run"), ignore_errors=True)
@@ -140,11 +144,9 @@ def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, lo
 
 
 def test_a_job_that_fails_in_the_session_leaves_no_lora_and_says_why(place):
-    host, failing = place.host(), first(Note, break_down)
+    host, failing, settings = place.host(), first(Note, break_down), place.settings()
     before = tensors(host.loaded_model().model)
-    run = Session().start(
-        "training", "A run", host, lambda job: PeftEngine().train(place.settings(), host, failing)
-    )
+    run = Session().start("training", "A run", host, lambda job: PeftEngine().train(settings, host, failing))
     (*_, end) = run.log.follow()
     assert (end.outcome, end.text) == ("failed", "A run ended with OSError: the power went")
     assert tensors(host.loaded_model().model) == before and not place.lora().exists()
