@@ -72,11 +72,11 @@ def read(path: Path) -> Any:
 
 @contextmanager
 def optimizer_groups() -> Any:
-    """Record the options of all parameter groups at each step of an optimizer."""
+    """Record the options of all groups with parameters at each step of an optimizer."""
     seen: list[list[dict[str, Any]]] = []
 
     def record(optimizer: Any, *_: Any) -> None:
-        seen.append([dict(group) for group in optimizer.param_groups])
+        seen.append([dict(group) for group in optimizer.param_groups if group["params"]])
 
     hook = register_optimizer_step_pre_hook(record)
     try:
