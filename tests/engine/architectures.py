@@ -28,46 +28,18 @@ LLAMA_LIKE: dict[str, Any] = {
     "eos_token_id": 2,
 }
 GEMMA_LIKE: dict[str, Any] = {**LLAMA_LIKE, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 64}
+GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "vocab_size": VOCABULARY}
+GPT_NEO: dict[str, Any] = {**LENGTHS, "num_layers": 2, "num_heads": 4, "window_size": 64, "intermediate_size": 64}
+OPT: dict[str, Any] = {**LENGTHS, **HEADS, "ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+ROOM = {"max_position_embeddings": 256}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "attn_layer_indices": [1]}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": (
-        "GPT2Config",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 256,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-        },
-    ),
-    "gpt_neo": (
-        "GPTNeoConfig",
-        {
-            **LENGTHS,
-            "num_layers": 2,
-            "num_heads": 4,
-            "attention_types": [[["global", "local"], 1]],
-            "max_position_embeddings": 256,
-            "window_size": 64,
-            "intermediate_size": 64,
-        },
-    ),
-    "gpt_neox": ("GPTNeoXConfig", {**LENGTHS, **HEADS, "intermediate_size": 64, "max_position_embeddings": 256}),
-    "opt": (
-        "OPTConfig",
-        {
-            **LENGTHS,
-            **HEADS,
-            "ffn_dim": 64,
-            "word_embed_proj_dim": 32,
-            "dropout": 0.0,
-            "max_position_embeddings": 256,
-        },
-    ),
+    "gpt2": ("GPT2Config", {**GPT2, **NO_DROPOUT, "bos_token_id": 1, "eos_token_id": 2}),
+    "gpt_neo": ("GPTNeoConfig", {**GPT_NEO, **ROOM, "attention_types": [[["global", "local"], 1]]}),
+    "gpt_neox": ("GPTNeoXConfig", {**LENGTHS, **HEADS, **ROOM, "intermediate_size": 64}),
+    "opt": ("OPTConfig", {**OPT, **ROOM}),
     "llama": ("LlamaConfig", LLAMA_LIKE),
     "mistral": ("MistralConfig", {**LLAMA_LIKE, "sliding_window": None}),
     "qwen2": ("Qwen2Config", LLAMA_LIKE),
@@ -80,14 +52,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("FalconConfig", {**LENGTHS, **HEADS, "new_decoder_architecture": False, "parallel_attn": True}),
     "olmo": ("OlmoConfig", {**LLAMA_LIKE, "clip_qkv": 8.0}),
     "mixtral": ("MixtralConfig", {**LLAMA_LIKE, "num_local_experts": 4}),
-    "qwen3_moe": (
-        "Qwen3MoeConfig",
-        {**LLAMA_LIKE, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    ),
-    "bamba": (
-        "BambaConfig",
-        {**LLAMA_LIKE, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "attn_layer_indices": [1]},
-    ),
+    "qwen3_moe": ("Qwen3MoeConfig", {**LLAMA_LIKE, **EXPERTS, "head_dim": 8}),
+    "bamba": ("BambaConfig", {**LLAMA_LIKE, **MAMBA}),
 }
 """Unusual ones: in-place changes of a layer's output, experts, a norm with more inputs than its rows."""
 PACKABLE = tuple(name for name in CONFIGS if name != "opt")
@@ -102,14 +68,10 @@ def make_model(name: str, *, tied: bool | None = None, seed: int = 3, **more: An
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        _randomize(model)
+        for parameter in {id(p): p for p in model.parameters()}.values():
+            if parameter.dim() > 1:
+                parameter.data.normal_(std=0.15)
     return model.eval()
-
-
-def _randomize(model: torch.nn.Module) -> None:
-    for parameter in {id(p): p for p in model.parameters()}.values():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.15)
 
 
 def random_examples(*lengths: int, seed: int = 5) -> list[Example]:
@@ -176,9 +138,8 @@ def record_batches(monkeypatch: Any, trainer: Any) -> list[BatchRecord]:
 
     def training_step(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
         all_ids = [tuple(e.ids) for e in self._run_plan.data.examples]
-        batch = [all_ids[number] for number in inputs["numbers"]]
-        step = BatchRecord(map(all_ids.index, batch))
-        step.lengths = tuple(map(len, batch))
+        step = BatchRecord(all_ids.index(all_ids[number]) for number in inputs["numbers"])
+        step.lengths = tuple(len(all_ids[number]) for number in step)
         step.joins = tuple(inputs["batch"].joins)
         records.append(step)
         return original(self, model, inputs, *args, **more)

@@ -26,20 +26,14 @@ class Forks:
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, __file__]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        assert self._answer() == "ready"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
+        assert self.answer() == "ready"
 
     def close(self) -> None:
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
 
     def begin(self, place: Any, **run: Any) -> int:
         """Start a run; returns its process id once training begins or there is nothing left to train."""
@@ -50,27 +44,27 @@ class Forks:
     def start(self, place: Any, **run: Any) -> int:
         """Start a job of JOBS and return its process id at once; with `announce` it says its stages."""
         run |= {"user_data": str(place.folders.user_data), "model": str(place.tiny)}
-        self._process.stdin.write(json.dumps(run) + "\n")
-        self._process.stdin.flush()
-        self._ended = ""
-        return int(self._answer())
+        self.process.stdin.write(json.dumps(run) + "\n")
+        self.process.stdin.flush()
+        self.ended = ""
+        return int(self.answer())
 
     def wait_for(self, stage: str) -> bool:
         """Wait until the job says this stage; false if it has ended before."""
-        while not self._ended:
-            answer = self._answer()
+        while not self.ended:
+            answer = self.answer()
             if answer == stage:
                 return True
-            self._ended = answer if answer in ENDS else ""
+            self.ended = answer if answer in ENDS else ""
         return False
 
     def end(self) -> str:
         """Return how the run ended: 'finished', 'failed' or 'killed'."""
         self.wait_for("")
-        return self._ended
+        return self.ended
 
-    def _answer(self) -> str:
-        return self._process.stdout.readline().strip()
+    def answer(self) -> str:
+        return self.process.stdout.readline().strip()
 
 
 def kill(pid: int) -> None:
@@ -81,54 +75,47 @@ def _say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-def _watch(job: Any, event: Any) -> None:
-    from training_pro.core.jobs import RunPlanned
-
-    if isinstance(event, RunPlanned):
+def _announce(event: Any, stages: bool) -> None:
+    if stages and type(event).__name__ == "Stage":
+        _say(event.text.split()[0].lower())
+    elif type(event).__name__ == "RunPlanned":
         _say("training")
 
 
-def _announce(job: Any, event: Any) -> None:
-    from training_pro.core.jobs import Stage
+def _engine() -> Any:
+    from training_pro.engine.peft_engine import PeftEngine
 
-    if isinstance(event, Stage):
-        _say(event.text.split()[0].lower())
-    _watch(job, event)
+    return PeftEngine()
 
 
 def _train(run: dict[str, Any], host: Any, job: Any) -> None:
-    from training_pro.engine.peft_engine import PeftEngine
     from training_pro.tests.tiny import QUICK, training_settings
 
     resume = run.pop("resume", "")
-    PeftEngine().train(training_settings({**QUICK, **run}), host, job, resume=resume)
+    _engine().train(training_settings({**QUICK, **run}), host, job, resume=resume)
 
 
 def _merge(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.core.engine import MergeRequest
-    from training_pro.engine.peft_engine import PeftEngine
 
     _say("ready")
-    PeftEngine().merge(MergeRequest(run["lora"], run["out"], ""), host, job)
+    _engine().merge(MergeRequest(run["lora"], run["out"], ""), host, job)
 
 
 def _export_gguf(run: dict[str, Any], host: Any, job: Any) -> None:
     from training_pro.core.engine import GgufRequest
-    from training_pro.engine.peft_engine import PeftEngine
 
     _say("ready")
-    PeftEngine().export_gguf(GgufRequest(run["lora"], "", ""), host)
+    _engine().export_gguf(GgufRequest(run["lora"], "", ""), host)
 
 
 def _run_queue(run: dict[str, Any], host: Any, job: Any) -> None:
     """Recover the queue of a program that was killed, and do what waits in it."""
     from training_pro.core.jobs import Session
-    from training_pro.engine.peft_engine import PeftEngine
     from training_pro.records.queue import QueueRunner
     from training_pro.tests.tiny import QUICK
 
-    session = Session()
-    runner = QueueRunner(host, PeftEngine(), session)
+    runner = QueueRunner(host, _engine(), Session())
     runner.recover()
     for values in run["add"]:
         runner.add({**QUICK, **values})
@@ -146,7 +133,8 @@ def _do(run: dict[str, Any]) -> None:
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
     from training_pro.tests.tiny import watched_job
 
-    job = watched_job(_announce if run.pop("announce", False) else _watch)
+    announced = run.pop("announce", False)
+    job = watched_job(lambda job, event: _announce(event, announced))
     host = StandaloneHost(standalone_folders(Path(run.pop("user_data"))), model=run.pop("model"))
     JOBS[run.pop("job", "train")](run, host, job)
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from training_pro.core.errors import SavingError
 from training_pro.core.files import atomic_files
-from training_pro.core.jobs import Advice, CheckpointSaved, Note, Request, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, Step
 from training_pro.engine.saving import safe_save
-from training_pro.engine.training import callback
-from training_pro.records.folder import loras, run_folder
-from training_pro.records.folder.crashed_runs import find_crashed_runs
+from training_pro.records.folder import RunFolder, crashed_runs, loras
 from training_pro.settings import files
-from training_pro.tests.tiny import read_tree, watched_job
+from training_pro.tests.engine import watching
+from training_pro.tests.engine.watching import asking, at, events_of, extending, stopping_at, texts
+from training_pro.tests.tiny import watched_job
 
 TWO = {"epochs": 2, "save_each_epoch": False}
 SAMPLING = {"sample_prompts": ["She said"], "sample_every": "epoch"}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def quick(monkeypatch):
+    """Short pauses between tries."""
     monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(safe_save, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -41,364 +39,146 @@ def disk(place):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def filling(disk, leave):
-    """Return a job that fills the disk at its first step, except for `leave` bytes."""
+def failing(place, step, actions):
+    """Return a job that does each action after its step, and whose checkpoint after `step` can't be written."""
+    part = place.lora() / ".part"
 
-    def fill(job):
-        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - int(leave)))
+    def watch(job, event):
+        if isinstance(event, Step) and event.step in actions:
+            actions[event.step](job)
+        if isinstance(event, Step) and event.step == step:
+            shutil.rmtree(part, ignore_errors=True)
+            part.write_text("a file where the folder should be")
+        elif isinstance(event, Advice) and "could not be saved" in event.text:
+            part.unlink()
 
-    return at(1, fill)
-
-
-def at(step, do):
-    return watched_job(lambda job, event: do(job) if isinstance(event, Step) and event.step == step else None)
-
-
-def advice(job):
-    return [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    return watched_job(watch)
 
 
 def saved(job):
-    return [event.step for event in job.log.since(0) if isinstance(event, CheckpointSaved)]
+    return [event.step for event in events_of(job, CheckpointSaved)]
 
 
-def sizes(place, **more):
-    """Return the bytes of a LoRA and of a full checkpoint with these settings."""
-    place.train(name="sizes", **{**TWO, **more, "max_steps": 1, "save_every": 1})
-    folder = place.lora("sizes")
-    byte_counts = (
-        (folder / "adapter_model.safetensors").stat().st_size,
-        loras.size_on_disk(folder / "checkpoint-1"),
-    )
-    shutil.rmtree(folder)
-    return byte_counts
+def unsaved(job):
+    return [text for text in texts(job, Advice) if text.startswith("The checkpoint at step ")]
 
 
-def test_on_a_full_disk_older_checkpoints_are_slimmed(place, disk):
-    lora, full = sizes(place, rank=64)
-    job = filling(disk, 2.8 * full)
-    end = place.train(job=job, rank=64, save_every=2, **TWO)
-    assert end.outcome == "finished"
-    assert saved(job) == [2, 4, 6, 8]
-    assert [c.step for c in loras.checkpoints(place.lora())][-1] == 8
-    assert loras.has_lora(place.lora() / "checkpoint-2")
-    assert loras.run_status(place.lora()) == "finished"
-    assert lora < full
-
-
-def test_a_checkpoint_that_does_not_fit_is_logged_and_the_run_continues(place, disk):
-    lora, full = sizes(place, rank=64)
-    job = filling(disk, (lora + full) / 2)  # the LoRA fits, but not a full checkpoint
-    end = place.train(job=job, rank=64, save_every=4, **TWO)
-    assert (end.outcome, saved(job)) == ("finished", [])
-    messages = [text for text in advice(job) if text.startswith("The checkpoint at step ")]
-    assert len(messages) == 2
-    assert messages[0].startswith("The checkpoint at step 4 could not be saved: the disk is full (")
-    assert messages[0].endswith("The run continues. There is no checkpoint yet.")
-    assert (loras.has_lora(place.lora()), loras.run_status(place.lora())) == (True, "finished")
+@pytest.mark.parametrize(
+    ("room", "checkpoints", "rescued"),
+    [(9.0, [2, 4, 6, 8], False), (2.0, [], False), (0.5, [], True)],
+    ids=["older checkpoints are slimmed", "only the LoRA fits", "nothing fits"],
+)
+def test_a_disk_that_gets_full_at_the_first_step(place, disk, lora, quick, room, checkpoints, rescued):
+    """Room is in LoRAs; a full checkpoint takes about three."""
+    leave = int(room * 16 * (lora / "adapter_model.safetensors").stat().st_size)
+    fill = at({1: lambda job: (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - leave))})
+    end = place.train(job=fill, rank=64, save_every=2, **TWO)
+    elsewhere = place.folders.user_data / "rescued" / "a"
+    assert (end.outcome, saved(fill)) == ("finished", checkpoints)
+    assert end.folder == (elsewhere if rescued else place.lora())
+    assert loras.has_lora(end.folder) and loras.run_status(end.folder) == "finished"
+    assert loras.has_lora(place.lora()) is not rescued
+    if checkpoints:
+        assert [c.step for c in loras.checkpoints(place.lora())][-1] == 8
+        assert loras.has_lora(place.lora() / "checkpoint-2") and not unsaved(fill)
+        return
+    assert unsaved(fill)[0].startswith("The checkpoint at step 2 could not be saved: the disk is full (")
+    assert unsaved(fill)[0].endswith("The run continues. There is no checkpoint yet.")
+    message = [text for text in texts(fill, Advice) if text.endswith(f"saved in {elsewhere} instead.")]
+    assert len(message) == rescued
     assert not (place.lora() / ".part").exists()
 
 
-def test_a_lora_that_does_not_fit_is_saved_elsewhere(place, disk):
-    place.train(name="whole", rank=64, **TWO)
-    whole = place.weights("whole")
-    job = filling(disk, len(whole) / 2)
-    end = place.train(job=job, rank=64, **TWO)
-    rescued = place.folders.user_data / "rescued" / "a"
-    assert (end.outcome, end.folder) == ("finished", rescued)
-    assert (rescued / "adapter_model.safetensors").read_bytes() == whole
-    (message,) = [text for text in advice(job) if "instead" in text]
-    assert message.startswith(f"{place.lora()} could not be written: the disk is full (")
-    assert message.endswith(f"The LoRA was saved in {rescued} instead.")
-    assert {p.name for p in rescued.iterdir()} >= {"training_log.json", "training_parameters.json"}
-    assert not loras.has_lora(place.lora())
+def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk, quick):
+    job = at({5: lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True)})
+    end = place.train(job=job, save_every=2, **TWO)
+    assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
+    assert loras.has_lora(end.folder) and saved(job) == [2, 4]
+    assert "step 6 could not be saved: the folder is read-only. The run continues. The last" in unsaved(job)[0]
 
 
-def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch):
-    tried = []
+def test_a_checkpoint_that_cannot_be_written_costs_no_other(place):
+    """The disk has room, so no earlier one is slimmed; the last one may also be a backup."""
+    job = failing(place, 5, {})
+    assert place.train(job=job, save_every=2, **TWO).outcome == "finished"
+    assert saved(job) == [2, 4, 8]
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2, 4, 8]
+    job = failing(place, 3, {3: asking(Request.STOP)})
+    assert place.train(name="a", job=job, if_exists="replace", backup_minutes=1e-6, **TWO).outcome == "stopped"
+    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2]
+
+
+@pytest.mark.parametrize("request_", [asking(Request.FREE_MEMORY), extending(2)], ids=["pause", "more epochs"])
+def test_a_pause_or_more_epochs_that_cannot_be_saved_for_are_canceled(place, request_):
+    job = failing(place, 3, {3: request_})
+    assert place.train(job=job, **TWO).text.startswith("'a' finished at step 8 of 8")
+    (message,) = unsaved(job)
+    assert "The run continues, but the pause or the added epochs that you requested are canceled." in message
+    assert job.control.pending == frozenset()
+    assert watching.read(place.lora() / "training_parameters.json")["epochs"] == 2
+
+
+def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off(place):
+    place.train(name="whole", **TWO)
+    job = at({3: lambda job: shutil.rmtree(place.lora()), 7: watching.break_down})
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=job, save_every=2, **TWO)
+    (run,) = crashed_runs.find_crashed_runs(place.folders)
+    asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
+    assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")
+    assert place.weights() == place.weights("whole")
+
+
+def test_a_lora_that_fits_nowhere_waits_for_room(place, monkeypatch, quick):
+    tried, move = [], RunFolder.move_into_place
 
     def full(folder, written):
         tried.append(folder.path)
         if len(tried) < 14:
             raise OSError(28, "No space left on device")
-        return keep(folder, written)
+        return move(folder, written)
 
-    keep = safe_save.RunFolder.move_into_place
-    monkeypatch.setattr(safe_save.RunFolder, "move_into_place", full)
-    job = watched_job(lambda job, event: None)
-    end = place.train(job=job, **TWO)
-    assert (end.outcome, end.folder) == ("finished", place.lora())
-    waits = [
-        text for text in advice(job) if text.startswith("The LoRA is finished but could not be saved anywhere: ")
-    ]
-    assert len(waits) == 2
-    assert loras.has_lora(place.lora())
+    monkeypatch.setattr(RunFolder, "move_into_place", full)
+    job = Job("training", "a test")
+    assert place.train(job=job, max_steps=1).folder == place.lora() and loras.has_lora(place.lora())
+    assert len([text for text in texts(job, Advice) if "finished but could not be saved anywhere: " in text]) == 2
 
 
-def fail_to_save(job, monkeypatch, *requests):
-    """Let the checkpoint for these requests fail, and no later one."""
-    finalize = callback.finalize_checkpoint
+@pytest.fixture
+def held(monkeypatch, quick):
+    """Names of files that another program holds, with how many times replacing them fails, as on Windows."""
+    names, replace = {}, Path.replace
 
-    def fail(folder, reason, state):
-        monkeypatch.setattr(callback, "finalize_checkpoint", finalize)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(callback, "finalize_checkpoint", fail)
-    for request in requests:
-        job.control.ask(request)
-
-
-def test_after_added_epochs_the_last_checkpoint_is_the_one_in_between(place, monkeypatch):
-    def watch(job, event):
-        if isinstance(event, Step) and event.step == 2:
-            job.control.extend(1)
-        if isinstance(event, Step) and event.step == 3:
-            fail_to_save(job, monkeypatch, Request.CHECKPOINT)
-
-    job = watched_job(watch)
-    place.train(job=job, **TWO)
-    (message,) = [text for text in advice(job) if "could not be saved" in text]
-    assert message.endswith("The run continues. The last checkpoint is checkpoint-2.")
-
-
-def test_a_pause_that_can_not_free_the_memory_is_canceled(place, monkeypatch):
-    job = at(2, lambda job: fail_to_save(job, monkeypatch, Request.FREE_MEMORY))
-    assert place.train(job=job, **TWO).outcome == "finished"
-    (message,) = [text for text in advice(job) if "could not be saved" in text]
-    assert "The run continues, but the pause or the added epochs that you requested are canceled." in message
-    assert job.control.pending == frozenset()
-
-
-def test_a_deleted_folder_is_created_again(place):
-    place.train(name="whole", **TWO)
-    end = place.train(job=at(5, lambda job: shutil.rmtree(place.folders.loras / "a")), save_every=4, **TWO)
-    assert end.outcome == "finished"
-    assert place.weights() == place.weights("whole")
-    assert [c.step for c in loras.checkpoints(place.lora())] == [8]
-    assert (place.lora() / "training_parameters.json").is_file()
-
-
-def test_a_folder_that_becomes_read_only_costs_the_checkpoints_and_not_the_lora(place, disk):
-    job = at(5, lambda job: subprocess.run(["mount", "-o", "remount,ro", disk], check=True))
-    end = place.train(job=job, save_every=2, **TWO)
-    assert (end.outcome, end.folder) == ("finished", place.folders.user_data / "rescued" / "a")
-    assert loras.has_lora(end.folder)
-    assert saved(job) == [2, 4]
-    messages = [text for text in advice(job) if "read-only" in text]
-    assert messages[0] == (
-        "The checkpoint at step 6 could not be saved: the folder is read-only. The run continues. "
-        "The last checkpoint is checkpoint-4."
-    )
-
-
-def test_a_file_held_open_is_retried_and_then_another_name_is_used(place, monkeypatch):
-    """On Windows a loaded safetensors file cannot be replaced."""
-    place.train(job=at(4, lambda job: job.control.ask(Request.STOP)), **TWO, **SAMPLING)
-    before = place.weights()
-    replace, tries = Path.replace, []
-
-    def held(path, target):
-        if Path(target) == place.lora() / "adapter_model.safetensors":
-            tries.append(target)
+    def replace_or_fail(path, target):
+        if names.get(Path(target).name, 0) and Path(target).parent.name == "a":
+            names[Path(target).name] -= 1
             raise PermissionError(13, "The process cannot access the file", str(target))
         return replace(path, target)
 
-    monkeypatch.setattr(Path, "replace", held)
-    job = watched_job(lambda job, event: None)
-    end = place.train(job=job, resume="newest", **TWO, **SAMPLING)
-    assert len(tries) == 3 * 3
-    assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
-    assert place.weights() == before  # with its own adapter_config.json
-    (message,) = [text for text in advice(job) if "instead" in text]
-    assert "adapter_model.safetensors is read-only, or another program has it open" in message
-    assert loras.run_status(place.lora("a-2")) == "finished"
-    for name in ("report.html", "samples.jsonl", "training_prompt.json", "train_dataset_sample.json"):
-        assert (place.lora("a-2") / name).is_file(), name
-    assert (loras.run_status(place.lora()), find_crashed_runs(place.folders)) == ("stopped", [])
-    because = json.loads((place.lora() / "training_log.json").read_text())["ended_because"]
-    assert because == f"the LoRA was saved in {place.lora('a-2')} instead"
+    monkeypatch.setattr(Path, "replace", replace_or_fail)
+    return names
 
 
-@pytest.mark.parametrize(
-    "said", ["No space left on device (os error 28)", "Der Datenträger ist voll (os error 112)"]
-)
-def test_a_whole_model_handles_a_full_disk_like_a_lora(place, monkeypatch, said):
-    """safetensors raises its own error class, and on Windows the message is localized."""
-    from safetensors import SafetensorError
-    from transformers import PreTrainedModel
-
-    save, tries = PreTrainedModel.save_pretrained, []
-
-    def full(*args, **more):
-        tries.append(args)
-        if len(tries) <= 3:
-            raise SafetensorError(f"I/O error: {said}")
-        return save(*args, **more)
-
-    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
-    job = watched_job(lambda job, event: None)
-    end = place.train(job=job, method="full", learning_rate=1e-5, save_every=4, **TWO)
-    assert (end.outcome, saved(job)) == ("finished", [8])
-    (advice_text,) = [
-        text for text in advice(job) if text.startswith("The checkpoint at step 4 could not be saved")
-    ]
-    assert "the disk is full" in advice_text
-    assert loras.has_weights(end.folder)
-
-
-def test_a_file_that_is_released_in_time_is_replaced(place, monkeypatch):
-    place.train(name="whole", **TWO)
-    replace, tries = Path.replace, []
-
-    def held(path, target):
-        if Path(target) == place.lora() / "adapter_model.safetensors" and not tries:
-            tries.append(target)
-            raise PermissionError(13, "The process cannot access the file", str(target))
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", held)
-    assert place.train(**TWO).folder == place.lora()
-    assert place.weights() == place.weights("whole")
-
-
-def test_a_file_held_for_a_moment_costs_no_checkpoint(place, monkeypatch):
-    """As by a virus scanner: the disk has room, so no checkpoint is slimmed."""
-    from transformers import Trainer
-
-    keep, save, tries = safe_save.RunFolder.move_into_place, Trainer._save_checkpoint, []
-
-    def held(name, does):
-        def try_it(*args):
-            tries.append(name)
-            if name in tries[:-1]:
-                return does(*args)
-            raise PermissionError(13, "The process cannot access the file", name)
-
-        return try_it
-
-    monkeypatch.setattr(safe_save.RunFolder, "move_into_place", held("the LoRA", keep))
-    job = at(7, lambda job: monkeypatch.setattr(Trainer, "_save_checkpoint", held("the last checkpoint", save)))
-    end = place.train(job=job, save_every=2, **TWO)
-    assert tries == ["the last checkpoint"] * 2 + ["the LoRA"] * 2
-    assert (end.outcome, saved(job)) == ("finished", [2, 4, 6, 8])
-    assert [c.step for c in loras.checkpoints(place.lora())] == [4, 6, 8]
-
-
-def test_a_record_that_cannot_be_written_costs_only_itself(place, monkeypatch):
-    from training_pro.records.report import curve_png
-
-    def fails(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(curve_png, "draw_graph", fails)
-    job = watched_job(lambda job, event: None)
-    assert place.train(job=job, **TWO).outcome == "finished"
-    assert [
-        e.text
-        for e in job.log.since(0)
-        if isinstance(e, Note) and e.text.startswith("A file in the LoRA's folder")
-    ]
-    assert loras.run_status(place.lora()) == "finished"
-
-
-def test_a_checkpoint_whose_name_is_held_for_a_moment_is_there_after_a_stop(place, monkeypatch):
-    replace, tries = Path.replace, []
-
-    def held(path, target):
-        if Path(target).name == "checkpoint-3" and len(tries) < 2:
-            tries.append(target)
-            raise PermissionError(13, "Access is denied", str(path))
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", held)
-    job = at(3, lambda job: job.control.ask(Request.STOP))
-    assert place.train(job=job, **TWO).outcome == "stopped"
-    assert (len(tries), saved(job)) == (2, [3])
+def test_files_that_are_released_in_time_are_replaced(place, held):
+    held |= {"checkpoint-3": 2, "adapter_model.safetensors": 1}
+    job = stopping_at(3)
+    assert place.train(job=job, **TWO).folder == place.lora()
+    assert (saved(job), held) == ([3], {"checkpoint-3": 0, "adapter_model.safetensors": 0})
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [3]
 
 
-def test_if_the_last_checkpoint_cannot_be_renamed_a_backup_remains(place, monkeypatch):
-    replace = Path.replace
-
-    def held(path, target):
-        if Path(target) == place.lora() / "checkpoint-3":
-            raise PermissionError(13, "Access is denied", str(path))
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", held)
-    job = at(3, lambda job: job.control.ask(Request.STOP))
-    assert place.train(job=job, backup_minutes=1e-6, **TWO).outcome == "stopped"
-    assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [2]
-
-
-def test_a_sample_of_the_data_that_cannot_be_written_costs_only_itself(place):
-    place.train(**TWO)
-    before = place.weights()
-    place.folders.logs.mkdir(exist_ok=True)
-    shutil.rmtree(place.folders.logs)
-    place.folders.logs.write_text("a file where the folder should be")
-    job = watched_job(lambda job, event: None)
-    assert place.train(job=job, if_exists="replace", **TWO).outcome == "finished"
-    assert [
-        e.text
-        for e in job.log.since(0)
-        if isinstance(e, Note) and e.text.startswith("A file in the LoRA's folder")
-    ]
-    (backup,) = place.lora().glob("Backup-*")
-    assert (backup / "adapter_model.safetensors").read_bytes() == before
-    assert (place.lora() / "train_dataset_sample.json").is_file()
-
-
-@pytest.mark.parametrize("resume", ["", "checkpoint-2"])
-def test_if_the_folder_cannot_be_opened_nothing_is_changed(place, monkeypatch, resume):
-    place.train(job=at(4, lambda job: job.control.ask(Request.STOP)), save_every=2, **TWO)
-    before = read_tree(place.lora())
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run_folder.files, "as_file", full)
-    refusal = pytest.raises(
-        SavingError, match=r"Can't write to .*a: the disk is full \(.*\)\. Fix the problem, or choose"
-    )
-    with refusal:
-        place.train(resume=resume, if_exists="ask" if resume else "replace", save_every=2, **TWO)
-    assert read_tree(place.lora()) == before
-
-
-def test_more_epochs_that_cannot_be_saved_for_do_not_cost_the_run(place, monkeypatch):
-    def fails(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(callback, "finalize_checkpoint", fails)
-    job = at(3, lambda job: job.control.extend(2))
-    end = place.train(job=job, **TWO)
-    assert end.text.startswith("'a' finished at step 8 of 8")
-    assert json.loads((place.lora() / "training_parameters.json").read_text())["epochs"] == 2
-    assert any(
-        "The run continues, but the pause or the added epochs that you requested are canceled." in text
-        for text in advice(job)
-    )
-
-
-def test_more_epochs_that_cannot_be_saved_for_do_not_outlast_a_rule(place, monkeypatch):
-    def fails(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(callback, "finalize_checkpoint", fails)
-    end = place.train(job=at(4, lambda job: job.control.extend(2)), stop_at_epoch=1, **TWO)
-    assert end.text.startswith("'a' finished at step 4 of 8 because epoch 1 is done")
-
-
-def test_a_run_whose_folder_was_gone_can_go_on_when_it_is_cut_off(place):
-    def lose_and_break_down(job, event):
-        if isinstance(event, Step) and event.step == 2:
-            shutil.rmtree(place.lora())
-        if isinstance(event, Step) and event.step == 6:
-            raise OSError("the power went")
-
-    with pytest.raises(OSError, match="the power went"):
-        place.train(job=watched_job(lose_and_break_down), **{**TWO, "save_each_epoch": True})
-    (run,) = find_crashed_runs(place.folders)
-    asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
-    assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")
+def test_for_a_file_that_stays_held_another_name_is_used(place, held):
+    place.train(job=stopping_at(4), **TWO, **SAMPLING)
+    before, held["adapter_model.safetensors"] = place.weights(), 1000
+    job = Job("training", "a test")
+    end = place.train(job=job, resume="newest", **TWO, **SAMPLING)
+    assert (end.outcome, end.folder) == ("finished", place.lora("a-2"))
+    assert place.weights() == before  # with its own adapter_config.json
+    assert held["adapter_model.safetensors"] == 1000 - 3 * 3
+    (message,) = [text for text in texts(job, Advice) if "instead" in text]
+    assert "adapter_model.safetensors is read-only, or another program has it open" in message
+    assert loras.run_status(place.lora("a-2")) == "finished"
+    assert {"report.html", "samples.jsonl", "training_prompt.json"} <= {path.name for path in end.folder.iterdir()}
+    assert (loras.run_status(place.lora()), crashed_runs.find_crashed_runs(place.folders)) == ("stopped", [])
+    because = watching.read(place.lora() / "training_log.json")["ended_because"]
+    assert because == f"the LoRA was saved in {place.lora('a-2')} instead"

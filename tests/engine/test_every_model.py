@@ -1,21 +1,32 @@
-"""Train each architecture once: the LoRA learns, the base is unchanged bit for bit, the saved LoRA is the same."""
+"""Each architecture, also unusual ones: the LoRA learns, the base is unchanged, the saved LoRA is the same."""
 
 from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
 
 import pytest
 import torch
 import transformers
-from peft import get_peft_model
 from safetensors.torch import load_file
+from training_pro.core import model_shape
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import Job, Note
-from training_pro.core.model_shape import ModelShape
-from training_pro.engine.lora import adapter, inject_lora, lora_config
-from training_pro.engine.lora.targets import PEFT_LAYER_TYPES, is_linear, resolve_targets
+from training_pro.core.jobs import Job, Note, Step
+from training_pro.engine.lora import (
+    choose_targets,
+    count_layer_names,
+    inject_lora,
+    load_lora,
+    lora_config,
+    remove_peft_layers,
+)
+from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
 from training_pro.settings.target_layers import target_layers
-from training_pro.tests.engine.architectures import CONFIGS, make_model, save_model
+from training_pro.tests.engine.architectures import CONFIGS, LENGTHS, LLAMA_LIKE, make_model, save_model
+from training_pro.tests.engine.watching import read, texts
+from training_pro.tests.tiny import watched_job
 
 IDS = torch.arange(5, 45)[None]
 
@@ -29,272 +40,211 @@ def bits(model):
     }
 
 
-@pytest.fixture
-def last_logits(monkeypatch):
-    """Logits of the model in training at the moment its LoRA is saved."""
-    logits = []
-    save = adapter.save_adapter
-
-    def save_and_record(model, folder):
-        modes = [(m, m.training) for m in model.modules()]
-        with torch.no_grad():
-            logits.append(model.eval()(IDS).logits)
-        for module, mode in modes:
-            module.training = mode
-        save(model, folder)
-
-    monkeypatch.setattr(adapter, "save_adapter", save_and_record)
+def logits_of(model):
+    """Logits in eval mode; the modes are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.no_grad():
+        logits = model.eval()(IDS).logits
+    for module, mode in modes:
+        module.training = mode
     return logits
 
 
-def train(place, folder, loading="auto", **more):
-    """Train two steps; return the host and the base model's tensors from before."""
-    host = StandaloneHost(place.folders, model=str(folder), loading=loading)
+def assert_trained(place, folder, loading="auto", tolerance=1e-5, **more):
+    """Train two steps, and compare the base with itself before, and the saved LoRA with that of the last step."""
+    host, last = StandaloneHost(place.folders, model=str(folder), loading=loading), []
     model = host.loaded_model().model
-    with torch.no_grad():
-        model(IDS)  # on some machines 4-bit weights are repacked at first use
+    logits_of(model)  # on some machines 4-bit weights are repacked at first use
     before = bits(model)
-    place.train(host, max_steps=2, save_each_epoch=False, **more)
-    return host, before
 
+    def watch(job, event):
+        if isinstance(event, Step) and event.step == event.steps:
+            last.append(logits_of(model))
 
-def assert_saved_lora_is_the_same(place, host, last_logits):
-    reloaded = adapter.load_lora(host.loaded_model().model, place.lora(), "again")
-    with torch.no_grad():
-        logits = reloaded(IDS).logits
-    adapter.remove_peft_layers(host.loaded_model().model)
-    assert torch.allclose(logits, last_logits[-1], atol=1e-5, rtol=0)
-
-
-def assert_trained(place, folder, last_logits, loading="auto", **more):
-    host, before = train(place, folder, loading, **more)
-    assert bits(host.loaded_model().model) == before
-    assert_saved_lora_is_the_same(place, host, last_logits)
+    place.train(host, job=watched_job(watch), max_steps=2, save_each_epoch=False, **more)
+    assert bits(model) == before
+    assert not any(type(module).__module__.startswith("peft") for module in model.modules())
+    reloaded = logits_of(load_lora(model, place.lora(), "again"))
+    remove_peft_layers(model)
+    assert torch.allclose(reloaded, last[0], atol=tolerance, rtol=0)
     state = load_file(place.lora() / "adapter_model.safetensors")
-    moved = [name for name, value in state.items() if "lora_B" in name and value.abs().max() > 0]
-    assert len(moved) == sum("lora_B" in name for name in state) > 0
-    assert not any(isinstance(module, PEFT_LAYER_TYPES) for module in host.loaded_model().model.modules())
-    return host, state
+    halves = [value for name, value in state.items() if "lora_B" in name]
+    assert halves and all(value.abs().max() > 0 for value in halves)
+    return model, state
+
+
+def heads(*names, marks=()):
+    ids = {True: "tied", False: "untied"}
+    return [pytest.param(name, tied, marks=marks, id=f"{name}-{ids[tied]}") for name in names for tied in ids]
+
+
+SHORT = ("llama", "gpt2", "gemma2")
+OTHERS = tuple(name for name in CONFIGS if name not in SHORT)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_lora(place, last_logits, name):
-    assert_trained(place, save_model(place, name), last_logits)
+def test_a_lora(place, name):
+    assert_trained(place, save_model(place, name))
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_train_head(place, last_logits, name, tied):
-    host, state = assert_trained(place, save_model(place, name, tied=tied), last_logits, train_head=True)
-    model = host.loaded_model().model
+@pytest.mark.parametrize(("name", "tied"), [*heads(*SHORT), *heads(*OTHERS, marks=pytest.mark.long)])
+def test_train_head(place, name, tied):
+    model, state = assert_trained(place, save_model(place, name, tied=tied), train_head=True)
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert (embeddings is head) is tied
     whole = [value for key, value in state.items() if "lora_" not in key and value.shape == head.shape]
-    assert len(whole) == 2
-    assert torch.equal(*whole) is tied
+    assert len(whole) == 2 and torch.equal(*whole) is tied
     assert not torch.equal(whole[0], embeddings)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-def test_dora(place, last_logits, name):
-    _, state = assert_trained(place, save_model(place, name), last_logits, dora=True)
-    assert any("magnitude" in key for key in state)
+SHORT_QUANTIZED = {("llama", "4bit", True), ("llama", "8bit", True), ("gpt2", "4bit", False)}
+QUANTIZED = [
+    pytest.param(*case, marks=() if case in SHORT_QUANTIZED else pytest.mark.long)
+    for case in ((name, kind, head) for name in CONFIGS for kind in ("4bit", "8bit") for head in (False, True))
+]
 
 
-QUANTIZED = [("llama", "4bit"), ("llama", "8bit"), ("gpt2", "4bit")]
-MORE_QUANTIZED = [(n, k) for n in CONFIGS for k in ("4bit", "8bit") if (n, k) not in QUANTIZED]
-
-
-def assert_quantized_trained(place, last_logits, name, loading, **more):
+@pytest.mark.parametrize(("name", "loading", "head"), QUANTIZED)
+def test_on_quantized_weights(place, name, loading, head):
     pytest.importorskip("bitsandbytes")
-    host, before = train(place, save_model(place, name), loading, **more)
-    assert bits(host.loaded_model().model) == before
-    reloaded = adapter.load_lora(host.loaded_model().model, place.lora(), "again")
-    with torch.no_grad():
-        assert torch.allclose(reloaded(IDS).logits, last_logits[-1], atol=0.05)
+    _, state = assert_trained(place, save_model(place, name), loading, 0.05, train_head=head)
+    assert any("lora_" not in key for key in state) is head
 
 
-@pytest.mark.parametrize(("name", "loading"), QUANTIZED)
-def test_on_quantized_weights(place, last_logits, name, loading):
-    assert_quantized_trained(place, last_logits, name, loading)
+def lora_settings(targets):
+    return training_settings({"name": "a", "data": ["x"], "rank": 4, "targets": targets}).lora
 
 
-@pytest.mark.parametrize("loading", ["4bit", "8bit"])
-def test_train_head_on_quantized_weights(place, last_logits, loading):
-    assert_quantized_trained(place, last_logits, "llama", loading, train_head=True)
-    state = load_file(place.lora() / "adapter_model.safetensors")
-    assert any("lm_head" in key or "embed_tokens" in key for key in state)
+def targets_of(model, selection):
+    return choose_targets(lora_settings(selection), model)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "loading"), MORE_QUANTIZED)
-def test_on_more_quantized_weights(place, last_logits, name, loading):
-    assert_quantized_trained(place, last_logits, name, loading)
-
-
-def test_dora_on_8_bit_weights_is_refused_with_the_reason(place):
-    pytest.importorskip("bitsandbytes")
-    host = StandaloneHost(place.folders, model=str(place.tiny), loading="8bit")
-    with pytest.raises(Exception, match=r"DoRA can't be trained on 8-bit weights. Load the model in 4-bit or 16"):
-        place.train(host, dora=True)
-    assert not place.lora().exists()
-
-
-Q_V = {
-    "gpt2": ["transformer.h.0.attn.c_attn"],
-    "gpt_neo": ["transformer.h.0.attn.attention.v_proj", "transformer.h.0.attn.attention.q_proj"],
-    "gpt_neox": ["gpt_neox.layers.0.attention.query_key_value"],
-    "opt": ["model.decoder.layers.0.self_attn.v_proj", "model.decoder.layers.0.self_attn.q_proj"],
-    "phi3": ["model.layers.0.self_attn.qkv_proj"],
-}
-USUAL = ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]
-Q_K_V_O = {
-    "gpt2": ["attn.c_attn", "attn.c_proj"],
-    "gpt_neox": ["attention.query_key_value", "attention.dense"],
-    "phi3": ["self_attn.o_proj", "self_attn.qkv_proj"],
-    "opt": ["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj", "self_attn.out_proj"],
-}
-K_V_DOWN = {
-    "gpt2": ["attn.c_attn", "mlp.c_proj"],
-    "gpt_neo": ["attention.k_proj", "attention.v_proj", "mlp.c_proj"],
-    "gpt_neox": ["attention.query_key_value", "mlp.dense_4h_to_h"],
-    "opt": ["self_attn.k_proj", "self_attn.v_proj", "layers.0.fc2"],
-    "phi3": ["self_attn.qkv_proj", "mlp.down_proj"],
-    "llama": ["self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj"],
+LAYERS = {
+    ("q-v", "llama"): "self_attn.q_proj self_attn.v_proj",
+    ("q-v", "gpt2"): "attn.c_attn",
+    ("q-v", "gpt_neox"): "attention.query_key_value",
+    ("q-v", "phi3"): "self_attn.qkv_proj",
+    ("q-k-v-o", "gpt2"): "attn.c_attn attn.c_proj",
+    ("q-k-v-o", "opt"): "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj",
+    ("k-v-down", "gpt2"): "attn.c_attn mlp.c_proj",
+    ("k-v-down", "opt"): "self_attn.k_proj self_attn.v_proj layers.0.fc2",
 }
 
 
-def first_layer(name, selection):
-    return [n for n in resolve_targets(selection, make_model(name)).names if ".0." in n]
+@pytest.mark.parametrize(("selection", "name"), LAYERS)
+def test_a_selection_is_each_architectures_own_layers(selection, name):
+    expected = tuple(LAYERS[selection, name].split())
+    in_first = [layer for layer in targets_of(make_model(name), selection).names if ".0." in layer]
+    assert len(in_first) == len(expected) and all(layer.endswith(expected) for layer in in_first)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_q_v_is_each_architectures_own_layers(name):
-    assert sorted(first_layer(name, "q-v")) == sorted(Q_V.get(name, USUAL))
-
-
-@pytest.mark.parametrize("name", Q_K_V_O)
-def test_q_k_v_o(name):
-    assert [n for n in first_layer(name, "q-k-v-o") if not n.endswith(tuple(Q_K_V_O[name]))] == []
-    assert len(first_layer(name, "q-k-v-o")) == len(Q_K_V_O[name])
-
-
-@pytest.mark.parametrize("name", K_V_DOWN)
-def test_k_v_down(name):
-    assert [n for n in first_layer(name, "k-v-down") if not n.endswith(tuple(K_V_DOWN[name]))] == []
-    assert len(first_layer(name, "k-v-down")) == len(K_V_DOWN[name])
-
-
-def vision_model():
-    """A tiny model for images and text, as AutoModelForCausalLM loads it."""
+def test_a_vision_model_gets_its_lora_on_the_text_part():
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     vision |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
-    tokens = {"image_token_index": 100, "boi_token_index": 101, "eoi_token_index": 102}
-    text = CONFIGS["gemma3"][1]
-    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **tokens)
-    return transformers.AutoModelForCausalLM.from_config(config)
+    parts = {"text_config": CONFIGS["gemma3"][1], "vision_config": vision, "mm_tokens_per_image": 4}
+    base = transformers.AutoModelForCausalLM.from_config(transformers.Gemma3Config(**parts, image_token_index=100))
+    assert any("vision_tower" in name for name, _ in base.named_modules())
+    lora, targets = lora_settings("all-linear"), targets_of(base, "all-linear")
+    with inject_lora(base, lora_config(lora, base, targets)) as model:
+        adapted = [name for name, _ in model.named_modules() if name.endswith(".lora_A")]
+    assert len(adapted) == len(targets.names) == 14 and all("language_model" in name for name in adapted)
 
 
-@pytest.mark.parametrize("selection", ["all-linear", "q-v"])
-def test_a_vision_model_gets_its_lora_on_the_text_part(selection):
-    base = vision_model()
-    assert sum("vision_tower" in name for name, module in base.named_modules() if is_linear(module)) > 4
-    targets = resolve_targets(selection, base)
-    assert len(targets.names) == (14 if selection == "all-linear" else 4)
-    assert all("language_model" in name for name in targets.names)
-    assert ("all linear layers of the language model" in targets.words()) is (selection == "all-linear")
-    lora = training_settings({"name": "a", "data": ["x"], "targets": selection}).lora
-    model = get_peft_model(base, lora_config(lora, base, targets))
-    adapted = [name for name, _ in model.named_modules() if name.endswith("lora_A")]
-    assert sorted(name.removeprefix("base_model.model.").removesuffix(".lora_A") for name in adapted) == sorted(
-        targets.names
-    )
-
-
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-SPARSE = {
-    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 8, "num_experts": 4, "mlp_only_layers": [0], **EXPERTS}),
-    "qwen2_moe": ("Qwen2MoeConfig", {"num_experts": 4, "shared_expert_intermediate_size": 24, **EXPERTS}),
-    "glm4_moe": (
-        "Glm4MoeConfig",
-        {"head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, **EXPERTS},
-    ),
-    "afmoe": ("AfmoeConfig", {"head_dim": 8, "num_experts": 4, "num_dense_layers": 1, **EXPERTS}),
-    "ernie4_5_moe": (
-        "Ernie4_5_MoeConfig",
-        {
-            "head_dim": 8,
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_num_shared_experts": 1,
-            "moe_intermediate_size": 16,
-        },
-    ),
-    "exaone_moe": (
-        "ExaoneMoeConfig",
-        {
-            "head_dim": 8,
-            "num_experts": 4,
-            "num_shared_experts": 1,
-            "mlp_layer_types": ["dense", "sparse"],
-            **EXPERTS,
-        },
-    ),
+EXPERTS_SUPPORTED = tuple(map(int, version("peft").split(".")[:2])) >= (0, 20)
+ODD = {
+    "Llama4Text": {**LLAMA_LIKE, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
+    "Mamba": {**LENGTHS, "state_size": 8},
 }
 
 
-@pytest.mark.parametrize("name", SPARSE)
-def test_the_weights_of_a_model_with_experts_are_counted(name):
-    kind, more = SPARSE[name]
-    config = getattr(transformers, kind)(**{**CONFIGS["llama"][1], **more})
-    base, shape = transformers.AutoModelForCausalLM.from_config(config), ModelShape.of(config.to_dict())
-    weights = sum(parameter.numel() for parameter in base.parameters())
-    tolerance = 0.1 if name == "afmoe" else 0.01  # Afmoe's attention has a gate too
-    assert shape.linear_weights + shape.other_weights == pytest.approx(weights, rel=tolerance)
-    # Gates of Qwen2's shared expert, and of Afmoe's attention, are left out
-    assert shape.lora_weights(4) == pytest.approx(
-        count_lora_weights(base, "all-linear"), rel=0.2 if name == "afmoe" else 0.1
-    )
-    usual, down = (target_layers(targets) for targets in ("q-k-v-o", "k-v-down"))
-    assert shape.lora_weights(4, usual) == count_lora_weights(base, "q-k-v-o")
-    if name == "mixtral":  # it has no layer of that name
-        with pytest.raises(SettingsError, match="no layer called down"):
-            resolve_targets("k-v-down", base)
+def host_of(place, name):
+    """A host for a folder with a model; 'mixed' has experts in one layer and a plain MLP in the other."""
+    if name in ODD:
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{name}Config")(**{**ODD[name], "vocab_size": 512})
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    elif name == "mixed":
+        model = make_model("qwen3_moe", mlp_only_layers=[0], vocab_size=512)
     else:
-        assert shape.lora_weights(4, down) == count_lora_weights(base, "k-v-down")
+        return StandaloneHost(place.folders, model=str(save_model(place, name)))
+    folder = place.folders.models / name
+    model.save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return StandaloneHost(place.folders, model=str(folder))
 
 
-def count_lora_weights(base, selection):
-    """Number of weights of a LoRA as PEFT creates it."""
-    lora = training_settings({"name": "a", "data": ["x"], "rank": 4, "targets": selection}).lora
-    with inject_lora(base, lora_config(lora, base, resolve_targets(selection, base))) as model:
-        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def test_a_custom_list_of_short_or_full_names():
-    targets = resolve_targets(("up_proj", "model.layers.1.self_attn.q_proj"), make_model("llama"))
-    assert targets.names == (
-        "model.layers.0.mlp.up_proj",
-        "model.layers.1.self_attn.q_proj",
-        "model.layers.1.mlp.up_proj",
-    )
-    assert (
-        targets.words()
-        == "the layers in your list: model.layers.0-1.mlp.up_proj, model.layers.1-1.self_attn.q_proj"
-    )
-
-
-def test_a_missing_layer_is_named_with_the_existing_ones():
-    with pytest.raises(Exception, match=r"this model has no layer called wq. Its layers are down_proj, gate_proj"):
-        resolve_targets(("wq",), make_model("llama"))
-
-
-def test_the_run_says_where_the_lora_sits_and_saves_full_names(place):
+def train_and_read(place, host, **more):
+    """Train; return the note about the target layers, and the weights by their names without PEFT's prefix."""
     job = Job("training", "a test")
-    place.train(job=job, targets="q-v", max_steps=1)
-    notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
-    summary = "q-v: model.layers.0-1.self_attn.q_proj, model.layers.0-1.self_attn.v_proj"
-    assert f"The LoRA is added to {summary}." in notes
-    keys = load_file(place.lora() / "adapter_model.safetensors")
-    assert {key.split(".")[-3] for key in keys} == {"q_proj", "v_proj"}
+    place.train(host, job=job, max_steps=2, **more)
+    (line,) = (text for text in texts(job, Note) if "is added to" in text)
+    weights = load_file(place.lora() / "adapter_model.safetensors")
+    return line, {key.removeprefix("base_model.model."): weight for key, weight in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "selections"),
+    [
+        ("mixtral", ("all-linear", "q-k-v-o", ["q_proj", "o_proj"])),
+        ("mixed", ("all-linear", "k-v-down")),
+    ],
+)
+def test_experts_are_named_and_counted_where_peft_takes_them(place, name, selections):
+    host = host_of(place, name)
+    shape = model_shape.ModelShape.of(host.card().config)
+    for targets in selections:
+        line, weights = train_and_read(place, host, targets=targets, if_exists="replace")
+        counted = shape.lora_weights(4, target_layers(place.settings(targets=targets).lora.targets))
+        assert counted == sum(weight.numel() for weight in weights.values())
+        if targets == "all-linear" and name != "mixed":
+            attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
+            parts = ("experts.down_proj", "experts.gate_up_proj", "gate.weight") if EXPERTS_SUPPORTED else ()
+            experts = "".join(f"model.layers.0-1.mlp.{part}, " for part in parts)
+            assert line == f"The LoRA is added to all linear layers: {experts}{attention}."
+            assert any("mlp.experts" in layer for layer in weights) is EXPERTS_SUPPORTED
+
+
+DROPOUT, DORA = "Dropout 0.05 can't be used on this model's experts", "DoRA can't be used on this model's experts"
+
+
+@pytest.mark.parametrize(
+    ("values", "starts"),
+    [
+        ({"dropout": 0.05, "dora": True}, [DROPOUT, DORA]),
+        ({"dropout": 0.05, "dora": True, "targets": "q-k-v-o"}, []),
+        ({"targets": ["q_proj", "down_proj"]}, ["Target modules: your list names model.layers.0-0.mlp.down"]),
+        ({"targets": ["gate_proj"]}, ["This model can't be trained with a LoRA: Cannot convert PEFT target(s)"]),
+    ],
+)
+def test_unsupported_settings_on_experts_are_refused_alike_before_anything_is_loaded(place, values, starts):
+    host, engine, settings = host_of(place, "mixed"), PeftEngine(), place.settings(**values)
+    problems = engine.check(settings, host).problems
+    assert len(problems) == (len(starts) if EXPERTS_SUPPORTED else 0)
+    if not problems:
+        place.train(host, max_steps=1, **values)
+        return
+    assert all(problem.startswith(start) for problem, start in zip(problems, starts, strict=True))
+    with pytest.raises(SettingsError) as refusal:
+        place.train(host, **values)
+    assert tuple(refusal.value.problems) == problems
+    assert host.model_status().problem and not place.lora().exists()  # it is not loaded
+    before = dict(host.loaded_model().model.named_modules())
+    assert engine.check(settings, host).problems == problems
+    assert dict(host.loaded_model().model.named_modules()) == before
+
+
+@pytest.mark.parametrize(("name", "unfit"), [("Llama4Text", "router"), ("Mamba", "out_proj")])
+def test_layers_that_cannot_hold_a_lora_are_left_out_and_refused_by_name(place, name, unfit):
+    host = host_of(place, name)
+    line, weights = train_and_read(place, host)
+    model = host.loaded_model().model
+    assert unfit not in line and not any(unfit in layer for layer in weights)
+    assert unfit in {layer.rpartition(".")[2] for layer, _ in model.named_modules()}
+    assert unfit not in count_layer_names(model)
+    excluded = read(place.lora() / "adapter_config.json")["exclude_modules"]
+    assert excluded and all(layer.endswith(unfit) for layer in excluded)
+    place.attach_lora(host, "a")
+    place.detach_lora(host)
+    with pytest.raises(SettingsError, match=rf"a LoRA can't be added to \S+\.layers\.0-1\.\S+\.{unfit}, because"):
+        place.train(host, name="b", targets=[unfit])

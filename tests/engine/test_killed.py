@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.records.folder import loras
 from training_pro.tests.engine.forked import Forks, kill
+from training_pro.tests.engine.watching import read
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
-RUN = {
-    "epochs": 3,
-    "dropout": 0.1,
-    "learning_rate": 5e-3,
-    "batch_size": 2,
-    "save_every": 3,
-    "backup_minutes": 1e-6,
-    "keep_checkpoints": 2,
-    "sample_every": "never",
-}
-TIMES = ("seconds", "eval_seconds")
+RUN = {"epochs": 3, "dropout": 0.1, "learning_rate": 5e-3, "batch_size": 2, "save_every": 3}
+RUN |= {"backup_minutes": 1e-6, "keep_checkpoints": 2}
 VARIANTS = {
     "shuffled": {"packing": "off"},
     "packed": {"packing": "on"},
@@ -43,8 +33,8 @@ def forks():
 
 
 def curve(folder):
-    graph = json.loads((folder / "training_graph.json").read_text(encoding="utf-8"))
-    return [{key: value for key, value in entry.items() if key not in TIMES} for entry in graph]
+    graph = read(folder / "training_graph.json")
+    return [{k: v for k, v in entry.items() if k not in ("seconds", "eval_seconds")} for entry in graph]
 
 
 def refuse_broken(folder):
@@ -54,72 +44,45 @@ def refuse_broken(folder):
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             torch.load(checkpoint.folder / name, weights_only=False)
         for name in ("run_state.json", "trainer_state.json"):
-            json.loads((checkpoint.folder / name).read_text(encoding="utf-8"))
+            read(checkpoint.folder / name)
 
 
-def left_over(place):
-    return [str(path) for path in place.folders.user_data.rglob("*") if ".part" in path.name]
-
-
-@dataclass
-class KillStats:
-    """Statistics: runs, kills, kills while saving, and the step of each kill."""
-
-    runs: int = 0
-    kills: int = 0
-    in_saving: int = 0
-    steps: list[int] = field(default_factory=list)
-
-
-def killed_and_resumed(place, forks, variant, kills, rng):
+def kill_and_resume(place, forks, variant, kills, rng):
     """Kill at random moments, every second time while saving, and resume after each kill."""
-    forks.begin(place, name="whole", **RUN, **variant)
     began = time.monotonic()
+    forks.begin(place, name="whole", **RUN, **variant)
     assert forks.end() == "finished"
-    seconds, stats = time.monotonic() - began, KillStats()
-    while stats.kills < kills:
-        stats.runs += 1
-        name, ended = f"run-{stats.runs}", ""
-        part_folder = place.lora(name) / ".part"
+    seconds, killed, runs = time.monotonic() - began, 0, 0
+    while killed < kills:
+        runs, ended = runs + 1, ""
+        name = f"run-{runs}"
         while ended != "finished":
             number = forks.begin(place, name=name, resume="newest", **RUN, **variant)
-            if stats.kills < kills:
-                time.sleep(rng.uniform(0, seconds))
-                if stats.kills % 2:
-                    wait_for_saving(part_folder, rng)
+            if killed < kills:
+                wait(rng.uniform(0, seconds), place.lora(name) / ".part" if killed % 2 else None)
                 with suppress(ProcessLookupError):  # it has already ended
                     kill(number)
             ended = forks.end()
             assert ended in ("killed", "finished")
+            killed += ended == "killed"
             refuse_broken(place.lora(name))
-            if ended == "killed":
-                stats.kills += 1
-                stats.in_saving += any(part_folder.glob("checkpoint-*"))
-                stats.steps.append(max((c.step for c in loras.resumable_checkpoints(place.lora(name))), default=0))
         assert place.weights(name) == place.weights("whole")
         assert curve(place.lora(name)) == curve(place.lora("whole"))
-        assert left_over(place) == []
-    return stats
+        assert [path for path in place.folders.user_data.rglob("*") if ".part" in path.name] == []
 
 
-def wait_for_saving(part_folder, rng, most=2.0):
-    """Wait until a checkpoint is being written, and a few milliseconds more."""
-    until = time.monotonic() + most
-    while time.monotonic() < until and not any(part_folder.glob("checkpoint-*")):
+def wait(seconds, part_folder):
+    """Wait, and then until a checkpoint is being written, if its folder is given."""
+    time.sleep(seconds)
+    until = time.monotonic() + 2
+    while part_folder and time.monotonic() < until and not any(part_folder.glob("checkpoint-*")):
         time.sleep(0.0005)
-    time.sleep(rng.uniform(0, 0.006))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_killed_twice_and_resumed(place, forks, variant, record_property):
-    stats = killed_and_resumed(place, forks, VARIANTS[variant], 2, random.Random(variant))
-    record_property("killed", f"{variant}: {stats}")
-    assert stats.kills == 2
+LONG = [pytest.param(variant, 20, marks=pytest.mark.long) for variant in VARIANTS]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_killed_twenty_times_and_resumed(place, forks, variant, record_property):
-    stats = killed_and_resumed(place, forks, VARIANTS[variant], 20, random.Random(os.urandom(8)))
-    record_property("killed", f"{variant}: {stats}")
-    assert stats.kills == 20
+@pytest.mark.parametrize(("variant", "kills"), [*((variant, 2) for variant in VARIANTS), *LONG])
+def test_killed_and_resumed(place, forks, variant, kills):
+    seed = variant if kills == 2 else os.urandom(8)
+    kill_and_resume(place, forks, VARIANTS[variant], kills, random.Random(seed))

@@ -10,15 +10,19 @@ import pytest
 from safetensors import SafetensorError
 from training_pro.core.errors import SavingError
 from training_pro.engine.plan import DATA_KEY
-from training_pro.engine.saving import RunState, checkpoints, finalize_checkpoint, is_write_error, load_run_state
+from training_pro.engine.saving import (
+    RunState,
+    finalize_checkpoint,
+    is_write_error,
+    load_run_state,
+    refuse_changes,
+)
 from training_pro.records.folder import PARAMETERS, STATE, RunFolder
-from training_pro.records.folder.filenames import BACKUP_FOLDER
 from training_pro.settings.definitions import TrainingSettings
 
-TRAINER_RECORD = {
-    "global_step": 3, "max_steps": 9, "num_train_epochs": 1.0, "epoch": 0.5, "log_history": [],
-    "stateful_callbacks": {},
-}  # fmt: skip
+TRAINER_STATE = "trainer_state.json"
+TRAINER_RECORD = {"global_step": 3, "max_steps": 9, "num_train_epochs": 1.0, "epoch": 0.5, "log_history": []}
+TRAINER_RECORD |= {"stateful_callbacks": {}}
 
 
 @dataclass
@@ -39,7 +43,7 @@ def folder(tmp_path):
     result = RunFolder(tmp_path / "loras" / "a", tmp_path / "logs")
     written = result.partial_folder / "checkpoint-3"
     written.mkdir(parents=True)
-    (written / "trainer_state.json").write_text(json.dumps(TRAINER_RECORD), encoding="utf-8")
+    (written / TRAINER_STATE).write_text(json.dumps(TRAINER_RECORD), encoding="utf-8")
     return result
 
 
@@ -60,73 +64,54 @@ def test_which_errors_are_about_writing_files(error, about_the_disk):
     assert is_write_error(error) is about_the_disk
 
 
-def test_a_checkpoint_is_flushed_and_then_renamed(folder, monkeypatch):
+def test_a_checkpoint_is_flushed_and_then_moved_to_its_place(folder, monkeypatch):
+    """Without an earlier one of the same step; a backup to a folder of its own."""
     flushed = []
-    monkeypatch.setattr(
-        checkpoints, "flush_to_disk", lambda path: flushed.append(sorted(p.name for p in path.iterdir()))
-    )
-    path = finalize_checkpoint(folder, "", RunState(step=3, smoothed=1.5))
-    assert flushed == [[STATE, "trainer_state.json"]]
-    assert path == folder.checkpoint(3, "") and sorted(p.name for p in path.iterdir()) == flushed[0]
-    assert not (folder.partial_folder / "checkpoint-3").exists()
-    assert (load_run_state(path).step, load_run_state(path).smoothed) == (3, 1.5)
-
-
-def test_backups_are_in_a_folder_of_their_own(folder):
-    paths = []
-    for step in (3, 6):
-        (folder.partial_folder / f"checkpoint-{step}").mkdir(exist_ok=True)
-        paths.append(finalize_checkpoint(folder, BACKUP_FOLDER, RunState(step=step)))
-    assert [path.relative_to(folder.path).parts for path in paths] == [
-        (BACKUP_FOLDER, "checkpoint-3"), (BACKUP_FOLDER, "checkpoint-6"),
-    ]  # fmt: skip
-
-
-def test_one_checkpoint_of_a_step_remains(folder):
+    monkeypatch.setattr("os.fsync", lambda file: flushed.append(folder.checkpoint(3, "").exists()))
     earlier = folder.checkpoint(3, "loss")
     earlier.mkdir(parents=True)
-    (earlier / "trainer_state.json").write_text("{}", encoding="utf-8")
-    path = finalize_checkpoint(folder, "", RunState(step=3))
+    (earlier / TRAINER_STATE).write_text("{}", encoding="utf-8")
+    path = finalize_checkpoint(folder, "", RunState(step=3, smoothed=1.5))
+    assert path == folder.checkpoint(3, "") and sorted(p.name for p in path.iterdir()) == [STATE, TRAINER_STATE]
+    assert flushed[:2] == [False, False]  # both files, before
     assert [p for p in folder.path.iterdir() if p.name.startswith("checkpoint-")] == [path]
+    assert not (folder.partial_folder / "checkpoint-3").exists()
+    assert (load_run_state(path).step, load_run_state(path).smoothed) == (3, 1.5)
+    (folder.partial_folder / "checkpoint-6").mkdir()
+    backup = finalize_checkpoint(folder, "backup", RunState(step=6))
+    assert backup.relative_to(folder.path).parts == ("backup", "checkpoint-6") and path.is_dir()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         (STATE, None, "is missing"),
-        ("trainer_state.json", None, "is missing"),
+        (TRAINER_STATE, None, "is missing"),
         (STATE, '{"step": -1}', "step"),
         (STATE, '{"step": 3, "steering": {"asked": 7}}', "steering"),
-        ("trainer_state.json", json.dumps({**TRAINER_RECORD, "max_steps": "nine"}), "max_steps"),
+        (TRAINER_STATE, json.dumps({**TRAINER_RECORD, "max_steps": "nine"}), "max_steps"),
     ],
 )
 def test_a_damaged_state_is_refused_with_its_reason(folder, name, content, reason):
     path = finalize_checkpoint(folder, "", RunState(step=3))
-    if content is None:
-        (path / name).unlink()
-    else:
-        (path / name).write_text(content, encoding="utf-8")
+    (path / name).unlink() if content is None else (path / name).write_text(content, encoding="utf-8")
     with pytest.raises(SavingError, match=reason) as error:
         load_run_state(path)
     assert str(path) in str(error.value) and "Choose another checkpoint." in str(error.value)
 
 
-def test_what_has_changed_is_named_with_both_values(folder):
+def test_what_has_changed_is_named_with_both_values_or_the_files(folder):
     folder.path.mkdir(exist_ok=True)
-    (folder.path / PARAMETERS).write_text(
-        json.dumps({"rank": 8, "data": ["a.txt"], "name": "b"}), encoding="utf-8"
-    )
+    earlier = {"rank": 8, "data": ["a.txt"], "name": "b"}
+    (folder.path / PARAMETERS).write_text(json.dumps(earlier), encoding="utf-8")
     run = FakeRun(folder, {"rank": 16, "alpha": TrainingSettings().lora.alpha, DATA_KEY: "new"})
     state = RunState(step=3, unchangeable={DATA_KEY: "old"})
     with pytest.raises(SavingError) as error:
-        checkpoints.refuse_changes(state, run, folder.checkpoint(3, ""))
+        refuse_changes(state, run, folder.checkpoint(3, ""))
     assert "checkpoint-3, because something has changed: rank (was 8 and is now 16)" in str(error.value)
-    assert "was ['a.txt'] and is now []" in str(error.value) and "alpha" not in str(error.value)
-    assert "Name was" not in str(error.value)
-
-
-def test_changed_files_are_named_if_no_setting_is_different(folder):
-    run = FakeRun(folder, {DATA_KEY: "new"})
+    assert "was ['a.txt'] and is now []" in str(error.value)
+    assert "alpha" not in str(error.value) and "Name was" not in str(error.value)
+    (folder.path / PARAMETERS).unlink()
     with pytest.raises(SavingError, match="the files, or how Training PRO prepares them, have changed"):
-        checkpoints.refuse_changes(RunState(unchangeable={DATA_KEY: "old"}), run, folder.path)
-    checkpoints.refuse_changes(RunState(unchangeable={DATA_KEY: "new"}), run, folder.path)
+        refuse_changes(state, FakeRun(folder, {DATA_KEY: "new"}), folder.path)
+    refuse_changes(state, FakeRun(folder, {DATA_KEY: "old"}), folder.path)
