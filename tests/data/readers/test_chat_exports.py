@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.readers.chat_exports import unpack_export
-from training_pro.data.readers.json_rows import Row, read_json, read_jsonl
-from training_pro.tests import rowing
-from training_pro.tests.rowing import family, learned_text
+from training_pro.data.readers import Row
+from training_pro.tests.data.readers.reading import read_table, write
+from training_pro.tests.rowing import family, learned_text, prepare_rows
 
 
 def node(parent: str | None, role: str = "", *parts: Any, **fields: Any) -> dict[str, Any]:
@@ -57,9 +56,7 @@ BOTH = [*KNOTS, {"role": "assistant", "content": "A knot with a loop.\n\nIt does
 
 
 def read_rows(tmp_path, content: Any) -> list[Row]:
-    path = tmp_path / "conversations.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return list(unpack_export(read_json(path, path.name)).rows())
+    return read_table(write(tmp_path / "conversations.json", json.dumps(content)))[1]
 
 
 def left_out_counts(row: Row) -> dict[str, int]:
@@ -67,54 +64,45 @@ def left_out_counts(row: Row) -> dict[str, int]:
 
 
 def test_the_branch_that_ends_in_the_current_node(tmp_path):
-    [row] = read_rows(tmp_path, [chatgpt()])
-    assert row.columns == {"messages": BOTH} and not row.without_reply
-    assert left_out_counts(row) == {
-        "system messages": 2,
-        "thoughts": 1,
-        "tool messages": 2,
-        "citation marks": 1,
-        "parts that are not text": 1,
+    first, second = read_rows(tmp_path, [chatgpt(), chatgpt("b")])
+    assert first.columns == {"messages": BOTH} and not first.without_reply
+    assert left_out_counts(first) == {
+        **{"system messages": 2, "thoughts": 1, "tool messages": 2},
+        **{"citation marks": 1, "parts that are not text": 1},
     }
-    [row] = read_rows(tmp_path, [chatgpt("b")])
-    assert row.columns["messages"][1]["content"] == "A given up answer."
+    assert second.columns["messages"][1]["content"] == "A given up answer."
 
 
 def test_transcripts_are_text_and_empty_messages_are_left_out(tmp_path):
-    spoken = {
-        "content_type": "multimodal_text",
-        "parts": [{"content_type": "audio_transcription", "text": "Ahoy?"}],
-    }
+    part = {"content_type": "audio_transcription", "text": "Ahoy?"}
     nodes = {
-        "a": node(None, "user", content=spoken),
+        "a": node(None, "user", content={"content_type": "multimodal_text", "parts": [part]}),
         "e": node("a", "assistant", "  "),
         "f": node("e", "assistant", "Aye."),
     }
-    [row] = read_rows(tmp_path, {"mapping": nodes, "current_node": "f"})
-    assert [m["content"] for m in row.columns["messages"]] == ["Ahoy?", "Aye."]
-    assert left_out_counts(row) == {"empty messages": 1}
+    for conversation in ({"mapping": nodes, "current_node": "f"}, {"title": "x", "mapping": nodes}):
+        [row] = read_rows(tmp_path, [conversation])  # a single leaf needs no current node
+        assert [m["content"] for m in row.columns["messages"]] == ["Ahoy?", "Aye."]
+        assert left_out_counts(row) == {"empty messages": 1}
 
 
 def test_claude(tmp_path):
     question = claude_message("human", text_part("What is a bowline?"), attachments=[{"extracted_content": "..."}])
     thought, tool_use = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
-    answer = claude_message(
-        "assistant", thought, text_part("A knot with a loop."), tool_use, text_part("\n\nIt does not slip.")
-    )
-    without_content = {"sender": "assistant", "text": "And it opens again."}
+    parts = [thought, text_part("A knot with a loop."), tool_use, text_part("\n\nIt does not slip.")]
+    answer = claude_message("assistant", *parts)
     [row] = read_rows(tmp_path, [claude_conversation(question, answer)])
     assert row.columns == {"messages": BOTH}
     assert left_out_counts(row) == {"attachments": 1, "thoughts": 1, "tool messages": 1}
+    without_content = {"sender": "assistant", "text": "And it opens again."}
     [row] = read_rows(tmp_path, claude_conversation(question, answer, without_content))
     assert row.columns["messages"][1]["content"].endswith("slip.\n\nAnd it opens again.")
 
 
 def test_one_conversation_on_each_line(tmp_path):
-    path = tmp_path / "talks.jsonl"
-    path.write_text("\n".join(json.dumps(chatgpt()) for _ in range(3)), encoding="utf-8")
-    table = unpack_export(read_jsonl(path, path.name))
-    assert [row.columns["messages"] for row in table.rows()] == [BOTH] * 3
-    assert table.unit == "conversation"
+    lines = "\n".join(json.dumps(chatgpt()) for _ in range(3))
+    table, rows = read_table(write(tmp_path / "talks.jsonl", lines))
+    assert [row.columns["messages"] for row in rows] == [BOTH] * 3 and table.unit == "conversation"
 
 
 def test_other_rows_are_left_as_they_are(tmp_path):
@@ -125,75 +113,60 @@ def test_other_rows_are_left_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be a JSON object that "
-"contains messages."),
+        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be a JSON object"),
         (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
         (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
         (chatgpt(a=node("e", "user", "A")), "'e' is its own ancestor: its chain of parents is circular."),
         (chatgpt(d="A knot"), "'d' in 'mapping' is a string. It must be a JSON object with a 'message'."),
         (chatgpt(d={"parent": "a", "message": {}}), "message 'd' has no role under 'author'."),
-        (chatgpt(d={"parent": "a", "message": "A"}), "message 'd' has no role under 'author'."),
+        (chatgpt(d={"parent": ["a"], "message": "A"}), ""),
         (chatgpt(d=node("a", "assistant", content="A")), "the content of message 'd' is a string."),
         (chatgpt(d=node("a", "assistant", content={"parts": "A"})), "'parts' in 'd' is a string."),
-        ({k: v for k, v in chatgpt().items() if k != "current_node"}, "'current_node' is missing, and 2 messages"),
+        ({"mapping": chatgpt()["mapping"]}, "'current_node' is missing, and 2 messages"),
         ({"title": "Knots"}, "'mapping' is missing, so this is not a conversation like the others."),
     ],
-)  # fmt: skip
+)
 def test_broken_conversations_are_named(tmp_path, broken, problem):
     first, second = read_rows(tmp_path, [chatgpt(), broken])
-    assert not first.problem and second.problem.startswith(problem)
+    assert not first.problem and second.problem.startswith(problem) and second.problem
 
 
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
         ("hello", "message 2 is a string. It must be a JSON object with a sender and text."),
-        (
-            {"sender": "nobody", "text": "x"},
-            "message 2 has the sender 'nobody'. The sender must be human or assistant.",
-        ),
+        ({"sender": "nobody", "text": "x"}, "message 2 has the sender 'nobody'."),
+        ({"sender": ["human"], "text": "x"}, "message 2 has "),
         ({"sender": "human"}, "message 2 has no text: its 'text' is null."),
     ],
 )
 def test_broken_messages_of_claude_are_named(tmp_path, message, problem):
     [row] = read_rows(tmp_path, [claude_conversation(claude_message("human", text_part("Hi")), message)])
-    assert row.problem == problem
+    assert row.problem.startswith(problem)
 
 
-def test_a_single_leaf_needs_no_current_node(tmp_path):
-    nodes = {"a": node(None, "user", "Who?"), "b": node("a", "assistant", "Nobody.")}
-    [row] = read_rows(tmp_path, [{"title": "x", "mapping": nodes}])
+def test_many_citation_marks_and_messages_of_one_role_are_read(tmp_path):
+    messages = [{"sender": "human", "text": f"{number}" * 20} for number in range(20_000)]
+    marks = {"sender": "assistant", "text": "【" + "†" * 100_000}
+    [row] = read_rows(tmp_path, [{"chat_messages": [*messages, marks]}])
     assert len(row.columns["messages"]) == 2
 
 
 def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
-    chatml = family("ChatML")
-    data = rowing.prepare_rows(
-        tmp_path,
-        chatml,
-        {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]},
-    )
+    chatml, files = family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]}
+    data = prepare_rows(tmp_path / "a", chatml, files)
     [source] = data.report.sources
-    assert source.what == "rows (a data export from ChatGPT): chats, because the rows have the column 'messages'"
+    assert source.what.startswith("rows (a data export from ChatGPT): chats, because")
     assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
-    note = (
+    assert (
         "Dropped from conversations: citation marks (1), parts that are not text (3), system messages (6), "
         "thoughts (1), tool messages (2)."
-    )
-    assert note in source.notes
+    ) in source.notes
     assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
     assert not any("is the same as" in advice for advice in data.report.advice)
-
-
-def test_an_export_without_any_reply_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match="no conversation has a reply from the assistant"):
-        rowing.prepare_rows(
-            tmp_path, family("ChatML"), {"conversations.json": [claude_conversation(), claude_conversation()]}
-        )
-
-
-def test_broken_conversations_stop_check_by_their_place(tmp_path):
-    data = rowing.prepare_rows(tmp_path, family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("z")]})
+    data = prepare_rows(tmp_path / "b", chatml, {"conversations.json": [chatgpt(), chatgpt("z")]})
     assert data.report.problems == (
         "conversations.json, conversation 2: 'current_node' is 'z', which is not in 'mapping'.",
     )
+    with pytest.raises(DataError, match="no conversation has a reply from the assistant"):
+        prepare_rows(tmp_path / "c", chatml, {"conversations.json": [claude_conversation()] * 2})
