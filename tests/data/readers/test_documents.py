@@ -1,26 +1,18 @@
-"""Web pages, e-books, PDF and Word documents: the text that is read, its order, and where chapters begin."""
+"""Web pages, e-books, PDF, Word and OpenDocument files: the text, its order, and where chapters begin."""
 
 from __future__ import annotations
 
+import sys
 import zipfile
 
 import pytest
 from training_pro.chunking import find_sections
 from training_pro.core.errors import DataError
-from training_pro.data import load
-from training_pro.data.arrow_store import Store
-from training_pro.data.cleaning import Cleaning
+from training_pro.data import arrow_store, cleaning, load
 from training_pro.data.readers import documents
-from training_pro.data.readers.paragraphs import Paragraph, join_paragraphs
+from training_pro.tests.data.readers.reading import CUT, one_process, read_text, write  # noqa: F401
 
-CUT = "\n@\n"
-
-
-def read_text(path, content=None):
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (document,) = load.read_texts(path, CUT)
-    return document.text
+DROP = cleaning.Cleaning(drop_boilerplate=True)
 
 
 def test_the_visible_text_of_a_web_page(tmp_path):
@@ -38,26 +30,24 @@ def test_the_visible_text_of_a_web_page(tmp_path):
     )
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-16"])
-def test_the_encoding_that_a_page_declares(tmp_path, encoding):
-    page = f'<meta charset="{encoding}"><p>Für Käthe – „schön“</p>'
+@pytest.mark.parametrize("declared", ["cp1252", "utf-8", "utf-16", "punycode", "unicode_escape", "undefined"])
+def test_the_encoding_that_a_page_declares_unless_no_page_can_be_in_it(tmp_path, declared):
+    page = f'<meta charset="{declared}"><p>Für Käthe – „schön“</p>'
+    encoding = declared if declared in ("cp1252", "utf-8", "utf-16") else "cp1252"
     assert read_text(tmp_path / "a.htm", page.encode(encoding)) == "Für Käthe – „schön“"
 
 
 def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tmp_path):
     page = "<h1>Book</h1><h2>One</h2><p>a</p><h3>x</h3><p>b</p><h2>Two</h2><h3>y</h3><p>c</p><hr><p>d</p>"
     assert read_text(tmp_path / "a.html", page) == f"Book\n\nOne\n\na\n\nx\n\nb{CUT}Two\n\ny\n\nc{CUT}d"
-
-
-def test_one_heading_alone_cuts_nothing_and_an_empty_hard_cut_cuts_nothing():
-    parts = [Paragraph("Book", 1), Paragraph("a"), Paragraph("b")]
-    assert join_paragraphs(parts, CUT) == ("Book\n\na\n\nb", 1, ())
-    assert join_paragraphs([Paragraph("a", 1), Paragraph("b"), Paragraph("c", 1)], "") == ("a\n\nb\n\nc", 2, ())
+    (document,) = load.read_texts(tmp_path / "a.html", "")
+    assert document.notes[0].endswith("Its chapters are not separated, because Hard cut is empty.")
+    assert read_text(tmp_path / "b.html", "<h1>Book</h1><p>a</p><p>b</p>") == "Book\n\na\n\nb"
+    assert read_text(tmp_path / "c.html", "<h1>a" * 20_000).count("@") == 0
 
 
 def test_no_note_counts_sections_because_a_text_may_have_hard_cuts_of_its_own(tmp_path):
-    page = tmp_path / "a.html"
-    page.write_text(f"<h2>One</h2><pre>code{CUT}more code</pre><h2>Two</h2><p>b</p>")
+    page = write(tmp_path / "a.html", f"<h2>One</h2><pre>code{CUT}more code</pre><h2>Two</h2><p>b</p>")
     (document,) = load.read_texts(page, CUT)
     assert len(find_sections(document.text, CUT)) == 3
     assert document.notes == ("a.html was read as a web page. Hard cuts separate its chapters.",)
@@ -75,25 +65,24 @@ MENUS = {
 }
 
 
-@pytest.mark.parametrize("menu", MENUS.values(), ids=MENUS)
-def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
-    page = tmp_path / "a.html"
-    page.write_text(f"<h2>One</h2>{menu}<p>a</p>{menu}<h2>Two</h2>{menu}<p>b</p>{menu}")
-    (document,) = load.read_texts(page, CUT)
-    words = menus_in(document)
-    assert len(words) >= 3 and document.boilerplate.startswith(f"{len(words)} navigation menus (")
-    (rest,) = load.read_texts(page, CUT, cleaning=Cleaning(drop_boilerplate=True))
-    assert rest.text.split() == ["One", "a", "@", "Two", "b"]
-
-
 def menus_in(document):
     return [document.text[start:end] for start, end in document.menus]
 
 
+@pytest.mark.parametrize("menu", MENUS.values(), ids=MENUS)
+def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
+    page = write(tmp_path / "a.html", f"<h2>One</h2>{menu}<p>a</p>{menu}<h2>Two</h2>{menu}<p>b</p>{menu}")
+    (document,) = load.read_texts(page, CUT)
+    words = menus_in(document)
+    assert len(words) >= 3 and document.boilerplate.startswith(f"{len(words)} navigation menus (")
+    (rest,) = load.read_texts(page, CUT, cleaning=DROP)
+    assert rest.text.split() == ["One", "a", "@", "Two", "b"]
+
+
 def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
-    (tmp_path / "1.html").write_text(f"<p>{MENU}</p>")
-    (tmp_path / "2.html").write_text(f"<p>{MENU}</p><p>a</p>")
-    (page,) = load.read_texts(tmp_path, CUT, cleaning=Cleaning(drop_boilerplate=True))
+    write(tmp_path / "1.html", f"<p>{MENU}</p>")
+    write(tmp_path / "2.html", f"<p>{MENU}</p><p>a</p>")
+    (page,) = load.read_texts(tmp_path, CUT, cleaning=DROP)
     assert (page.name, page.text) == ("2.html", "a")
     assert "1.html: everything in it looks like boilerplate." in page.notes
     assert [text.name for text in load.read_texts(tmp_path, CUT)] == ["1.html", "2.html"]
@@ -111,36 +100,15 @@ def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
     ],
 )
 def test_the_content_of_a_web_page_is_no_menu(tmp_path, content):
-    page = tmp_path / "a.html"
-    page.write_text(f"<body class='nav'><p>Before</p>{content}<p>After</p>")
+    page = write(tmp_path / "a.html", f"<body class='nav'><p>Before</p>{content}<p>After</p>")
     (document,) = load.read_texts(page, CUT)
     assert (menus_in(document), document.boilerplate) == ([], "")
 
 
 def test_a_stored_web_page_still_knows_its_menus(tmp_path):
-    page, store = tmp_path / "a.html", Store(tmp_path / "store")
-    page.write_text(f"<p>a</p><p>{MENU}</p>")
+    page, store = write(tmp_path / "a.html", f"<p>a</p><p>{MENU}</p>"), arrow_store.Store(tmp_path / "store")
     first, second = (load.read_texts(page, CUT, store) for _ in range(2))
     assert list((tmp_path / "store").iterdir()) and first == second and menus_in(second[0]) == ["Home | Next"]
-
-
-def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
-    path = tmp_path / "a.epub"
-    files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
-    write_epub(path, files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
-    assert read_text(path) == f"First\n\na{CUT}second"
-    (document,) = load.read_texts(path, "")
-    assert document.notes == (
-        "a.epub was read as an e-book. Its chapters are not separated, because Hard cut is empty.",
-    )
-
-
-def test_titles_and_notes_of_an_e_book_are_no_menus(tmp_path):
-    chapter = "<header><h2>The Bell</h2></header><p>It rang.</p><aside><p>A note.</p></aside><footer>E.</footer>"
-    write_epub(tmp_path / "a.epub", {"a.xhtml": f"{chapter}<nav><p>Next</p></nav>"}, ["a.xhtml"])
-    (document,) = load.read_texts(tmp_path / "a.epub", CUT)
-    assert document.text == "The Bell\n\nIt rang.\n\nA note.\n\nE.\n\nNext"
-    assert menus_in(document) == ["Next"]
 
 
 def write_epub(path, files, spine):
@@ -157,7 +125,21 @@ def write_epub(path, files, spine):
             book.writestr(f"in/{name}", f"<html><head><title/></head><body>{body}</body></html>")
 
 
-def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
+def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
+    files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
+    write_epub(tmp_path / "a.epub", files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
+    assert read_text(tmp_path / "a.epub") == f"First\n\na{CUT}second"
+
+
+def test_titles_and_notes_of_an_e_book_are_no_menus(tmp_path):
+    chapter = "<header><h2>The Bell</h2></header><p>It rang.</p><aside><p>A note.</p></aside><footer>E.</footer>"
+    write_epub(tmp_path / "a.epub", {"a.xhtml": f"{chapter}<nav><p>Next</p></nav>"}, ["a.xhtml"])
+    (document,) = load.read_texts(tmp_path / "a.epub", CUT)
+    assert document.text == "The Bell\n\nIt rang.\n\nA note.\n\nE.\n\nNext"
+    assert menus_in(document) == ["Next"]
+
+
+def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
     docx = pytest.importorskip("docx")
     from docx.oxml import parse_xml
 
@@ -166,8 +148,9 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
     document.add_heading("One", 1)
     paragraph = document.add_paragraph("He ")
     namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    paragraph._p.append(parse_xml(f"<w:ins {namespace}><w:r><w:t>never</w:t></w:r></w:ins>"))
-    paragraph._p.append(parse_xml(f"<w:del {namespace}><w:r><w:delText>always</w:delText></w:r></w:del>"))
+    for change, tag, word in (("ins", "t", "never"), ("del", "delText", "always")):
+        xml = f"<w:{change} {namespace}><w:r><w:{tag}>{word}</w:{tag}></w:r></w:{change}>"
+        paragraph._p.append(parse_xml(xml))
     paragraph.add_run(" came.\tSo.")
     document.add_heading("Two", 1)
     document.add_paragraph("b").add_run().add_break(docx.enum.text.WD_BREAK.PAGE)
@@ -175,108 +158,126 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_a_table(tmp_path):
     table = document.add_table(rows=2, cols=2)
     for cell, word in zip([c for row in table.rows for c in row.cells], "wxyz", strict=True):
         cell.text = word
+    inner = table.cell(1, 1).add_table(2, 1)
+    inner.cell(0, 0).text, inner.cell(1, 0).text = "up", "down"
     document.save(tmp_path / "a.docx")
-    content = read_text(tmp_path / "a.docx")
-    assert content == f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz"
+    expected = f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz up down"
+    assert read_text(tmp_path / "a.docx") == expected
 
 
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
-    pymupdf = pytest.importorskip("pymupdf")
-    document = pymupdf.open()
-    page_texts = [
-        "It was a long jour-\nney, and the road",
-        "went on. It ended.",
-        "A new one began.",
-        "It is over.",
-    ]
-    for number, words in enumerate(page_texts, 1):
+    document = pytest.importorskip("pymupdf").open()
+    texts = ("It was a long jour-\nney, and the road", "went on. It ended.", "A new one began.", "It is over.")
+    for number, words in enumerate(texts, 1):
         page = document.new_page(width=300, height=300)
         page.insert_text((20, 20), f"MY BOOK {number}")
         page.insert_text((20, 60), words.split("\n"))
         page.insert_text((20, 290), f"- {number} -")
     document.set_toc([[1, "One", 1], [1, "Two", 3]])
     document.save(tmp_path / "a.pdf")
-    assert (
-        read_text(tmp_path / "a.pdf")
-        == f"It was a long journey, and the road went on. It ended.{CUT}A new one began.\n\nIt is over."
-    )
+    expected = "It was a long journey, and the road went on. It ended.{}A new one began.\n\nIt is over."
+    assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
 
 
 def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
-    pymupdf = pytest.importorskip("pymupdf")
-    document = pymupdf.open()
-    broken = ["It was late, and the old keeper of the light had told his daughter", "Mary of it"]
-    rest = ", who went down the stairs to look at the sea. It was calm."
-    for words in (
-        broken[0],
-        broken[1] + rest,
-        "A TABLE OF THE STAIRS AND THEIR STEPS, AS THE KEEPER COUNTED THEM",
-        "One",
-    ):
+    document = pytest.importorskip("pymupdf").open()
+    first = "It was late, and the old keeper of the light had told his daughter"
+    second = "Mary of it, who went down the stairs to look at the sea. It was calm."
+    heading = "A TABLE OF THE STAIRS AND THEIR STEPS, AS THE KEEPER COUNTED THEM"
+    for words in (first, second, heading, "One"):
         document.new_page(width=900).insert_text((20, 60), words)
     document.save(tmp_path / "a.pdf")
-    assert read_text(tmp_path / "a.pdf").split("\n\n")[0] == f"{broken[0]} {broken[1]}{rest}"
-    assert read_text(tmp_path / "a.pdf").endswith("COUNTED THEM\n\nOne")
+    assert read_text(tmp_path / "a.pdf") == f"{first} {second}\n\n{heading}\n\nOne"
 
 
-def test_a_table_inside_a_table_is_read_once(tmp_path):
-    docx = pytest.importorskip("docx")
-    document = docx.Document()
-    outer = document.add_table(1, 2)
-    outer.cell(0, 0).text, outer.cell(0, 1).text = "left", "right"
-    inner = outer.cell(0, 1).add_table(2, 1)
-    inner.cell(0, 0).text, inner.cell(1, 0).text = "up", "down"
-    document.save(tmp_path / "a.docx")
-    assert read_text(tmp_path / "a.docx") == "left\tright up down"
-
-
-def test_the_lines_and_pages_of_a_chinese_pdf_are_joined_without_spaces(tmp_path):
-    pymupdf = pytest.importorskip("pymupdf")
+def test_chinese_lines_of_pdfs_and_web_pages_are_joined_without_spaces(tmp_path):
     sentence = "春天的早晨他沿着河边慢慢地走着看见对岸的灯一盏一盏地熄灭了于是他想起很多年以前在这里等过的人"
     pages = [sentence * 2, "他每年都来。", sentence + "。", "她没有回来。"]
-    document = pymupdf.open()
+    document = pytest.importorskip("pymupdf").open()
     for words in pages:
-        page = document.new_page()
-        page.insert_textbox((72, 72, 400, 500), words, fontname="china-s", fontsize=12)
+        document.new_page().insert_textbox((72, 72, 400, 500), words, fontname="china-s", fontsize=12)
     document.save(tmp_path / "a.pdf")
     assert read_text(tmp_path / "a.pdf") == "\n\n".join([pages[0] + pages[1], *pages[2:]])
+    page = "<p>春天的早晨，\n  他沿着河边\n慢慢。\nHello\nto me.</p><p>오늘은 날씨가\n정말.</p>"
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read_text(tmp_path / "a.html") == "春天的早晨，他沿着河边慢慢。Hello to me.\n\n오늘은 날씨가 정말."
 
 
-def test_a_line_break_in_the_source_of_a_page_is_no_space_in_chinese(tmp_path):
-    chinese, korean = (
-        "春天的早晨，\n  他沿着河边\n慢慢地走着。“好。”\n他说\nHello\nto me.",
-        "오늘은 날씨가\n정말 좋네요.",
+KINDS = {"office": "office", "text": "text", "table": "table", "style": "style", "fo": "xsl-fo-compatible"}
+SPACES = " ".join(
+    f'xmlns:{short}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for short, name in KINDS.items()
+)
+BODY = """<text:h text:outline-level="1">One</text:h>
+<text:p>A <text:span>bold</text:span><text:s text:c="2"/>step,<text:line-break/>a
+second<text:note><text:p>a foot</text:p></text:note> line.<office:annotation>no</office:annotation></text:p>
+<text:list><text:list-item><text:p>first</text:p></text:list-item>
+<text:list-item><text:p>second</text:p></text:list-item></text:list>
+<text:tracked-changes><text:p>gone</text:p></text:tracked-changes>
+<table:table><table:table-row><table:table-cell><text:p>a</text:p></table:table-cell>
+<table:table-cell><text:p>b</text:p><table:table><table:table-row><table:table-cell><text:p>c</text:p>
+</table:table-cell></table:table-row></table:table></table:table-cell></table:table-row></table:table>
+<text:h text:outline-level="1">Two</text:h><text:p>End.</text:p>
+<text:p text:style-name="P1">New page.</text:p>"""
+
+
+def write_odt(path, body=BODY, text="text", **files: bytes):
+    styles = '<style:style style:name="P1"><style:paragraph-properties fo:break-before="page"/></style:style>'
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "content.xml",
+            f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles>"
+            f"<office:body><office:{text}>{body}</office:{text}></office:body></office:document-content>",
+        )
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "/").replace("_xml", ".xml"), content)
+    return path
+
+
+def test_an_open_document(tmp_path):
+    assert read_text(write_odt(tmp_path / "a.odt")) == (
+        "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb c\n@\nTwo\n\nEnd.\n@\nNew page."
     )
-    (tmp_path / "a.html").write_text(f"<p>{chinese}</p><p>{korean}</p>", encoding="utf-8")
-    assert read_text(tmp_path / "a.html") == (
-        "春天的早晨，他沿着河边慢慢地走着。“好。”他说 Hello to me.\n\n오늘은 날씨가 정말 좋네요."
-    )
+    digits = "9" * 5000
+    body = f'<text:h text:outline-level="{digits}">A</text:h><text:p>b<text:s text:c="{digits}"/>c</text:p>'
+    assert read_text(write_odt(tmp_path / "b.odt", body)).startswith("A\n\nb ")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: write(path, b"no archive"), "is not a valid OpenDocument text"),
+        (
+            lambda path: write(path, write_odt(path).read_bytes()[:300]),
+            "is not a valid OpenDocument text",
+        ),
+        (lambda path: write_odt(path, "<text:p>unclosed"), "is not a valid OpenDocument text"),
+        (lambda path: write_odt(path, "<text:section>" * 5000), "is not a valid OpenDocument text"),
+        (lambda path: write_odt(path, ""), "without any text"),
+        (
+            lambda path: write_odt(path, **{"META-INF__manifest_xml": b"<encryption-data/>"}),
+            "is protected by a password",
+        ),
+        (lambda path: zipfile.ZipFile(path, "w").close(), "is not a valid OpenDocument text"),
+        (lambda path: write_odt(path, text="drawing"), "is an OpenDocument spreadsheet or drawing"),
+        (lambda path: write_odt(path, '<text:p>a<text:s text:c="1000"/></text:p>' * 30_000), "(expands|takes)"),
+    ],
+)
+def test_broken_open_documents(tmp_path, make, message):
+    make(tmp_path / "a.odt")
+    with pytest.raises(DataError, match=rf"a\.odt.* {message}"):
+        load.read_texts(tmp_path / "a.odt")
 
 
 @pytest.mark.parametrize(
     ("ending", "module", "package"),
     [
         (".html", "lxml.etree", "lxml"),
-        (".epub", "lxml.etree", "lxml"),
         (".docx", "docx", "python-docx"),
         (".pdf", "pymupdf", "pymupdf"),
     ],
 )
 def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, package):
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    path = tmp_path / f"a{ending}"
-    write_epub(path, {"a": "b"}, ["a"]) if ending == ".epub" else path.write_text("<p>a</p>")
-    with pytest.raises(DataError) as error:
+    monkeypatch.setitem(sys.modules, module, None)
+    path = write(tmp_path / f"a{ending}", "<p>a</p>")
+    with pytest.raises(DataError, match=rf"the {package} package \(pip install {package}\)"):
         next(documents.extract_text(str(path), path.name, CUT))  # as the reader process calls it
-    assert f"the {package} package (pip install {package})" in str(error.value)
-
-
-def test_a_folder_takes_all_kinds_of_text_in_natural_order_and_no_placeholders(tmp_path):
-    for name, content in {
-        "10.txt": "ten",
-        "2.html": "<p>two",
-        "put-trainer-datasets-here.txt": "",
-        "1.MD": "one",
-    }.items():
-        (tmp_path / name).write_text(content)
-    assert [document.text for document in load.read_texts(tmp_path)] == ["one", "two", "ten"]

@@ -1,4 +1,4 @@
-"""Rows as people have them: JSON and JSONL of any shape, dialects of CSV, databases; a reason for each broken row."""
+"""Rows as people have them: JSON and JSONL of any shape, CSV, databases; a reason for each broken row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def test_an_array_and_lines_with_the_suffix_of_the_other_are_read_with_a_note(tm
     ("content", "message"),
     [
         ('[{"a": "b"}, {"a"', "a.json, line 1: the file ends too early"),
-        ('[{"a": "b"},\n {"a": \'b\'}]', "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings in straight"),
+        (
+            '[{"a": "b"},\n {"a": \'b\'}]',
+            "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings in straight",
+        ),
         ('[{"a": "b"},]', "a.json, line 1: at column"),
         ('[{"a": "b\nc"}]', "Write a line break as \\n"),
         ('[{"a": "C:\\dir"}]', "there is a single backslash. Write it twice"),
@@ -89,7 +92,7 @@ def test_json_that_cannot_be_read(tmp_path, content, message):
         ("{", "starts an object that does not end on the same line. Put each row on one line"),
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put keys and strings in straight double quotes"),
         ("{“a”: “b”}", "put keys and strings in straight double quotes"),
-        ('{"a": "b"} {"a": "c"}', "at column 12 ('{\"a\": \"c\"}'): there is extra text after the end"),
+        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is extra text after the end'),
         ("null", "is null. Each row must be a JSON object"),
         ("[1, 2]", "is a list. Each row must be a JSON object"),
         ("[" * 100_000, "is nested too deeply"),
