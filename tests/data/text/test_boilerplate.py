@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 from training_pro.data.text import describe_boilerplate, find_boilerplate, remove_boilerplate
@@ -21,9 +20,16 @@ Title: Pride and Prejudice
 
 Produced by Anonymous Volunteers"""
 END = "End of the Project Gutenberg EBook of Pride and Prejudice, by Jane Austen\n\n***\nLicense."
-
-
+LAST_WORDS = "how to subscribe to our email newsletter to hear about new eBooks."
 PAGE = "of a book with a red house by the sea in it" * 25
+TITLES = {
+    "I": "Introduction",
+    "II": "The Machine",
+    "III": "The Traveller",
+    "IV": "Time Travelling",
+    "V": "A Shock",
+}
+NUMBERED = "\n\n\n".join(f" {n}\n\n\n {title}\n\nIt was late. Nothing happened." for n, title in TITLES.items())
 
 
 def without(text: str) -> str:
@@ -34,18 +40,12 @@ def kinds(text: str) -> list[str]:
     return [part.kind for part in find_boilerplate(text)]
 
 
-def test_the_notices_of_project_gutenberg():
-    assert without(f"{START}\n\n\n{BOOK}\n\n\n{END}\n") == BOOK
-
-
 def numbered_book(number: int) -> str:
     return BOOK.replace("Nothing", f"Nothing {number}")
 
 
-LAST_WORDS = "how to subscribe to our email newsletter to hear about new eBooks."
-
-
-def test_every_book_of_a_joined_file_stays():
+def test_every_book_between_the_notices_of_project_gutenberg_stays():
+    assert without(f"{START}\n\n\n{BOOK}\n\n\n{END}\n") == BOOK
     books = [numbered_book(n) for n in range(3)]
     joined = "\n\n".join(f"{START}\n\n\n{book}\n\n\n{END}" for book in books)
     assert [line for line in without(joined).split("\n") if line] == [
@@ -65,11 +65,10 @@ def test_another_text_after_or_between_books_stays():
 
 
 def test_a_text_that_begins_inside_a_book_keeps_its_beginning():
-    text = f"The end of a book.\n\n{END}\n\n{START}\n\n{BOOK}"
-    assert remove_boilerplate(text, find_boilerplate(text, begins_file=False)).startswith("The end of a book.")
-    text = f"The end of a book.\n\n{START}\n\n{BOOK}"
-    (notice,) = find_boilerplate(text, begins_file=False)
-    assert text[notice.start :].startswith("*** START")
+    for notices in (f"{END}\n\n{START}", START):
+        text = f"The end of a book.\n\n{notices}\n\n{BOOK}"
+        found = find_boilerplate(text, begins_file=False)
+        assert remove_boilerplate(text, found).startswith("The end of a book.")
 
 
 def test_every_book_of_a_joined_file_from_standard_ebooks_stays():
@@ -80,58 +79,27 @@ def test_every_book_of_a_joined_file_from_standard_ebooks_stays():
     assert "Imprint" not in rest and "Uncopyright" not in rest
 
 
-def test_a_book_without_boilerplate_stays_as_it_is():
-    assert kinds(BOOK) == []
-    assert kinds("") == kinds("\n\n") == kinds("CONTENTS") == []
-
-
-def test_a_table_of_contents():
-    contents = "CONTENTS\n\n" + "\n".join(f"Chapter {n}" for n in range(1, 40))
-    assert without(f"{contents}\n\n\n{BOOK}") == BOOK
-    pages = "Contents\n\n" + "\n".join(f"The part of {name} ..... {n}" for n, name in enumerate("abcdef", 5))
-    assert without(f"{pages}\n\nOnce there was a king.") == "Once there was a king."
-
-
 @pytest.mark.parametrize(
-    "entry", ["Chapter {}.\tThe {}. day", "Chapter {} \u2014 The {}. day", "Chapter {}: Day {}"]
+    "entry", ["Chapter {}", "Chapter {}.\tThe {}. day", "Chapter {} \u2014 The day", "Chapter {}: X"]
 )
-def test_the_first_heading_after_a_table_with_titles_stays(entry):
+def test_a_table_of_contents_ends_before_the_first_heading(entry):
     contents = "CONTENTS\n\n" + "\n".join(entry.format(n, n) for n in range(1, 40))
     assert without(f"{contents}\n\n\n{BOOK}") == BOOK
 
 
-def test_a_table_of_contents_whose_numbers_are_lines_of_their_own_in_the_text():
-    titles = ("Introduction", "The Machine", "The Traveller Returns", "Time Travelling", "A Sudden Shock")
-    numbers = ("I", "II", "III", "IV", "V")
-    contents = "\n".join(f" {number} {title}" for number, title in zip(numbers, titles, strict=True))
-    book = "\n\n\n".join(
-        f" {number}\n\n\n {title}\n\nIt was late. Nothing happened that night."
-        for number, title in zip(numbers, titles, strict=True)
-    )
-    assert without(f"CONTENTS\n\n\n{contents}\n Epilogue\n\n\n{book}\n\n\n Epilogue\n\nThe end.").startswith("I\n")
-    prose = "CONTENTS\n\nI saw a man.\nI met a dog.\nI had a hat.\nI lost a shoe.\nI am here.\n\nA man came."
-    assert kinds(prose) == []
+def test_tables_of_contents_with_pages_or_with_numbers_that_are_lines_in_the_text():
+    pages = "Contents\n\n" + "\n".join(f"The part of {name} ..... {n}" for n, name in enumerate("abcdef", 5))
+    assert without(f"{pages}\n\nOnce there was a king.") == "Once there was a king."
+    contents = "\n".join(f" {number} {title}" for number, title in TITLES.items())
+    assert without(f"CONTENTS\n\n\n{contents}\n Epilogue\n\n\n{NUMBERED}\n\n\n Epilogue\n\nEnd.").startswith("I\n")
 
 
-def test_a_chapter_named_contents_is_no_table():
-    assert kinds("Contents\n\nThe box held a ring.\nA letter lay under it.\nNobody spoke.\n" * 3) == []
-
-
-def test_page_headings_with_their_numbers():
-    pages = [f"{n} THE RED HOUSE" if n % 2 else f"THE RED HOUSE {n}" for n in range(12, 30)]
-    text = "\n\n".join(f"{page}\n\nA page {PAGE} ends here and" for page in pages)
-    assert "RED HOUSE" not in without(text) and without(text).count("A page") == 18
-
-
-def test_page_headings_whose_numbers_a_scan_garbled():
+def test_page_headings_with_their_numbers_also_where_a_scan_garbled_some():
     pages = [f"{n} THE RED HOUSE." if n % 2 else f"THE RED HOUSE. {n}" for n in range(12, 80)]
     pages[5:9] = ["5$ THE RED HOUSE.", "THE RED HOUSE. 183", "m THE RED HOUSE.", "THE RED HOUSE."]
-    text = "\n\n".join(f"{page}\n\nA page of the red house {PAGE} ends here and" for page in pages)
-    assert "RED HOUSE" not in without(text) and without(text).count("A page") == 68
-
-
-def test_numbered_psalms_are_no_pages():
-    assert kinds("\n\n".join(f"Psalm {n}\n\nThe Lord is my shepherd." for n in range(1, 40))) == []
+    rest = without("\n\n".join(f"{page}\n\nA page of the red house {PAGE} ends here and" for page in pages))
+    assert "RED HOUSE" not in rest and rest.count("A page") == 68
+    assert "[" not in without("\n\n".join(f"{'word ' * 300}\n\n[{n}]" for n in range(1, 60)))
 
 
 def test_a_page_heading_divides_neither_a_sentence_nor_sections():
@@ -143,61 +111,36 @@ def test_a_page_heading_divides_neither_a_sentence_nor_sections():
     assert without(text) == "\n\n".join(f"{PAGE} {end}{gap}{begin}" for end, gap, begin in ends)
 
 
-@pytest.mark.parametrize("chars", [60, 900, 3000, 12_000])
-@pytest.mark.parametrize("label", ["{}", "May {}", "{}. Mai", "Frage {}", "Rezept {}", "- {} -"])
+@pytest.mark.parametrize("chars", [60, 900, 12_000])
+@pytest.mark.parametrize("label", ["{}", "May {}", "{}. Mai", "Frage {}", "- {} -"])
 def test_the_numbers_of_chapters_days_and_questions_are_no_pages(label, chars):
-    entry = "The bell of the old house rang over the water, and nobody came. "
-    rng = random.Random(3)
+    rng, entry = random.Random(3), "The bell of the old house rang over the water, and nobody came. "
     entries = [(entry * max(1, rng.randrange(chars // 2, chars) // len(entry))).strip() for _ in range(154)]
-    for count in (12, 40, 154):
+    for count in (12, 154):
         chapters = [f"{label.format(n)}\n\n{text}" for n, text in enumerate(entries[:count], start=1)]
         assert kinds("\n\n\n".join(chapters)) == []
 
 
-def test_numbers_of_poems_without_stops_are_no_pages():
-    poem = "\n".join(["The bell rang over the water"] * 14)
-    assert kinds("\n\n".join(f"{n}\n\n{poem}" for n in range(1, 155))) == []
-
-
-def test_page_numbers_but_no_numbers_of_verses():
-    page = "word " * 300
-    text = "\n\n".join(f"{page}\n\n[{n}]" for n in range(1, 60))
-    assert "[" not in without(text)
-    poems = "\n\n".join(f"{n}\n\nA short stanza." if n % 7 else f"{n}\n\n{page}" for n in [*range(1, 40)] * 2)
-    assert kinds(poems) == []
-
-
-def test_illustration_marks():
-    assert without("[Illustration: The house by the sea]\n\nWe came home. [Illustration]") == (
-        "We came home. [Illustration]"
-    )
-
-
-def test_the_description_names_numbers_and_sizes():
-    assert describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n")) == (
-        "1 publisher notice (208 characters), 1 illustration mark (14 characters)"
-    )
+POEM = "\n".join(["The bell rang over the water"] * 14)
+VERSES = [f"{n}\n\nA short stanza." if n % 7 else f"{n}\n\n{'word ' * 300}" for n in [*range(1, 40)] * 2]
 
 
 @pytest.mark.parametrize(
-    "part",
+    "text",
     [
-        "[Illustration",
-        "*** START OF THIS PROJECT GUTENBERG ",
-        "[Transcriber's Note: [",
-        "Imprint\n",
-        "1 a 2\n",
-        "…" * 50,
-        "Contents\n",
-        "Contents\nabc\n",
+        *(BOOK, "", "\n\n", "CONTENTS", "\n\n".join(VERSES)),
+        "CONTENTS\n\nI saw a man.\nI met a dog.\nI had a hat.\nI lost a shoe.\nI am here.\n\nA man came.",
+        "Contents\n\nThe box held a ring.\nA letter lay under it.\nNobody spoke.\n" * 3,
+        "\n\n".join(f"Psalm {n}\n\nThe Lord is my shepherd." for n in range(1, 40)),
+        "\n\n".join(f"{n}\n\n{POEM}" for n in range(1, 155)),
     ],
 )
-def test_time_grows_linearly(part: str):
-    def seconds(count: int) -> float:
-        text = part * count
-        started = time.process_time()
-        find_boilerplate(text)
-        return time.process_time() - started
+def test_nothing_of_a_book_is_boilerplate(text):
+    assert kinds(text) == []
 
-    small, large = max(seconds(2_000), 0.01), seconds(20_000)
-    assert large < 40 * small
+
+def test_illustration_marks_and_the_description():
+    text = "[Illustration: The house by the sea]\n\nWe came home. [Illustration]"
+    assert without(text) == "We came home. [Illustration]"
+    described = describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n"))
+    assert described == "1 publisher notice (208 characters), 1 illustration mark (14 characters)"
