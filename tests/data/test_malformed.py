@@ -28,12 +28,6 @@ def example_bytes(name: str) -> bytes:
     return (EXAMPLES / name).read_bytes()
 
 
-def damaged(name: str, position: float, replacement: bytes = b"\xff" * 64) -> bytes:
-    data = example_bytes(name)
-    offset = int(len(data) * position)
-    return data[:offset] + replacement + data[offset + len(replacement) :]
-
-
 def repacked(name: str, change: dict[str, bytes | None], *, level: int = zipfile.ZIP_DEFLATED) -> bytes:
     """An archive with some files changed, added or (None) removed."""
     stream = io.BytesIO()
@@ -62,7 +56,6 @@ def write_database(script: str, path: Path) -> None:
 
 
 BAD_LETTERS = "create table a (text); insert into a values (cast(x'61ff62' as text))"
-VIEW_ON_NOTHING = "create table t (text); create view a as select * from t; drop table t"
 LOCK = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -79,18 +72,6 @@ def locked_database(path: Path) -> subprocess.Popen[bytes]:
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert program.stdout.readline() == b"locked\n"
     return program
-
-
-def write_parquet(rows: list[dict], path: Path, **options) -> None:
-    pa = pytest.importorskip("pyarrow")
-    write_table = pytest.importorskip("pyarrow.parquet").write_table
-    write_table(pa.Table.from_pylist(rows), path, **options)
-
-
-def parquet_of_bad_letters(path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    column = pa.array([b"\xff\xfe", b"fine words"], pa.binary()).view(pa.string())
-    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"text": column}), path)
 
 
 def odt_of(body: str, kind: str = "text") -> bytes:
@@ -123,106 +104,28 @@ PDF_LOOP = (
     b"2 0 obj<</Type/Pages/Kids[2 0 R]/Count 1>>endobj\ntrailer<</Root 1 0 R>>"
 )
 CASES: list[tuple[str, str, object, str]] = [
-    ("txt", "NUL bytes", b"a few words\x00\x00 and more" * 50, "control characters"),
-    ("txt", "broken bytes", b"Many good words \xff\xfe\xfd here and there. \xc3\xa4" * 20, LOADS),
-    ("json", "cut off", example_bytes("ferry-questions.json")[:700], "ends too early"),
-    ("json", "a wrong encoding", '[{"text": "Käthe größer Straße schön"}]'.encode("cp1252"), LOADS),
-    ("json", "a long row", f'[{{"text": "{LONG}"}}]', "is more than the limit of 5,000,000. Split it"),
-    ("json", "deep objects", '{"a":' * 50_000 + "1" + "}" * 50_000, "nested too deeply"),
-    (
-        "json",
-        "a number of thousands of digits",
-        '[{"text": "a", "n": ' + "1" * 5_000 + "}]",
-        "thousands of digits",
-    ),
-    ("json", "the same key twice", '[{"text": "a b", "text": "c d e"}]', LOADS),
-    ("json", "half a character", '[{"text": "a b \\ud800 c"}]', "an incomplete character"),
-    (
-        "jsonl",
-        "nobody answers",
-        '{"messages": [{"role": "user", "content": "a"}]}',
-        "no message from the assistant",
-    ),
-    (
-        "jsonl",
-        "objects over many lines",
-        '{\n"text": "a b c"\n}\n' * 2,
-        "line 4: at column 1 ('{'): there is extra",
-    ),
-    ("csv", "a quote inside a cell", 'question,answer\n"a "b" c",d\n', 'line 2: the row has a " inside a cell.'),
-    ("csv", "NUL bytes", "question,answer\na,b\n" * 400 + "c\x00c,d\n", "line 801: "),
-    ("csv", "a long row", f"question,answer\na,{LONG}\n", "line 2: the row has"),
+    ("jsonl", "rows over lines", '{\n"text": "a"\n}\n' * 2, "line 4: at column 1 ('{'): there is extra"),
     ("csv", "too many cells", "question,answer\na,b\nc,d,e\n", "line 3: the row has 3 columns instead of 2"),
-    ("csv", "empty cells", "question,answer\na,b\nc,\n", "line 3: 'answer' is empty"),
-    ("csv", "the same name twice", "text,text\na b c,d\n", "columns 1, 2"),
     ("csv", "an Excel file", b"PK\x03\x04" + b"\x00" * 50, "ZIP archive (or an Excel"),
-    ("tsv", "commas after all", "question,answer\na,b\n", LOADS),
-    ("db", "cut off", example_bytes("ferry-log.db")[:1500], "damaged"),
-    ("db", "a damaged page", damaged("ferry-log.db", 0.4, b"\xff" * 900), "a.db"),
-    ("db", "no database", b"question,answer\na,b\n", "is not a SQLite database"),
-    ("db", "empty", b"", "is empty"),
     ("db", "no tables", partial(write_database, "create table a (b); drop table a"), "has no tables"),
-    ("db", "no rows", partial(write_database, "create table a (text text)"), "no row"),
     ("db", "letters that are none", partial(write_database, BAD_LETTERS), "an incomplete character"),
     ("db", "locked", locked_database, "another program is writing to this database"),
-    ("db", "a view on nothing", partial(write_database, VIEW_ON_NOTHING), "a.db"),
     ("parquet", "cut off", example_bytes("ferry-talk.parquet")[:-20], "not a Parquet file"),
-    ("parquet", "a damaged page", damaged("ferry-talk.parquet", 0.2), "a.parquet"),
-    ("parquet", "a damaged foot", damaged("ferry-talk.parquet", 0.8), "a.parquet"),
-    ("parquet", "empty", b"", "is empty"),
-    ("parquet", "no rows", partial(write_parquet, []), "a.parquet"),
-    ("parquet", "null", partial(write_parquet, [{"question": "a", "answer": None}]), "row 1: 'answer' is null"),
-    ("parquet", "letters that are none", parquet_of_bad_letters, "row 1: byte 1 of a string is not UTF-8"),
-    ("parquet", "lists for text", partial(write_parquet, [{"text": ["a", "b"]}]), "is a list"),
-    ("html", "cut off in a tag", b"<html><body><p>Some words and more of them.</p><div cla", LOADS),
-    ("html", "wrong quotes", '<p class=\'a"b>Some words</p><p title="x>lost</p>', "without any text"),
     ("html", "deep nesting", "<div>" * 50_000 + "Some words" + "</div>" * 50_000, LOADS),
-    ("html", "many remarks that do not end", "<p>Some words</p>" + "<!--" * 300_000, LOADS),
     ("html", "many tags that do not end", "<p>Some words</p>" + "<a" * 500_000, LOADS),
     ("html", "a PDF by this name", example_bytes("geese.pdf"), "is a PDF document"),
     ("epub", "cut off", example_bytes(BOOK)[:1500], "its archive is damaged"),
-    ("epub", "damaged inside", damaged(BOOK, 0.45, b"\xff" * 300), "a.epub"),
-    ("epub", "an empty container", repacked(BOOK, {"META-INF/container.xml": b""}), "container.xml"),
-    (
-        "epub",
-        "no package",
-        repacked(BOOK, {"OEBPS/book.opf": None}),
-        "OEBPS/book.opf is listed in the book but missing",
-    ),
-    ("epub", "no spine", repacked(BOOK, {"OEBPS/book.opf": b"<package/>"}), "lists no pages to read"),
-    (
-        "epub",
-        "no chapter",
-        repacked(BOOK, {PAGE: None}),
-        "chapter 1.xhtml is listed in the book but missing from the",
-    ),
-    ("epub", "a chapter of NUL bytes", repacked(BOOK, {PAGE: b"\x00" * 1000}), LOADS),
+    ("epub", "no package", repacked(BOOK, {"OEBPS/book.opf": None}), "OEBPS/book.opf is listed in the"),
     ("epub", "a deep chapter", repacked(BOOK, {PAGE: b"<div>" * 50_000}), LOADS),
     ("epub", "a bomb", repacked(BOOK, {PAGE: b"<p>" + b"word " * 11_000_000}), "unpacks to more than 50 MB"),
     ("epub", "locked by its seller", repacked(BOOK, {"META-INF/encryption.xml": DRM}), "protected by DRM"),
-    ("docx", "cut off", example_bytes(WORD)[:9000], NO_WORD),
-    ("docx", "damaged inside", damaged(WORD, 0.3, b"\xff" * 3000), "a.docx"),
     ("docx", "an old document", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 600, "old Word format"),
     ("docx", "no document", repacked(WORD, {DOCUMENT: None}), NO_WORD),
-    ("docx", "broken markup", repacked(WORD, {DOCUMENT: b"<w:document><w:body>"}), NO_WORD),
-    ("docx", "an e-book by this name", example_bytes(BOOK), NO_WORD),
     ("docx", "a bomb", oversized(WORD), "too large for a document"),
-    ("odt", "no archive", b"Some words", NO_ODT),
-    ("odt", "cut off", example_bytes(ODT)[:300], NO_ODT),
     ("odt", "no text", odt_of(""), "without any text"),
-    ("odt", "broken markup", odt_of("<text:p>unclosed"), NO_ODT),
     ("odt", "a drawing", odt_of("<text:p>a</text:p>", "drawing"), "is an OpenDocument spreadsheet or drawing"),
-    (
-        "odt",
-        "a password",
-        repacked(ODT, {"META-INF/manifest.xml": b"<encryption-data/>"}),
-        "protected by a password",
-    ),
-    ("odt", "a bomb", odt_of('<text:p>a<text:s text:c="1000"/></text:p>' * 30_000), "a.odt"),
+    ("odt", "a password", repacked(ODT, {"META-INF/manifest.xml": b"<encryption-data/>"}), "by a password"),
     ("pdf", "cut off", example_bytes("geese.pdf")[:1500], "a.pdf"),
-    ("pdf", "no document", b"Some words", "a.pdf"),
-    ("pdf", "damaged inside", damaged("geese.pdf", 0.2, b"\xff" * 1200), LOADS),
-    ("pdf", "no end", example_bytes("geese.pdf").replace(b"startxref", b"startxxxx"), LOADS),
     ("pdf", "protected by a password", locked_pdf, "is protected by a password"),
     ("pdf", "pictures of pages", empty_pdf, "has only images and no text (1 page)"),
     ("pdf", "a loop of pages", PDF_LOOP, "a.pdf"),

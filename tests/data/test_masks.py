@@ -1,13 +1,15 @@
-"""The learned tokens of rows: three families of templates, formats, flags, and markers in the text."""
+"""The learned tokens of rows, limits of prompt and reply, and sample prompts made from the data."""
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.engine.tokenizer import make_working_tokenizer
+from training_pro.data.rows import PromptStyle, make_prompts
+from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests import real_tokenizers
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.rowing import (
@@ -16,7 +18,6 @@ from training_pro.tests.rowing import (
     THINKING,
     chat,
     family,
-    learned_parts,
     learned_text,
     prepare_rows,
     token_strings,
@@ -32,11 +33,6 @@ PLAIN = {"instruction": "Name a colour.", "output": "Blue, like the sea."}
 def without_template(kind):
     """Made once: the largest of these tokenizers takes a second."""
     return with_template(real_tokenizers.TOKENIZERS[kind](), None)
-
-
-@cache
-def mistrals_own():
-    return make_working_tokenizer(real_tokenizers.mistral_backend())
 
 
 def first_example(root, tokenizer, row, **values):
@@ -68,41 +64,7 @@ def test_what_is_learned_of_a_chat(tmp_path, name):
     assert first not in text and question in text and last in text
 
 
-EXACT = {  # learned tokens are in parentheses
-    "ChatML": "<|im_start|> u s er Ċ H i <|im_end|> Ċ <|im_start|> as si st an t Ċ (No) (.) (<|im_end|>) Ċ",
-    "Llama-3": "<s> <|start_header_id|> user <|end_header_id|> ĊĊ Hi <|eot_id|> <|start_header_id|> ass istant "
-    "<|end_header_id|> ĊĊ (No) (.) (<|eot_id|>)",
-    "Mistral": "<s> [ INST ] ▁Hi ▁[ / INST ] (▁No) (.) (</s>)",
-}
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_exact_tokens(tmp_path, name):
-    """After '[/INST]', Mistral answers ' No.': the space is part of its first token."""
-    example = first_example(tmp_path, family(name), chat("Hi", "No."))
-    tokens = zip(token_strings(family(name), example.ids), example.labels.tolist(), strict=True)
-    assert " ".join(token if label == -100 else f"({token})" for token, label in tokens) == EXACT[name]
-
-
-REPLIES = ["Paris, of course: 1 < 2.", "Rome.\nIt is old – “really”."]
-SHAPES = {
-    "messages": chat("Hi", REPLIES[0], "And?", REPLIES[1]),
-    "alpaca": {"instruction": "Name it.", "input": "a capital", "output": REPLIES[1]},
-    "prompt and response": {"prompt": "Hi", "response": REPLIES[1]},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", [*FAMILIES, "Mistral's own"])
-def test_the_learned_text_is_exactly_the_replies(tmp_path, name, shape):
-    """With some tokenizers the first token of a reply includes the space before it; decoding may remove it."""
-    tokenizer = family(name) if name in FAMILIES else mistrals_own()
-    example = first_example(tmp_path, tokenizer, SHAPES[shape])
-    replies = [f"{reply}{STOPS.get(name, '</s>')}" for reply in REPLIES]
-    parts = [part.removeprefix(" ") for part in learned_parts(tokenizer, example)]
-    assert parts == (replies if shape == "messages" else replies[1:])
-
-
+REPLY = "Rome.\nIt is old – “really”."
 SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  # before the tokenizer's EOS
 
 
@@ -111,31 +73,16 @@ SPELLED_STOPS = {"ChatML-format": "<|im_end|>", "llama3-format": "<|eot_id|>"}  
 def test_the_learned_text_of_a_format_is_exactly_the_reply(tmp_path, format, tokens):
     tokenizer = without_template(tokens)
     rows = [
-        {"instruction": "Name it.", "output": REPLIES[1]},
+        {"instruction": "Name it.", "output": REPLY},
         {"instruction": "Name it.", "input": "a b", "output": "No."},
     ]
     data = prepare_rows(tmp_path, tokenizer, {"rows.json": rows}, format=format)
     end = SPELLED_STOPS.get(format, "") + tokenizer.decode([tokenizer.eos])
     learned = [learned_text(tokenizer, example).lstrip(" ") for example in data.examples]
-    assert learned == [REPLIES[1] + end, f"No.{end}"]
+    assert learned == [REPLY + end, f"No.{end}"]
     for example in data.examples:
         first = int((example.labels != -100).argmax())
         assert (example.labels[first:] == example.ids[first:]).all() and (example.labels[:first] == -100).all()
-
-
-@pytest.mark.parametrize(
-    ("format", "text"),
-    [
-        ("alpaca-chatbot-format", "User: Name a colour.\nAssistant: Blue, like the sea."),
-        ("vicuna-format", "USER: Name a colour.\nASSISTANT: Blue, like the sea."),
-        ("plain-format", "Name a colour.\nBlue, like the sea."),
-        ("mistral-format", "[INST] Name a colour. [/INST] Blue, like the sea."),
-        ("Q: %instruction% A: %output%", "Q: Name a colour. A: Blue, like the sea."),
-    ],
-)
-def test_the_text_of_a_format(tmp_path, format, text):
-    example = first_example(tmp_path, without_template("small byte-level"), PLAIN, format=format)
-    assert example.text == f"{text}<|end|>"
 
 
 def test_bos_and_eos_stand_once_where_they_are_wanted(tmp_path, place):
@@ -159,30 +106,11 @@ def test_contents_that_also_occur_in_the_template_and_replies_that_it_shortens(t
     example = first_example(tmp_path / "a", family("ChatML"), row)
     assert learned_text(family("ChatML"), example) == "assistant<|im_end|>|user\n<|im_end|>"
     tokenizer = with_template(real_tokenizers.small_byte_level(), THINKING, CHATML_TOKENS, "<|im_end|>")
-    row, last = (
-        chat("One?", "<think>short</think>Yes.", "Two?", "<think>long</think>No."),
-        "<think>long</think>\n\n",
-    )
-    for train_on, learned in (
-        ("auto", f"Yes.<|im_end|>|{last}No.<|im_end|>"),
-        ("last_reply", f"{last}No.<|im_end|>"),
-    ):
+    row = chat("One?", "<think>short</think>Yes.", "Two?", "<think>long</think>No.")
+    last = "<think>long</think>\n\nNo.<|im_end|>"
+    for train_on, learned in (("auto", f"Yes.<|im_end|>|{last}"), ("last_reply", last)):
         example = first_example(tmp_path / train_on, tokenizer, row, train_on=train_on)
         assert learned_text(tokenizer, example) == learned
-
-
-def test_a_system_message_where_the_template_takes_none(tmp_path):
-    data = prepare_rows(tmp_path, family("Mistral"), {"rows.jsonl": [chat("Hi", "No.", system="Be brief.")]})
-    assert "[INST] Be brief.\n\nHi [/INST] No.</s>" in data.examples[0].text
-    assert "in 1 row the system message is added to the start of" in data.report.sources[0].notes[1]
-
-
-def test_completions_and_texts(tmp_path):
-    tokenizer = family("ChatML")
-    example = first_example(tmp_path / "a", tokenizer, {"prompt": "The sea is", "completion": " blue."})
-    assert example.text == "The sea is blue.<|im_end|>" and learned_text(tokenizer, example) == " blue.<|im_end|>"
-    example = first_example(tmp_path / "b", tokenizer, {"text": "The sea is blue."})
-    assert example.labels.tolist() == [-100, *example.ids[1:].tolist()]
 
 
 @pytest.mark.parametrize("kind", ["small byte-level", "Metaspace with byte fallback", "normalizing"])
@@ -216,3 +144,80 @@ def test_rows_without_the_marker_are_left_out_and_a_run_that_would_learn_nothing
     row["messages"][1]["train"] = False
     with pytest.raises(DataError, match="there is nothing left to train on"):
         prepare_rows(tmp_path / "c", family("ChatML"), {"rows.json": [row]})
+
+
+WORDS = "one two three four five six seven eight nine ten"
+SHORT = {"instruction": "Hi", "output": "No."}
+LONG = {"instruction": WORDS, "output": WORDS}
+
+
+def prepared(root, rows, name="ChatML", **values):
+    return prepare_rows(root, family(name), {"a.jsonl": rows}, data=["a.jsonl"], **values)
+
+
+def figures(data):
+    (source,) = data.report.sources
+    return source.rows.long_prompts, source.rows.long_replies
+
+
+def parts(root, rows, name="ChatML", **values):
+    """The tokens of prompt and reply of each row: with train_on replies, what is learned is the reply."""
+    masks = [e.loss_mask for e in prepared(root, rows, name, train_on="replies", **values).examples]
+    return [(int(mask.argmax()), int(mask.sum())) for mask in masks]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("values", [{}, {"format": "alpaca-format"}])
+def test_each_part_has_at_most_so_many_tokens_and_shorter_rows_stay(tmp_path, name, values):
+    (short, (prompt, reply)) = parts(tmp_path / "all", [SHORT, LONG], name, **values)
+    limits = {"source_max_len": prompt - 4, "target_max_len": 5}
+    assert parts(tmp_path / "cut", [SHORT, LONG], name, **limits, **values) == [short, (prompt - 4, 5)]
+    limits = {"source_max_len": prompt, "target_max_len": reply}
+    assert parts(tmp_path / "equal", [LONG], name, **limits, **values) == [(prompt, reply)]
+
+
+def test_what_is_truncated_has_no_end_token_and_is_counted(tmp_path):
+    ((tokens, _),) = parts(tmp_path / "short", [SHORT])
+    data = prepared(tmp_path / "all", [SHORT, LONG, LONG], source_max_len=tokens, target_max_len=6)
+    assert figures(data) == (2, 2)
+    assert "2 with the end of the prompt truncated; 2 with the end of the reply truncated" in data.report.text()
+    short, long, _ = (example.text for example in data.examples)
+    assert short.endswith("No.<|im_end|>\n") and WORDS.startswith(long.partition("assistant\n")[2])
+
+
+def test_chats_of_several_replies_and_raw_text_are_noted_and_stay(tmp_path):
+    rows = [{"messages": [{"role": role, "content": WORDS} for role in ("user", "assistant") * 2]}]
+    data = prepared(tmp_path / "chats", rows, source_max_len=4, target_max_len=3)
+    assert data.examples[0].text == prepared(tmp_path / "plain", rows).examples[0].text
+    note = "1 row does not have exactly one reply"
+    assert any(each.startswith(note) for each in data.report.sources[0].notes)
+    data = prepared(tmp_path / "split", rows, source_max_len=9, target_max_len=3, split_exchanges=True)
+    assert figures(data) == (2, 2) and not any(each.startswith(note) for each in data.report.sources[0].notes)
+    data = prepare_rows(tmp_path / "text", family("ChatML"), {"a.txt": f"{WORDS}. " * 9}, source_max_len=4)
+    notes = [finding.text for finding in data.report.findings if finding.key == "source_max_len"]
+    assert notes == ["Maximum prompt length: this has no effect because the dataset has no rows."]
+
+
+def test_a_run_trains_on_the_truncated_rows(place):
+    place.write("rows.jsonl", f"{json.dumps({'prompt': WORDS, 'completion': f' {WORDS}'})}\n" * 4)
+    data = {"data": ["rows.jsonl"], "cutoff": "auto"}
+    asked = {**data, "source_max_len": 5, "target_max_len": 4}
+    report = PeftEngine().check(place.settings(**asked), place.host())
+    assert (report.longest, report.trained_tokens) == (9, 16)
+    assert place.train(**asked).outcome == "finished"
+    assert PeftEngine().check(place.settings(**data), place.host()).longest > 9
+
+
+ENGLISH = "A sagacious savage, it pained him that Queequeg's idol uncharacteristically disappeared."
+CHINESE = "他在黑暗中慢慢地走着，心里想着那些永远不会再回来的日子，还有那个人。"
+
+
+def test_sample_prompts_end_where_a_word_or_a_character_ends(tmp_path):
+    """How much of an example is taken depends on its length, so each text gives another place."""
+    tokenizer = family("ChatML")
+    texts = [text for n in range(15) for text in (ENGLISH[: 30 + 4 * n], CHINESE[: 4 + n])]
+    for number, text in enumerate(texts):
+        examples = prepare_rows(tmp_path / str(number), tokenizer, {"a.txt": text}, cutoff=256).examples
+        (prompt, *_) = (prompt.text for prompt in make_prompts("auto", PromptStyle(), tokenizer, examples))
+        assert text.startswith(prompt)  # half a character would be no part of it
+        assert number % 2 or not (prompt[-1].isalnum() and text[len(prompt)].isalnum()), prompt

@@ -1,12 +1,13 @@
-"""The validation split: whole parts taken before slicing, the same for the same seed, none of them learned."""
+"""The validation split, passages of the data, and orders of the examples."""
 
 from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
-from training_pro.data.examples import TextSource, find_shared_passages, split_texts
+from training_pro.data.examples import TextSource, batch_order, find_shared_passages, pick_passages, split_texts
 from training_pro.data.readers import LoadedText
 from training_pro.tests.rowing import chat, family, prepare_rows
 from training_pro.tests.slicing_laws import encode_words, find_stops
@@ -33,25 +34,6 @@ def book(chapters, seed=3):
     return "\n\n\n".join(" ".join(sentence() for _ in range(rng.randrange(8, 20))) for _ in range(chapters))
 
 
-def novel(chapters=24):
-    """Chapters of paragraphs with names and phrases that repeat."""
-    rng = random.Random(11)
-    persons = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
-    actions = ["looked at the river", "took the rope", "said nothing", "rang the bell", "waited by the willow"]
-
-    def sentence():
-        one, other = rng.sample(persons, 2)
-        return f"{one} {rng.choice(actions)}, and {other} {rng.randrange(999)} times {rng.choice(actions)}."
-
-    def paragraph():
-        return " ".join(sentence().capitalize() for _ in range(rng.randrange(2, 7)))
-
-    return "\n\n\n".join(
-        "\n\n".join([f"Chapter {number}", *(paragraph() for _ in range(rng.randrange(9, 20)))])
-        for number in range(chapters)
-    )
-
-
 def ngrams(texts):
     """All runs of twenty words, without hashing."""
     every = [text.lower().split() for text in texts]
@@ -59,7 +41,7 @@ def ngrams(texts):
 
 
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
-@pytest.mark.parametrize("text", [book(1), book(4), book(30), novel()], ids=["1", "4", "30", "novel"])
+@pytest.mark.parametrize("text", [book(1), book(4), book(30)], ids=["1", "4", "30"])
 def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, text):
     data = split_files(tmp_path, {"book.txt": text}, chunking=chunking, cutoff=128)
     kept, learned = ([e.text for e in side] for side in (data.validation, data.examples))
@@ -86,16 +68,6 @@ def test_nothing_of_the_text_is_lost():
     sides = split_text(text, 0.2)
     assert "".join(sorted((part.text for side in sides for part in side), key=text.index)) == text
     assert not any(part.open_end for side in sides for part in side)
-
-
-def test_a_short_text_is_divided_at_sentences_and_parts_that_are_alike_stay_on_one_side():
-    text = "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
-    learned, kept = split_text(text, 0.1)
-    assert all(part.text.strip().endswith(".") for part in (*learned, *kept))
-    assert 0.05 < sum(len(part.text) for part in kept) / len(text) < 0.2
-    text = "\n\n\n".join(f"Chapter {n % 6} says the same as ever, word for word." for n in range(24))
-    learned, kept = ({w for part in side for w in part.text.split("\n\n\n")} for side in split_text(text, 0.25))
-    assert learned & kept <= {""} and kept
 
 
 def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_path):
@@ -156,3 +128,77 @@ def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
     cut = slice_blocks("One two. Three four five." + end, encode_words, rules, find_stops)
     source = TextSource("a.txt", cut, open_end=True)
     assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
+
+
+LENGTHS = [7, 3, 9, 3, 5, 9, 1, 7, 2, 5, 4]
+SENTENCES = " ".join(f"Line {n} tells of the river and of number {n}." for n in range(300))
+BOOK = "\n\n\n".join(f"Chapter {n}\n{SENTENCES[n * 900 : n * 900 + 900]}" for n in range(12))
+REPLY = "I light it so that the ships far out on the water know where the rocks are in the night."
+
+
+def batches(epoch, lengths):
+    order = batch_order.order_by_length(np.arange(len(lengths)), lengths, 4, 42, epoch).tolist()
+    assert sorted(order) == list(range(len(lengths)))
+    return [order[n : n + 4] for n in range(0, len(order), 4)]
+
+
+def test_shuffled_is_another_order_each_epoch_and_the_same_for_the_same_seed():
+    orders = [batch_order.shuffle(np.arange(50), 42, epoch).tolist() for epoch in range(3)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+    assert batch_order.shuffle(np.arange(50), 42, 1).tolist() == orders[1]
+    assert batch_order.shuffle(np.arange(50), 43, 1).tolist() != orders[1]
+    assert batch_order.shuffle(np.arange(6), 42, 0).tolist() == [3, 2, 5, 4, 1, 0]
+
+
+@pytest.mark.parametrize("epoch", range(5))
+def test_batches_have_similar_lengths_with_the_longest_first_and_an_incomplete_one_last(epoch):
+    lengths = [[LENGTHS[n] for n in batch] for batch in batches(epoch, LENGTHS)]
+    assert [len(batch) for batch in lengths] == [4, 4, 3]
+    assert max(LENGTHS) in lengths[0] or max(LENGTHS) in lengths[-1]
+    for batch in lengths:  # the ranges of the batches do not overlap
+        others = [length for other in lengths if other is not batch for length in other]
+        assert not any(min(batch) < length < max(batch) for length in others)
+    longest = [max(batch) + 1 for batch in batches(epoch, range(40))]
+    assert longest[0] == 40 and sorted(longest) == list(range(4, 41, 4))
+    assert longest[1:] != sorted(longest[1:], reverse=True)  # whole batches are shuffled
+
+
+def passages_of(root, files, name="ChatML", count=4, **values):
+    tokenizer = family(name)
+    examples = prepare_rows(root, tokenizer, files, **values).examples
+    return tokenizer, examples, pick_passages(examples, count, tokenizer.bos)
+
+
+def halves(tokenizer, passage):
+    ids = passage.example.ids.tolist()
+    return tokenizer.decode(ids[: passage.prompt_tokens]), tokenizer.decode(ids[passage.prompt_tokens :])
+
+
+def test_passages_of_a_book_are_spread_over_it_and_stand_in_it(tmp_path):
+    tokenizer, examples, passages = passages_of(tmp_path, {"book.txt": BOOK}, "Llama", count=8, cutoff=128)
+    numbers = [passage.example.number for passage in passages]
+    assert len(passages) == 8 and numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == (0, len(examples) - 1)
+    for passage, again in zip(passages, pick_passages(examples, 8, tokenizer.bos), strict=True):
+        ids, labels = passage.example.ids, passage.example.labels
+        assert np.array_equal(ids, again.example.ids)
+        assert (labels[: passage.prompt_tokens] == -100).all() and passage.part.startswith("Chapter ")
+        assert (labels[passage.prompt_tokens :] == ids[passage.prompt_tokens :]).all()
+        text = tokenizer.decode(ids.tolist()).replace("<s>", "").strip()
+        assert " ".join(text.split()) in " ".join(BOOK.split())
+
+
+def test_the_prompt_of_a_row_is_all_that_comes_before_its_reply_and_later_replies_take_their_turn(tmp_path):
+    second = REPLY.replace("ships", "boats")
+    row = chat("What is the light for, and who pays?", REPLY, "And in summer, when days are long?", second)
+    tokenizer, _, passages = passages_of(tmp_path, {"chat.jsonl": [row] * 2})
+    (prompt, target), (_, other) = (halves(tokenizer, passage) for passage in passages)
+    assert prompt.endswith("<|im_start|>assistant\n") and "who pays" in prompt
+    assert (REPLY + "<|im_end|>").startswith(target) and passages[0].part == "chat.jsonl"
+    assert "ships" in target and "ships" not in other
+
+
+def test_data_without_a_passage_give_none(tmp_path):
+    tokenizer, examples, passages = passages_of(tmp_path, {"t.txt": "Too short."})
+    assert passages == pick_passages(examples, 0, tokenizer.bos) == []

@@ -1,16 +1,15 @@
-"""Web pages, e-books, PDF, Word and OpenDocument files: the text, its order, and where chapters begin."""
+"""Documents and subtitles: the text, its order, and where chapters begin; unsupported files are named."""
 
 from __future__ import annotations
 
-import sys
 import zipfile
 
 import pytest
-from training_pro.chunking import find_sections
 from training_pro.core.errors import DataError
-from training_pro.data import arrow_store, cleaning, load
-from training_pro.data.readers import documents
-from training_pro.tests.data.readers.reading import CUT, one_process, read_text, write  # noqa: F401
+from training_pro.data import cleaning, dataset_index, load
+from training_pro.data.readers import unsupported
+from training_pro.tests.data.readers.reading import CUT, one_process, read_text, refusal, write  # noqa: F401
+from training_pro.tests.fakes import make_folders
 
 DROP = cleaning.Cleaning(drop_boilerplate=True)
 
@@ -46,21 +45,12 @@ def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tm
     assert read_text(tmp_path / "c.html", "<h1>a" * 20_000).count("@") == 0
 
 
-def test_no_note_counts_sections_because_a_text_may_have_hard_cuts_of_its_own(tmp_path):
-    page = write(tmp_path / "a.html", f"<h2>One</h2><pre>code{CUT}more code</pre><h2>Two</h2><p>b</p>")
-    (document,) = load.read_texts(page, CUT)
-    assert len(find_sections(document.text, CUT)) == 3
-    assert document.notes == ("a.html was read as a web page. Hard cuts separate its chapters.",)
-
-
 MENU = '<a href="/">Home</a> | <a href="/b">Next</a>'
 MENUS = {
     "a line of links": f"<p>{MENU}</p>",
     "a nav element": "<nav><h2>Menu</h2><p>You are here</p></nav>",
-    "a navigation role": "<div role='navigation'><div>Next: Two</div></div>",
     "a navigation class": "<div class='top navigation'><b>Next:</b> Two</div>",
     "the header of the page": "<header><p>The site of Anna</p></header>",
-    "the footer of the page": "<footer><p>All rights reserved</p></footer>",
     "a list of links": "<ul><li><a href='1'>One</a><li><a href='2'>Two</a><ul><li><a href='3'>Three</a></ul></ul>",
 }
 
@@ -79,23 +69,11 @@ def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
     assert rest.text.split() == ["One", "a", "@", "Two", "b"]
 
 
-def test_a_page_that_is_only_a_menu_is_dropped_from_a_folder(tmp_path):
-    write(tmp_path / "1.html", f"<p>{MENU}</p>")
-    write(tmp_path / "2.html", f"<p>{MENU}</p><p>a</p>")
-    (page,) = load.read_texts(tmp_path, CUT, cleaning=DROP)
-    assert (page.name, page.text) == ("2.html", "a")
-    assert "1.html: everything in it looks like boilerplate." in page.notes
-    assert [text.name for text in load.read_texts(tmp_path, CUT)] == ["1.html", "2.html"]
-
-
 @pytest.mark.parametrize(
     "content",
     [
-        "<p><a href='1'>One link</a></p>",
         "<p>Prose with <a href='1'>one</a> and <a href='2'>two</a> links.</p>",
-        "<h3><a href='1'>A</a> <a href='2'>heading</a></h3><p>text</p>",
         "<ul><li><a href='1'>One</a>, a site<li><a href='2'>Two</a>, another<li><a href='3'>Three</a>, too</ul>",
-        "<p><a name='1'>Marks</a> <a name='2'>without links</a></p>",
         "<article><header><h1>Title</h1><p>By Anna</p></header><aside>A remark</aside></article>",
     ],
 )
@@ -103,12 +81,6 @@ def test_the_content_of_a_web_page_is_no_menu(tmp_path, content):
     page = write(tmp_path / "a.html", f"<body class='nav'><p>Before</p>{content}<p>After</p>")
     (document,) = load.read_texts(page, CUT)
     assert (menus_in(document), document.boilerplate) == ([], "")
-
-
-def test_a_stored_web_page_still_knows_its_menus(tmp_path):
-    page, store = write(tmp_path / "a.html", f"<p>a</p><p>{MENU}</p>"), arrow_store.Store(tmp_path / "store")
-    first, second = (load.read_texts(page, CUT, store) for _ in range(2))
-    assert list((tmp_path / "store").iterdir()) and first == second and menus_in(second[0]) == ["Home | Next"]
 
 
 def write_epub(path, files, spine):
@@ -129,14 +101,6 @@ def test_a_book_is_read_in_the_order_of_its_spine(tmp_path):
     files = {"z one.xhtml": "<h1>First</h1><p>a</p>", "b.xhtml": "<p>second</p>", "nav.xhtml": "<p>contents</p>"}
     write_epub(tmp_path / "a.epub", files, spine=["nav.xhtml", "z one.xhtml", "b.xhtml"])
     assert read_text(tmp_path / "a.epub") == f"First\n\na{CUT}second"
-
-
-def test_titles_and_notes_of_an_e_book_are_no_menus(tmp_path):
-    chapter = "<header><h2>The Bell</h2></header><p>It rang.</p><aside><p>A note.</p></aside><footer>E.</footer>"
-    write_epub(tmp_path / "a.epub", {"a.xhtml": f"{chapter}<nav><p>Next</p></nav>"}, ["a.xhtml"])
-    (document,) = load.read_texts(tmp_path / "a.epub", CUT)
-    assert document.text == "The Bell\n\nIt rang.\n\nA note.\n\nE.\n\nNext"
-    assert menus_in(document) == ["Next"]
 
 
 def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
@@ -179,30 +143,6 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
 
 
-def test_a_pdf_whose_page_breaks_before_a_name(tmp_path):
-    document = pytest.importorskip("pymupdf").open()
-    first = "It was late, and the old keeper of the light had told his daughter"
-    second = "Mary of it, who went down the stairs to look at the sea. It was calm."
-    heading = "A TABLE OF THE STAIRS AND THEIR STEPS, AS THE KEEPER COUNTED THEM"
-    for words in (first, second, heading, "One"):
-        document.new_page(width=900).insert_text((20, 60), words)
-    document.save(tmp_path / "a.pdf")
-    assert read_text(tmp_path / "a.pdf") == f"{first} {second}\n\n{heading}\n\nOne"
-
-
-def test_chinese_lines_of_pdfs_and_web_pages_are_joined_without_spaces(tmp_path):
-    sentence = "春天的早晨他沿着河边慢慢地走着看见对岸的灯一盏一盏地熄灭了于是他想起很多年以前在这里等过的人"
-    pages = [sentence * 2, "他每年都来。", sentence + "。", "她没有回来。"]
-    document = pytest.importorskip("pymupdf").open()
-    for words in pages:
-        document.new_page().insert_textbox((72, 72, 400, 500), words, fontname="china-s", fontsize=12)
-    document.save(tmp_path / "a.pdf")
-    assert read_text(tmp_path / "a.pdf") == "\n\n".join([pages[0] + pages[1], *pages[2:]])
-    page = "<p>春天的早晨，\n  他沿着河边\n慢慢。\nHello\nto me.</p><p>오늘은 날씨가\n정말.</p>"
-    (tmp_path / "a.html").write_text(page, encoding="utf-8")
-    assert read_text(tmp_path / "a.html") == "春天的早晨，他沿着河边慢慢。 Hello to me.\n\n오늘은 날씨가 정말."
-
-
 KINDS = {"office": "office", "text": "text", "table": "table", "style": "style", "fo": "xsl-fo-compatible"}
 SPACES = " ".join(
     f'xmlns:{short}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for short, name in KINDS.items()
@@ -240,16 +180,92 @@ def test_an_open_document(tmp_path):
     assert read_text(write_odt(tmp_path / "b.odt", body)).startswith("A\n\nb ")
 
 
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+<i>Where is</i>
+the boat?
+
+2
+00:00:03,000 --> 00:00:04,000 X1:10
+- Gone.
+- {\an8}When?
+"""
+VTT = """WEBVTT - harbour
+
+STYLE
+::cue {color: white}
+
+intro
+00:01.000 --> 00:02.500 align:start
+<v Anna>Where is <b>the boat</b> &amp; the crew?</v>
+
+NOTE not this
+
+00:04.000 --> 00:05.000
+Gone<00:03.500><c> at nine</c>
+"""
+
+
+def srt(*cues: str) -> str:
+    return "".join(
+        f"{number}\n00:00:{number:02d},000 --> 00:00:{number + 1:02d},500\n{cue}\n\n"
+        for number, cue in enumerate(cues, start=1)
+    )
+
+
 @pytest.mark.parametrize(
-    ("ending", "module", "package"),
+    ("content", "lines"),
     [
-        (".html", "lxml.etree", "lxml"),
-        (".docx", "docx", "python-docx"),
-        (".pdf", "pymupdf", "pymupdf"),
+        (SRT, "Where is the boat?\n- Gone.\n- When?"),
+        (SRT.replace("\n", "\r\n"), "Where is the boat?\n- Gone.\n- When?"),
+        (VTT, "Anna: Where is the boat & the crew?\nGone at nine"),
+        (srt("It rained.", "42", "He left."), "It rained.\n42\nHe left."),
+        (srt("It rained.", "42", "He left.").replace("\n", "\r\r\n"), "It rained.\n42\nHe left."),
+        (srt(f"a &#{'9' * 5000}; b"), "a \ufffd b"),
+        (srt("오늘은 날씨가 정말\n좋네요."), "오늘은 날씨가 정말 좋네요."),
+        (srt("他说：“好。”\n然后走了。"), "他说：“好。”然后走了。"),
+        (srt("Run!", "Run!", "Where?\nThere.", "There.", "La la\nLa la"),
+         "Run!\nRun!\nWhere? There.\nThere.\nLa la La la"),
+        (srt("and we went", "and we went", "and we went\ndown to", "down to", "down to\nNo.", "No.", "No.\nnever"),
+         "and we went down to\nNo.\nnever"),
+        (srt("It was small,", "720p at that time."), "It was small, 720p at that time."),
+        (srt("Well,", "- Gone."), "Well,\n- Gone."),
     ],
-)
-def test_a_missing_library_is_a_sentence(tmp_path, monkeypatch, ending, module, package):
-    monkeypatch.setitem(sys.modules, module, None)
-    path = write(tmp_path / f"a{ending}", "<p>a</p>")
-    with pytest.raises(DataError, match=rf"the {package} package \(pip install {package}\)"):
-        next(documents.extract_text(str(path), path.name, CUT))  # as the reader process calls it
+)  # fmt: skip
+def test_subtitles_are_read_as_speech(tmp_path, content, lines):
+    name = "a.vtt" if content.startswith("WEBVTT") else "a.srt"
+    assert read_text(tmp_path / name, content) == lines
+
+
+def test_a_file_without_times_is_no_subtitles(tmp_path):
+    message = refusal(tmp_path / "a.srt", "Only some words.")
+    assert message.startswith("a.srt has no timestamps, ") and "rename it to end in .txt" in message
+
+
+@pytest.fixture
+def folders(tmp_path):
+    result = make_folders(tmp_path)
+    names = ("a.rtf", "b.AZW3", "log", "story.txt", "picture.png", ".hidden.doc", "book/two.doc")
+    for name in (*names, "book/one.txt"):
+        write(result.datasets / name, "Some words. And more of them.")
+    return result
+
+
+def test_unsupported_files_are_named_with_what_to_do(folders):
+    described = unsupported.describe_unsupported(folders.datasets)
+    word, remedy = "save it as .docx or .odt, or save its text as .txt", "convert it to .epub"
+    assert f"a.rtf ({word}); b.AZW3 ({remedy}, for example with Calibre); book/two.doc ({word}); " in described
+    assert described.endswith("log (if it is plain text, rename it to end in .txt).")
+    assert "story" not in described and "picture" not in described and "hidden" not in described
+    for number in range(9):
+        write(folders.datasets / f"c{number}.zip", "")
+    assert unsupported.describe_unsupported(folders.datasets).endswith("; and 9 more.")
+
+
+@pytest.mark.parametrize("name", ["a.rtf", "b.AZW3", "book/two.doc", "dump.sql"])
+def test_an_unsupported_dataset_is_refused_by_its_kind(folders, name):
+    write(folders.datasets / "dump.sql", "INSERT INTO chats VALUES (1, 'Hi');")
+    with pytest.raises(DataError, match=rf"{name}: \.\w+ files are not supported\. To train on this file, "):
+        dataset_index.find_datasets([name], folders)
+    with pytest.raises(DataError, match="files are not supported"):
+        load.read_texts(folders.datasets / name)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import datetime
-import decimal
-import io
 import itertools
 import subprocess
 import sys
 
 import pytest
 from training_pro.core.errors import DataError, StoppedError
-from training_pro.data.readers import as_data_error, exceeds_depth, reader_process, row_files
-from training_pro.settings import columns
+from training_pro.data.readers import as_data_error, reader_process
 from training_pro.tests.conftest import ROOT
-from training_pro.tests.data.readers.reading import (
-    make_database,
-    read_columns,
-    read_table,
-    read_text,
-    refusal,
-)
-from training_pro.tests.rowing import family, prepare_rows
-from training_pro.train_utils import natural_key
+from training_pro.tests.data.readers.reading import make_database, read_columns, read_table, read_text, refusal
 
 ENDLESS = "with recursive r(n) as (select 1 union all select n + 1 from r) select 'a' as text from r order by n"
 GOOD = "create table a (text text); insert into a values ('b c')"
@@ -82,52 +69,6 @@ list(row_files.read_table(Path({str(path)!r}), "a.db", Columns()).rows())
     assert alive == []
 
 
-def test_the_process_that_reads_files_does_not_load_the_rest_of_the_program():
-    code = f"{PROGRAM}\nimport extension.data.readers.process.child\nprint(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "extension.data.readers.pdf" in modules
-    assert "arrow_store" not in modules and "core.host" not in modules
-
-
-def test_a_python_that_does_not_start_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    message = refusal(make_database(tmp_path / "a.db", GOOD))
-    assert message.startswith("a.db can't be read: the process that reads it could not be started")
-
-
-@pytest.mark.parametrize("value", ["word " * 20_000, None])
-def test_a_small_parquet_does_not_swell_to_gigabytes(tmp_path, value):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    column = arrow.array([value] * 1000, arrow.string()).dictionary_encode()
-    with parquet.ParquetWriter(tmp_path / "a.parquet", arrow.schema([("text", column.type)])) as writer:
-        for _ in range(5 if value else 400):
-            writer.write_table(arrow.table({"text": column}))
-    assert any(words in refusal(tmp_path / "a.parquet") for words in ("expands", "takes", "has more"))
-
-
-def test_values_keep_their_types_between_the_processes(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    moment = datetime.datetime(2020, 1, 2, 3, 4, 5, 6, datetime.timezone.utc)
-    row = {
-        **{"nothing": None, "yes": True, "number": 3, "real": 0.1, "text": "a", "bytes": b"\xff"},
-        **{"moment": moment, "day": moment.date(), "time": moment.time(), "span": datetime.timedelta(-1, 2, 3)},
-        **{"price": decimal.Decimal("1.20"), "turns": [{"role": "user", "at": [moment]}]},
-    }
-    parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "a.parquet")
-    [again] = read_columns(tmp_path / "a.parquet")
-    assert again == row and {name: type(value) for name, value in again.items()} == {
-        name: type(value) for name, value in row.items()
-    }
-
-
-def test_two_files_are_read_at_the_same_time(tmp_path):
-    script = "begin; create table a (text text);" + "insert into a values ('b c');" * 3000 + "commit;"
-    paths = [make_database(tmp_path / f"{number}.db", script) for number in range(2)]
-    with reader_process():
-        rows = [iter(row_files.read_table(path, path.name, columns.Columns()).rows()) for path in paths]
-        assert sum(1 for _ in zip(*rows, strict=True)) == 3000
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -146,16 +87,6 @@ def test_what_nothing_closes_takes_linear_time(tmp_path, content):
         read_text(tmp_path / name, text)
     except DataError as error:
         assert "without any text" in str(error)
-
-
-def test_a_literal_that_is_too_long_or_too_deep_stays_a_text(tmp_path):
-    deep, long = "[{'a': " + "[" * 90 + "]" * 90 + "}]", "[{'a': " + "1," * 60_000 + "}]"
-    buffer = io.StringIO()
-    csv.writer(buffer).writerows([["messages"], [deep], [long]])
-    data = prepare_rows(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
-    assert data.report.problems
-    assert not exceeds_depth({"messages": [{"tool_calls": [{"function": {"arguments": {"a": [1]}}}]}]})
-    assert natural_key(f"a{'9' * 5000}") > natural_key("a9")
 
 
 def test_what_no_reader_foresees_becomes_a_sentence_with_the_name_of_the_file(caplog):

@@ -1,25 +1,18 @@
-"""Rows as people have them: JSON and JSONL of any shape, CSV, databases; a reason for each broken row."""
+"""Rows as people have them: JSON, CSV, databases and exports of chats; a reason for each broken row."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import sqlite3
+from typing import Any
 
 import pytest
-from training_pro.core.errors import DataError, SettingsError
-from training_pro.data.readers import sqlite_rows
-from training_pro.tests.data.readers.reading import (
-    make_database,
-    one_process,  # noqa: F401
-    read_columns,
-    read_table,
-    refusal,
-    write,
-)
-from training_pro.tests.rowing import family, prepare_rows
+from training_pro.core.errors import DataError
+from training_pro.data.readers import Row
+from training_pro.tests.data.readers import reading
+from training_pro.tests.data.readers.reading import make_database, read_columns, read_table, refusal, write
+from training_pro.tests.rowing import family, learned_text, prepare_rows
 
+one_process = reading.one_process  # for all tests here
 PAIR = {"instruction": "a", "output": "b"}
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -64,20 +57,12 @@ def test_an_array_and_lines_with_the_suffix_of_the_other_are_read_with_a_note(tm
     ("content", "message"),
     [
         ('[{"a": "b"}, {"a"', "a.json, line 1: the file ends too early"),
-        (
-            '[{"a": "b"},\n {"a": \'b\'}]',
-            "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings in straight",
-        ),
-        ('[{"a": "b"},]', "a.json, line 1: at column"),
-        ('[{"a": "b\nc"}]', "Write a line break as \\n"),
+        ('[{"a": "b"},\n {"a": \'b\'}]', "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings"),
         ('[{"a": "C:\\dir"}]', "there is a single backslash. Write it twice"),
         (" \n ", "a.json is empty. Add rows to it, or remove it from the dataset."),
         ("[]", "a.json has no rows."),
-        ("{}", "a.json has no rows."),
         ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
-        ("[" * 100_000, "a.json is nested too deeply"),
         (b"\x00" * 5000, "a.json is not text"),
-        (b"%PDF-1.7", "a.json is a PDF document"),
         ('[{"a": "b"}] [{"a": "c"}]', "there is extra text after the end"),
     ],
 )
@@ -91,15 +76,11 @@ def test_json_that_cannot_be_read(tmp_path, content, message):
         ('{"a": "b"', "ends too early"),
         ("{", "starts an object that does not end on the same line. Put each row on one line"),
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put keys and strings in straight double quotes"),
-        ("{“a”: “b”}", "put keys and strings in straight double quotes"),
-        ('{"a": "b"} {"a": "c"}', 'at column 12 (\'{"a": "c"}\'): there is extra text after the end'),
         ("null", "is null. Each row must be a JSON object"),
-        ("[1, 2]", "is a list. Each row must be a JSON object"),
         ("[" * 100_000, "is nested too deeply"),
         ('{"text": ' + "[" * 600 + "]" * 600 + "}", "is nested more than 64 levels deep"),
         (b'{"a": ' + b"1" * 5_000 + b"}", "contains a number with thousands of digits"),
         (b'{"a": "\xe9"}', "byte 8 is not UTF-8"),
-        ("a,b,c", "at column 1 ('a,b,c'): expecting value."),
     ],
 )
 def test_a_broken_line_costs_only_its_row(tmp_path, line, message):
@@ -109,25 +90,9 @@ def test_a_broken_line_costs_only_its_row(tmp_path, line, message):
     assert message in second.problem
 
 
-def test_empty_and_missing_files(tmp_path):
-    for content in (b"", b"\n \n", b"\xef\xbb\xbf", b"\x00\x00"):
-        assert refusal(tmp_path / "a.jsonl", content).startswith("a.jsonl is empty. Add rows to it")
-    assert "b.jsonl can't be read" in refusal(tmp_path / "b.jsonl")
-
-
 def read_csv(tmp_path, content):
     table, rows = read_table(write(tmp_path / "a.csv", content))
     return table.what, [dict(row.columns) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("separator", "ending", "words"), [(",", "\n", "a comma"), (";", "\r\n", "a semicolon"), ("\t", "\r", "a tab")]
-)
-def test_separators_are_detected(tmp_path, separator, ending, words):
-    lines = [["question", "answer"], ["What, then; is | it?", "A\tcat"], ["x", "y"]]
-    what, rows = read_csv(tmp_path, ending.join(separator.join(f'"{cell}"' for cell in line) for line in lines))
-    assert rows == [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
-    assert what == f'columns separated by {words}, " as the quote character, column names in the first line'
 
 
 @pytest.mark.parametrize(
@@ -140,26 +105,17 @@ def test_separators_are_detected(tmp_path, separator, ending, words):
          {"question": "Wie heißt du?", "answer": "Käthe, schön."}),
         ("question\tanswer\r\nä\tö\r\n".encode("utf-16"), {"question": "ä", "answer": "ö"}),
         ("'text','n'\n'It''s, well','1'\n'b','2'\n", {"text": "It's, well", "n": "1"}),
-        ("text\nOne line\nAnother line\n", {"text": "One line"}),
         ('text\nFirst, with a comma\n"Second, quoted"\n', {"text": "First, with a comma"}),
         ('question\tanswer\nWho said "no"?\t"Yes" he said.\n',
          {"question": 'Who said "no"?', "answer": '"Yes" he said.'}),
         ("question\tanswer\n" + "'Where?'\t'Gone,' said Tom.\n" * 5,
          {"question": "'Where?'", "answer": "'Gone,' said Tom."}),
-        ("'question'\t'answer'\n" + "'Where\nis he?'\t'Gone.'\n" * 5,
-         {"question": "Where\nis he?", "answer": "Gone."}),
         (",question,answer\n0,a b,c d\n", {"1": "0", "question": "a b", "answer": "c d"}),
         ("Who are you?,I am Maren.\nAnd he?,He is a goat.\n", {"1": "Who are you?", "2": "I am Maren."}),
     ],
 )  # fmt: skip
 def test_tables_as_programs_and_people_write_them(tmp_path, content, columns):
     assert read_csv(tmp_path, content)[1][0] == columns
-
-
-def test_missing_cells_at_the_end_of_a_row_are_empty(tmp_path):
-    _, rows = read_table(write(tmp_path / "a.csv", "question;answer;note;year\na;b;c;d\ne;f\ng;h;i\nj\n"))
-    assert [list(row.columns.values()) for row in rows[:3]] == [list("abcd"), ["e", "f", "", ""], [*"ghi", ""]]
-    assert rows[3].problem.startswith("has 1 column instead of 4.")
 
 
 def numbered_lines(count, separator="\t"):
@@ -180,20 +136,6 @@ def test_a_quote_that_is_never_closed_costs_only_its_own_row(tmp_path, separator
     assert rows[-1].columns == {"question": "question 1499", "answer": "answer 1499"}
 
 
-def test_a_speech_over_several_rows_is_no_cell_of_a_table_with_tabs(tmp_path):
-    lines = [*numbered_lines(300), 'question\t"It was late.\n']
-    lines[250:252] = ['question\t"It was late.', 'question\tand it rained"']
-    lines[260] = 'question\t"Two\nlines"'
-    _, rows = read_table(write(tmp_path / "a.csv", "\n".join(["question\tanswer", *lines])))
-    assert [row.number for row in rows if row.problem] == [252, 303] and len(rows) == 301
-    assert rows[251].columns["answer"] == 'and it rained"' and rows[260].columns["answer"] == "Two\nlines"
-
-
-def test_many_empty_columns_are_read(tmp_path):
-    _, rows = read_csv(tmp_path, "a,b" + "," * 100_000 + "\n" + "x,y" + "," * 100_000 + "\n")
-    assert rows == [{"a": "x", "b": "y"}]
-
-
 def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_path):
     content = {"a.csv": "Frage;Die Antwort;Jahr\nWer?;Ich war es.;1999\nWas?;Ein Hund war es.;2001\n"}
     for names, message in (
@@ -204,24 +146,8 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
             prepare_rows(tmp_path / names, family("ChatML"), content, columns=names)
     names = 'instruction=Frage output="Die Antwort"'
     data = prepare_rows(tmp_path / "b", family("ChatML"), content, columns=names)
-    assert data.examples[0].text.startswith("<|im_start|>user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es.")
+    assert "user\nWer?<|im_end|>\n<|im_start|>assistant\nIch war es." in data.examples[0].text
     assert data.report.sources[0].what.endswith("because the rows have the columns 'instruction' and 'output'")
-    data = prepare_rows(tmp_path / "c", family("ChatML"), content, format="%Jahr%: %Die Antwort%.")
-    assert data.examples[1].text == "2001: Ein Hund war es..<|im_end|>"
-    for names, message in (("instruction", "can't be parsed"), ("a='b", "is missing a quotation mark")):
-        with pytest.raises(SettingsError, match=message):
-            prepare_rows(tmp_path / f"d{len(names)}", family("ChatML"), content, columns=names)
-
-
-def test_chats_in_a_table_as_pandas_writes_them_and_as_json(tmp_path):
-    chat = [{"role": "system", "content": ""}, {"role": "user", "content": "It's?"}]
-    chat.append({"role": "assistant", "content": "No."})
-    buffer = io.StringIO()
-    csv.writer(buffer).writerows([["id", "messages"], [1, str(chat)], [2, json.dumps(chat)]])
-    data = prepare_rows(tmp_path, family("ChatML"), {"a.csv": buffer.getvalue()})
-    first, second = (example.text for example in data.examples)
-    assert first == second == "<|im_start|>user\nIt's?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
-    assert "lists of messages as text in the column 'messages'" in data.report.sources[0].what
 
 
 TWO_TABLES = """
@@ -247,9 +173,7 @@ def test_the_table_whose_columns_are_known_or_the_one_that_is_asked_for(tmp_path
     "statement",
     [
         "WITH x AS (SELECT 1) DELETE FROM people",
-        "WITH x AS (SELECT 1) UPDATE people SET name = 'y'",
         "SELECT 1; DELETE FROM people",
-        "SELECT load_extension('x')",
         "SELECT * FROM pragma_user_version",
     ],
 )
@@ -261,30 +185,107 @@ def test_statements_that_do_more_than_read_are_refused(tmp_path, statement):
     assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
-def test_a_database_that_writes_ahead_is_read_without_a_file_beside_it(tmp_path):
-    script = "pragma journal_mode = wal; create table a (text text); insert into a values ('b');"
-    path = make_database(tmp_path / "a.db", script)
-    assert read_columns(path) == [{"text": "b"}] and [file.name for file in tmp_path.iterdir()] == ["a.db"]
+def node(parent: str | None, role: str = "", *parts: Any, **fields: Any) -> dict[str, Any]:
+    """A message of a ChatGPT export; without a role, the empty root."""
+    if not role:
+        return {"parent": parent, "message": None, "children": []}
+    content = fields.pop("content", {"content_type": "text", "parts": list(parts)})
+    message = {"author": {"role": role}, "content": content, "recipient": "all", "metadata": {}, **fields}
+    return {"parent": parent, "message": message, "children": []}
+
+
+def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
+    """A conversation with an abandoned branch, a tool, a picture and thoughts."""
+    mapping = {
+        "r": node(None),
+        "s": node("r", "system", ""),
+        "h": node("s", "user", "I sail.", metadata={"is_visually_hidden_from_conversation": True}),
+        "a": node("h", "user", {"content_type": "image_asset_pointer"}, "What is a bowline?"),
+        "b": node("a", "assistant", "A given up answer."),
+        "t": node("a", "assistant", content={"content_type": "thoughts", "thoughts": []}),
+        "c": node("t", "assistant", "search('bowline')", recipient="web"),
+        "u": node("c", "tool", "Results."),
+        "d": node("u", "assistant", "A knot\ue200cite\ue202turn0\ue201 with a loop."),
+        "e": node("d", "assistant", "It does not slip."),
+        **nodes,
+    }
+    return {"title": "Knots", "mapping": mapping, "current_node": last}
+
+
+def claude_conversation(*messages: Any) -> dict[str, Any]:
+    return {"uuid": "1", "name": "Knots", "chat_messages": list(messages)}
+
+
+def claude_message(sender: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    return {"sender": sender, "text": "shown", "content": [*parts], "attachments": [], "files": [], **fields}
+
+
+def text_part(content: str) -> dict[str, str]:
+    return {"type": "text", "text": content}
+
+
+KNOTS = [{"role": "user", "content": "What is a bowline?"}]
+BOTH = [*KNOTS, {"role": "assistant", "content": "A knot with a loop.\n\nIt does not slip."}]
+
+
+def read_rows(tmp_path, content: Any) -> list[Row]:
+    return read_table(write(tmp_path / "conversations.json", json.dumps(content)))[1]
+
+
+def left_out_counts(row: Row) -> dict[str, int]:
+    return {kind: count for kind, count in row.left_out.items() if count}
+
+
+def test_the_branch_that_ends_in_the_current_node(tmp_path):
+    first, second = read_rows(tmp_path, [chatgpt(), chatgpt("b")])
+    assert first.columns == {"messages": BOTH} and not first.without_reply
+    counts = {"system messages": 2, "thoughts": 1, "tool messages": 2, "citation marks": 1}
+    assert left_out_counts(first) == {**counts, "parts that are not text": 1}
+    assert second.columns["messages"][1]["content"] == "A given up answer."
+
+
+def test_claude(tmp_path):
+    question = claude_message("human", text_part("What is a bowline?"), attachments=[{"extracted_content": "..."}])
+    thought, tool_use = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
+    parts = [thought, text_part("A knot with a loop."), tool_use, text_part("\n\nIt does not slip.")]
+    answer = claude_message("assistant", *parts)
+    [row] = read_rows(tmp_path, [claude_conversation(question, answer)])
+    assert row.columns == {"messages": BOTH}
+    assert left_out_counts(row) == {"attachments": 1, "thoughts": 1, "tool messages": 1}
+    without_content = {"sender": "assistant", "text": "And it opens again."}
+    [row] = read_rows(tmp_path, claude_conversation(question, answer, without_content))
+    assert row.columns["messages"][1]["content"].endswith("slip.\n\nAnd it opens again.")
 
 
 @pytest.mark.parametrize(
-    ("path", "address"),
+    ("broken", "problem"),
     [
-        ("/home/x/a b.db", "file:///home/x/a%20b.db"),
-        ("C:/Users/x/a.db", "file:C%3A/Users/x/a.db"),
-        ("//nas/share/a.db", "file:////nas/share/a.db"),  # with two, SQLite takes the machine for a host: refused
+        ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be a JSON object"),
+        (chatgpt("z"), "'current_node' is 'z', which is not in 'mapping'."),
+        (chatgpt(d=node("y", "assistant", "A")), "'d' comes after 'y', which is not in 'mapping'."),
+        (chatgpt(d={"parent": "a", "message": {}}), "message 'd' has no role under 'author'."),
+        (chatgpt(d=node("a", "assistant", content="A")), "the content of message 'd' is a string."),
+        ({"mapping": chatgpt()["mapping"]}, "'current_node' is missing, and 2 messages"),
+        ({"title": "Knots"}, "'mapping' is missing, so this is not a conversation like the others."),
     ],
 )
-def test_a_database_is_found_on_any_disk_also_on_a_share_of_windows(path, address):
-    assert sqlite_rows.file_uri(path) == address
-    with pytest.raises(sqlite3.OperationalError, match="unable to open database file"):  # not: invalid authority
-        sqlite3.connect(f"{address}?mode=ro", uri=True)
+def test_broken_conversations_are_named(tmp_path, broken, problem):
+    first, second = read_rows(tmp_path, [chatgpt(), broken])
+    assert not first.problem and second.problem.startswith(problem) and second.problem
 
 
-def test_dates_that_python_does_not_have_are_a_row_with_a_reason(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    dates = arrow.array([0, 10**8], arrow.int32()).cast(arrow.date32())
-    parquet.write_table(arrow.table({"text": ["a b", "c d"], "day": dates}), tmp_path / "a.parquet")
-    _, (first, second) = read_table(tmp_path / "a.parquet")
-    assert (first.columns["text"], first.problem) == ("a b", "")
-    assert second.problem.startswith("has a value that can't be read")
+def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
+    chatml, files = family("ChatML"), {"conversations.json": [chatgpt(), chatgpt("a"), chatgpt("b")]}
+    data = prepare_rows(tmp_path / "a", chatml, files)
+    [source] = data.report.sources
+    assert source.what.startswith("rows (a data export from ChatGPT): chats, because")
+    assert (source.rows.rows, source.rows.without_reply, source.examples) == (3, 1, 2)
+    assert (
+        "Dropped from conversations: citation marks (1), parts that are not text (3), system messages (6), "
+        "thoughts (1), tool messages (2)."
+    ) in source.notes
+    assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
+    data = prepare_rows(tmp_path / "b", chatml, {"conversations.json": [chatgpt(), chatgpt("z")]})
+    assert data.report.problems[0].startswith("conversations.json, conversation 2: 'current_node' is 'z'")
+    with pytest.raises(DataError, match="no conversation has a reply from the assistant"):
+        prepare_rows(tmp_path / "c", chatml, {"conversations.json": [claude_conversation()] * 2})

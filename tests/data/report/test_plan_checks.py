@@ -40,7 +40,6 @@ def told(level, epochs, examples=None, context=64, held_out=0, **values):
     [
         ("0.5:1 1e:0", 4, ["1e:0 is at step 5 but is listed after 0.5:1, which is at step 10 of 20"]),
         ("0.5:1 1e:0", 2, []),  # both at step 5: a fall at once
-        ("0:0 2e:1 0.9:0.5 1:0", 6, []),
         ("1:0 1e:1 0.1:0", 4, ["1e:1 is at step 5 but", "0.1:0 is at step 2 but"]),
     ],
 )
@@ -58,10 +57,8 @@ def test_check_and_training_give_the_same_problem(place):
     assert str(error.value) == problem and "1e:0 is at step" in problem
 
 
-NEVER, PAIR = (
-    "is never reached, so batches stay grouped by length: the run has ",
-    "so the pair phase lasts until the end",
-)
+NEVER = "is never reached, so batches stay grouped by length: the run has "
+PAIR = "so the pair phase lasts until the end"
 SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
 
 
@@ -69,8 +66,6 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
     ("epochs", "values", "expected", "remedy"),
     [
         (1, ORDER, f"Switch at 1 {NEVER}1 epoch.", f"{SOONER}2, or train for more epochs."),
-        (1.2, ORDER, "", ""),
-        (3, {**ORDER, "switch_at": 9}, f"Switch at 9 {NEVER}3", "Use 2 or less."),
         (3, {**STEPS, "switch_at": 15}, f"15 {NEVER}15 steps.", "Use 14 or less."),
         (3, {**STEPS, "switch_at": 14}, "", ""),
         (0.2, STEPS, "the run has 1 step.", "Set 'Batch order' to 'By length', or train for more epochs."),
@@ -79,17 +74,10 @@ SOONER = "Set 'Switch after' to Steps and switch earlier, for example at "
         (2, PAIRS, f"Second switch at 2 is never reached, {PAIR}", f"{SOONER}3 and 6, or train for more epochs."),
         (2, {**PAIRS, **STEPS, "switch_at": 3, "second_switch_at": 6}, "", ""),
         (4, {**PAIRS, "second_switch_at": 9}, PAIR, "Use 3 or less."),
-        (
-            3,
-            {**VALIDATION, "early_stopping": 3},
-            "15 steps has only 2 evaluations",
-            "every' to 4 or less.",
-        ),
+        (3, {**VALIDATION, "early_stopping": 3}, "15 steps has only 2 evaluations", "every' to 4 or less."),
         (3, {**VALIDATION, "early_stopping": 2}, "", ""),
-        (3, {**VALIDATION, "eval_every": 4, "early_stopping": 3}, "", ""),
         (1, {**VALIDATION, "early_stopping": 5}, "has only 0 evaluations before its end", "Set it to 0 (off)."),
         (3, {"stop_at_epoch": 9}, "Stop at epoch: the value 9 has no effect", "Set it to 0 (off)."),
-        (3, {"stop_at_epoch": 3}, "", ""),
     ],
 )
 def test_settings_that_ask_for_what_is_after_the_end(epochs, values, expected, remedy):
@@ -104,11 +92,7 @@ def test_pairs_without_adjacent_examples():
     (sentence,) = told("advice", 3, rows(20, tokens=5), 9, **PAIRS)
     assert "no two adjacent examples fit together in the model's context of 9 tokens" in sentence
     assert sentence.endswith("use a cutoff of 4.")
-    assert (
-        told("advice", 3, rows(20, tokens=5), 10, **PAIRS)
-        == told("advice", 3, rows(20, tokens=5), 0, **PAIRS)
-        == []
-    )
+    assert told("advice", 3, rows(20, tokens=5), 10, **PAIRS) == []
     assert told("advice", 3, ALONE, **ORDER) == []
 
 
@@ -122,19 +106,10 @@ EVALUATIONS = "the model is evaluated on the validation split (8 tokens) {} time
     ("epochs", "values", "expected"),
     [
         (2, {}, f"{RUN}{SAMPLES.format(3)}."),
-        (2, {"sample_every": "never"}, None),
         (2, {"sample_every": 3}, f"{RUN}{SAMPLES.format(5)}."),
-        (
-            2,
-            {"sample_every": "never", "eval_every": 100, "held_out": 2},
-            f"{RUN}{EVALUATIONS.format(2)}.",
-        ),
+        (2, {"sample_every": "never", "eval_every": 100, "held_out": 2}, f"{RUN}{EVALUATIONS.format(2)}."),
         (2, {"held_out": 2}, f"{RUN}{SAMPLES.format(3)}, and {EVALUATIONS.format(3)}."),
-        (
-            1,
-            {"schedule": "FP_low_epoch_annealing", "sample_every": "never"},
-            "With FP_low_epoch_annealing and a single",
-        ),
+        (1, FLAT, "With FP_low_epoch_annealing and a single epoch"),
         (2, FLAT, None),
     ],
 )

@@ -30,41 +30,20 @@ def changes(run: RunFacts) -> dict[str, object]:
     return {key: value for s in suggest_settings(run) if not s.keep for key, value in s.values.items()}
 
 
-def test_what_fits_is_kept_with_its_reason():
-    suggestions = list(suggest_settings(facts()))
-    kept = {
-        "batch_size": 4,
-        "epochs": 2.0,
-        "rank": 32,
-        "learning_rate": 2e-4,
-        "warmup_steps": 0.05,
-        "save_every": 0,
-    }
-    assert {s.key: s.value for s in suggestions} == kept
-    assert all(s.keep and s.why.endswith(".") for s in suggestions)
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({"examples": 20}, {"epochs": 6.0}),
         ({"examples": 20, "chunking": "dementor", "epochs": 1}, {}),  # as in the preset by-heart-once
         ({"examples": 6000, "epochs": 15, "save_every": 500, "rank": 128}, {"epochs": 3.0}),
-        ({"accumulation": 60}, {"accumulation": 50, "epochs": 10.0}),
         ({"examples": 11, "batch_size": 64}, {"batch_size": 4, "accumulation": 1, "epochs": 10.0}),
-        ({"learning_rate": 1e-6}, {"learning_rate": 2e-4}),
         ({"learning_rate": 1e-2}, {"learning_rate": 2e-4}),
-        ({"learning_rate": 3e-3, "examples": 20}, {"learning_rate": 2e-4}),
         ({"method": "full", "learning_rate": 1e-5}, {}),
         ({"method": "full", "learning_rate": 2e-2}, {"learning_rate": 1e-5}),
         ({"warmup_steps": 100}, {"warmup_steps": 0.05}),
         ({"warmup_steps": 0}, {"warmup_steps": 0.05}),
-        ({"warmup_steps": 0, "optimizer": "sgd"}, {}),
-        ({"warmup_steps": 100, "schedule": "FP_raise_fall_creative"}, {}),
-        ({"save_every": 100000}, {"save_every": 25}),
         ({"examples": 3000, "save_every": 1}, {"save_every": 75}),
         ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
-        ({"examples": 3000}, {"save_every": 200}),
         ({"max_steps": 5}, {}),
     ],
 )
@@ -77,11 +56,6 @@ def test_a_rank_with_fewer_weights_than_trained_tokens_is_raised_at_the_same_str
     rank, alpha = (changes(run)[key] for key in ("rank", "alpha"))
     assert rank > 8 and alpha / rank == 2
     assert changes(replace(run, trained_tokens=10**12))["rank"] == 128
-
-
-def test_a_batch_that_does_not_fit_is_divided_at_the_same_effective_batch():
-    changed = changes(facts(length=512, batch_size=64, free=3 * 10**9))
-    assert changed["batch_size"] < 64 and changed["batch_size"] * changed["accumulation"] == 64
 
 
 def test_what_check_says_of_measurements_is_in_the_measurements():

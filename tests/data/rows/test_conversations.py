@@ -48,36 +48,6 @@ def test_in_any_order_of_the_file_a_conversation_is_whole_and_no_pair_crosses_tw
     assert pairs_of(data) == [(reply(name, 0), reply(name, 1)) for name in names]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_message_follows_its_parent_only(tmp_path, seed):
-    rng = random.Random(seed)
-    rows = [{"message_id": f"{tree}", "parent_id": None, **question(tree, 0)} for tree in range(3)]
-    for n in range(rng.randint(1, 12)):
-        rows.append({"message_id": f"m{n}", "parent_id": rng.choice(rows)["message_id"], **question("m", n)})
-    rng.shuffle(rows)
-    data = prepare_rows(tmp_path, CHATML, {"a.jsonl": rows})
-    by_reply = {f"{row['output']}<|im_end|>": row for row in rows}
-    arranged = [by_reply.pop(text) for text in replies(data)]
-    assert not by_reply
-    for number, following in enumerate(data.examples.successors()):
-        is_parent = number + 1 < len(rows) and arranged[number + 1]["parent_id"] == arranged[number]["message_id"]
-        assert following == (number + 1 if is_parent else -1)
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.csv"])
-def test_every_reader_gives_the_same_conversations(tmp_path, name):
-    rows = [exchange(conversation, turn) for turn in (10, 2, 1) for conversation in ("x", "y")]
-    table = "\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)])
-    data = prepare_rows(tmp_path, CHATML, {name: table if name == "a.csv" else rows}, **PAIRS)
-    assert pairs_of(data) == [(reply("x", 1), reply("x", 2)), (reply("y", 1), reply("y", 2))]
-    notes = data.report.sources[0].notes
-    assert any(
-        note.startswith("2 conversations, found by the columns 'conversation_id', 'turn'") for note in notes
-    )
-    assert not any("not used" in note for note in notes)
-    assert not any("Pair phase" in sentence for sentence in data.report.advice)
-
-
 def successors(root, rows, **values):
     return prepare_rows(root, CHATML, {"a.jsonl": rows}, **values).examples.successors()
 
@@ -95,13 +65,10 @@ def test_a_row_that_is_dropped_or_cannot_be_read_ends_the_pairs_around_it(tmp_pa
     ("columns", "names"),
     [
         ({"conv_id": 7, "Turn_Index": ("2", "1")}, "'conv_id', 'Turn_Index'"),
-        ({"dialogue_id": "a", "turn_id": (2, 1)}, "'dialogue_id', 'turn_id'"),
         ({"conversation": "a", "turn": (2, 1)}, "'conversation', 'turn'"),
         ({"message_id": ("b", "a"), "parent_id": ("a", None)}, "'message_id', 'parent_id'"),
-        ({"id": ("b", "a"), "parent_message_id": ("a", "")}, "'id', 'parent_message_id'"),
         ({"conversation_id": "a\nb"}, ""),
         ({"id": ("b", "a"), "turn": (2, 1)}, ""),
-        ({"parent_id": "b", "turn": (2, 1)}, ""),
         ({"conversation_id": None, "turn": (2, 1)}, ""),
         ({}, ""),
     ],
@@ -114,26 +81,13 @@ def test_columns_that_make_conversations(tmp_path, columns, names):
     assert replies(data) == [reply("x", turn) for turn in ((1, 2) if names else (2, 1))]
 
 
-def test_ids_beside_the_only_column_of_texts_and_columns_with_names_of_ones_own(tmp_path):
-    rows = [{"conversation_id": "x", "turn_id": f"{n}", "story": f"Sentence {n}."} for n in (2, 1)]
-    data = prepare_rows(tmp_path / "a", CHATML, {"a.jsonl": rows})
-    assert replies(data) == ["entence 1.<|im_end|>", "entence 2.<|im_end|>"]  # the first token is never trained on
-    data = prepare_rows(tmp_path / "b", CHATML, {"a.jsonl": [{"conversation": "Hi. Hello."}] * 2})
-    assert not any("conversations" in note for note in data.report.sources[0].notes)
-    rows = [{"Chat": "x", "Nr": n, **question("x", n)} for n in (2, 1)]
-    data = prepare_rows(tmp_path / "c", CHATML, {"a.jsonl": rows}, columns="conversation_id=Chat turn=Nr")
-    assert pairs_of(data) == [(reply("x", 1), reply("x", 2))]
-    assert not any("not used" in note for note in data.report.sources[0].notes)
-
-
 def test_circles_and_gaps_lose_no_row(tmp_path):
     rows = [{"id": "a", "parent_id": "b"}, {"id": "b", "parent_id": "a"}, {"id": "c", "parent_id": "c"}]
     rows = [{**row, **question("x", n)} for n, row in enumerate(rows)]
     assert successors(tmp_path / "a", rows) == [1, -1, -1]
     assert successors(tmp_path / "b", [exchange("x", turn) for turn in (1, 1, 2)]) == [-1, 2, -1]
-    data = prepare_rows(
-        tmp_path / "c", CHATML, {"a.jsonl": [exchange(name, 0) for name in ("a", None, "a", None)]}
-    )
+    rows = [exchange(name, 0) for name in ("a", None, "a", None)]
+    data = prepare_rows(tmp_path / "c", CHATML, {"a.jsonl": rows})
     assert replies(data) == [reply(name, 0) for name in ("a", "a", None, None)]
 
 
@@ -145,11 +99,7 @@ def test_split_chats_into_exchanges(tmp_path):
         chat("Hi", "Hello."),
     ]
     data = prepare_rows(tmp_path / "a", CHATML, {"a.jsonl": rows}, split_exchanges=True, **PAIRS)
-    texts = [
-        "2.<|im_end|>|4.<|im_end|>",
-        "7.<|im_end|>",
-        *(f"{text}<|im_end|>" for text in ("I.", "So.", "Hello.")),
-    ]
+    texts = [f"{text}.<|im_end|>" for text in ("2.<|im_end|>|4", "7", "I", "So", "Hello")]
     assert replies(data) == texts and "system\n0." in data.examples[1].text
     assert [example.place for example in data.examples] == ["line 1"] * 2 + ["line 2"] * 2 + ["line 3"]
     assert pairs_of(data) == [tuple(texts[:2]), tuple(texts[2:4])]
@@ -172,24 +122,3 @@ def test_a_conversation_is_on_one_side_of_the_validation_split_of_hybrid_batchin
     assert not learned & held_out and (len(learned), len(held_out)) == (36, 4)
     follow = sum(number >= 0 for number in data.validation.successors())
     assert follow == 2 * 4  # what the context gain is measured on
-
-
-def test_other_orders_and_rows_without_conversations_are_split_by_rows(tmp_path):
-    def held_out(folder, rows, **values):
-        return prepare_rows(tmp_path / folder, CHATML, {"a.jsonl": rows}, **values).validation
-
-    rows = [exchange(conversation, turn) for conversation in range(40) for turn in range(3)]
-    plain, share = [question(row["conversation_id"], row["turn"]) for row in rows], {"eval_share": 0.1}
-    by_row = held_out("a", rows, **share).digest()
-    assert held_out("b", plain, **share).digest() == held_out("c", plain, **HYBRID).digest() == by_row
-    assert len(held_out("d", [exchange("x", n) for n in range(40)], **HYBRID)) == 4
-
-
-def test_check_names_the_setting_where_chats_make_no_pairs(tmp_path):
-    rows = [chat("Who?", "I.", "Why?", "So.", conversation_id=n) for n in range(40)]
-    for split, told in ((False, 1), (True, 0)):
-        values = {"split_exchanges": split, "epochs": 3, **PAIRS}
-        advice = prepare_rows(tmp_path / f"{split}", CHATML, {"a.jsonl": rows}, **values).report.advice
-        sentences = [sentence for sentence in advice if sentence.startswith("Pair phase")]
-        assert len(sentences) == told
-        assert all("or turn on Split chats into exchanges if your" in sentence for sentence in sentences)

@@ -50,11 +50,7 @@ def test_the_automatic_cutoff(tmp_path):
 
 @pytest.mark.parametrize(
     ("way", "count", "begins", "ends"),
-    [
-        ("drop", 39, "<|im_start|>", True),
-        ("cut_end", 40, "<|im_start|>", False),
-        ("cut_start", 40, "word", True),
-    ],
+    [("drop", 39, "<|im_start|>", True), ("cut_end", 40, "<|im_start|>", False), ("cut_start", 40, "word", True)],
 )
 def test_rows_too_long_are_left_out_or_cut(tmp_path, way, count, begins, ends):
     rows = [pair(f"{n} {words(n)}") for n in (*range(1, 20), *range(1, 21), 200)]
@@ -105,10 +101,8 @@ def test_broken_rows_stop_a_run_and_the_first_ones_are_listed(tmp_path):
     lines = '{"text": "' + "x" * 6_000_000 + '"}\n{"text": "good"}'
     (problem, *_) = prepare_rows(tmp_path / "c", CHATML, {"rows.jsonl": lines}).report.problems
     assert "line 1: the row has 6,000,000 characters" in problem
-    rows = [
-        chat("Hi", "No."),
-        {"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "content": "y"}]},
-    ]
+    tool = {"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "content": "y"}]}
+    rows = [chat("Hi", "No."), tool]
     (problem,) = prepare_rows(tmp_path / "d", family("Mistral"), {"rows.json": rows}).report.problems
     assert problem.startswith(
         "rows.json, row 2: the row is rejected by the model's own chat template: Only user and"
@@ -126,51 +120,6 @@ def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
     assert last == "Invalid rows: 2 of 20 rows can't be read. Fix them, or choose to skip them."
 
 
-TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-OWN = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
-
-
-@pytest.mark.parametrize(
-    ("template", "more", "is_named"),
-    [
-        (OWN + TEMPLATE, {}, True),
-        (OWN + TEMPLATE, {"system": "Be short."}, False),
-        ("Today is a day.\n" + TEMPLATE, {}, False),
-    ],
-)
-def test_the_system_message_that_a_template_writes_by_itself_is_named(tmp_path, template, more, is_named):
-    tokenizer = with_template(CHATML.tokenizer, template)
-    notes = prepare_rows(tmp_path, tokenizer, {"rows.json": [pair()] * 2}, **more).report.sources[0].notes
-    expected = "The template adds a system message to chats that have none: 'You are helpful.'."
-    assert (expected in notes) == is_named == any("The template adds" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("header", "more", "expected"),
-    [
-        ("question,answer", {}, []),
-        ("question,answer,topic,page", {}, ["Columns 'topic', 'page' are not used."]),
-        ("text,topic", {}, ["Column 'topic' is not used."]),
-        ("q,a,topic", {"columns": "instruction=q output=a"}, ["Column 'topic' is not used."]),
-    ],
-)
-def test_columns_that_are_not_used_are_named(tmp_path, header, more, expected):
-    lines = [header, *[",".join(f"some words {n}" for _ in header.split(",")) for n in range(4)]]
-    notes = prepare_rows(tmp_path, CHATML, {"faq.csv": "\n".join(lines)}, **more).report.sources[0].notes
-    assert [note for note in notes if "not used" in note] == expected
-
-
-def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path):
-    with pytest.raises(DataError) as error:
-        prepare_rows(tmp_path, CHATML, {"a.json": "[", "b.jsonl": " ", "c.txt": b"%PDF"})
-    assert [line.split()[0].rstrip(",") for line in str(error.value).splitlines()] == [
-        "a.json",
-        "b.jsonl",
-        "c.txt",
-    ]
-
-
-QUESTION = {"question": "a", "answer": "b"}
 BLANK = {"instruction": "a", "input": " ", "output": "b"}
 
 
@@ -178,7 +127,6 @@ BLANK = {"instruction": "a", "input": " ", "output": "b"}
     ("format", "row", "text"),
     [
         ("mine", {"title": "One", "body": "Text.", "id": 4}, "# One\n\nText."),
-        ("vicuna-format", QUESTION, "USER: a\nASSISTANT: b"),
         ("vicuna-format", {" OUTPUT": "b", "Instruction ": "a"}, "USER: a\nASSISTANT: b"),
         ("%QUESTION% is %answer%", {"Question": "a", " Answer": "b"}, "a is b"),
         ('{"instruction,input,output": "%input%", "instruction,output": "%output%"}', BLANK, "b"),
@@ -197,19 +145,6 @@ def test_a_broken_or_missing_format_is_refused(tmp_path, mine):
     message = r"mine[.]json" if mine else r"there is no format named 'mine'[.] Available: auto, chat, text, alpaca"
     with pytest.raises(DataError, match=f"Data format: {message}"):
         prepare_rows(tmp_path, CHATML, files, data=["r.json"], format="mine")
-
-
-def test_columns_that_no_template_of_a_format_has(tmp_path):
-    rows = [pair(), {"instruction": "a", "other": "b"}]
-    (problem,) = prepare_rows(tmp_path, CHATML, {"rows.json": rows}, format="alpaca-format").report.problems
-    assert "columns: instruction, other. alpaca-format needs text in: instruction, output; or input, " in problem
-
-
-def test_folders_of_rows_and_texts(tmp_path):
-    files = {"mix/a.jsonl": [pair()], "mix/b.txt": "A story. It ends.", "mix/c.json": [pair(), pair()]}
-    data = prepare_rows(tmp_path, CHATML, files, data=["mix/"])
-    sources = [(source.name, source.examples) for source in data.report.sources]
-    assert sources == [("mix/", 1), ("mix/a.jsonl", 1), ("mix/c.json", 2)]
 
 
 def test_windows_line_ends_inside_rows_are_normalized(tmp_path):

@@ -1,12 +1,13 @@
-"""How rows are read by their columns, and the messages for rows that fit nothing."""
+"""How rows are read by their columns, what is wrong with rows, and what Check says of their words."""
 
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.tests.rowing import family, prepare_rows
+from training_pro.tests.rowing import chat, family, prepare_rows
 
 CHATML = family("ChatML")
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -39,12 +40,10 @@ def problem_of(root, row, good=None, **values):
         (PAIR, "questions and answers, because the rows have the columns 'instruction' and 'output'"),
         ({"instruction": "q", "input": " ", "output": "a"}, "'instruction', 'input' and 'output'"),
         ({"instruction": "q", "input": float("nan"), "output": "a"}, "'instruction', 'input' and 'output'"),
-        ({"input": "q", "output": "a"}, "'input' and 'output'"),
         ({"Instruction ": "q", " OUTPUT": "a", "id": 5}, "'Instruction ' and ' OUTPUT'"),
         ({"prompt": "q", "response": "a"}, "'prompt' and 'response'"),
         ({"prompt": [USER], "completion": [REPLY]}, "chats in 'prompt' and 'completion'"),
         ({"messages": json.dumps([USER, REPLY])}, "lists of messages as text in the column 'messages'"),
-        ({"conversations": f"\n{[USER, REPLY]}"}, "lists of messages as text in the column 'conversations'"),
     ],
 )
 def test_rows_that_are_read_as_chats(tmp_path, row, reason):
@@ -59,7 +58,6 @@ def test_rows_that_are_read_as_chats(tmp_path, row, reason):
         ({"anything": "the t", "id": 1}, "the t<|im_end|>"),
         ({"prompt": "q ", "completion": "a"}, "q a<|im_end|>"),
         ({"chat": "[INST] Hi"}, "[INST] Hi<|im_end|>"),
-        ({"chat": "[{] is no JSON"}, "[{] is no JSON<|im_end|>"),
         ({"instruction": "q", "input": "more", "output": "a"}, TURNS.replace("q", "q\n\nmore")),
     ],
 )
@@ -79,11 +77,7 @@ def test_a_system_message_of_the_settings_is_for_rows_without_one(tmp_path, row)
 def test_the_chosen_format_must_fit_the_rows(tmp_path):
     for number, (row, values, message) in enumerate(
         (
-            (
-                {"body_a": "x", "body_b": "y"},
-                {},
-                r"a\.json: the rows have the columns body_a, body_b, and none",
-            ),
+            ({"body_a": "x", "body_b": "y"}, {}, r"a\.json: the rows have the columns body_a, body_b, and none"),
             ({"text": "the t"}, {"format": "chat"}, "plain text, but a chat template needs messages"),
             (PAIR, {"format": "text"}, "have no text column"),
         )
@@ -100,9 +94,7 @@ def test_the_chosen_format_must_fit_the_rows(tmp_path):
         ({"output": "a"}, "has no 'instruction'; its columns are: output."),
         ({"instruction": None, "output": "a"}, "'instruction' is null."),
         ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be text in quotes."),
-        ({"instruction": "q", "output": ["a"]}, "'output' is a list. It must be text in quotes."),
         ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it in, or remove the row."),
-        ({"instruction": "q", "output": float("nan")}, "'output' is empty."),
     ],
 )
 def test_bad_questions_and_answers(tmp_path, row, expected):
@@ -112,24 +104,77 @@ def test_bad_questions_and_answers(tmp_path, row, expected):
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        ([], "'messages' is empty. It must be a list of messages."),
         ("hi", "'messages' is a string. It must be a list of messages."),
         ([USER], "has no message from the assistant (role 'assistant', or 'gpt' under 'from')."),
-        (["hi"], "message 1 is a string. Each message needs a role and content."),
         ([{"content": "q"}], "message 1 has no role. Its role must be system, user, assistant or tool"),
         ([{"role": "wizard", "content": "q"}], "message 1 has the role 'wizard'. Its role must be"),
-        (
-            [USER, {"role": "assistant", "content": 7}],
-            "the content of message 2 is a number (7). It must be",
-        ),
+        ([USER, {"role": "assistant", "content": 7}], "the content of message 2 is a number (7). It must be"),
         ([USER, {"role": "assistant", "content": ""}], "message 2 is empty. Fill it in, or remove it."),
         ([{"role": "user", "content": [{"type": "image"}]}, REPLY], "message 1 contains more than text."),
-        (
-            [USER, {**REPLY, "weight": 0.5}],
-            "message 2 has weight = 0.5. Use true or false for 'train', and",
-        ),
-        ([USER, {**REPLY, "train": "no"}], "message 2 has train = 'no'."),
+        ([USER, {**REPLY, "weight": 0.5}], "message 2 has weight = 0.5. Use true or false for 'train', and"),
     ],
 )
 def test_bad_chats(tmp_path, messages, expected):
     assert expected in problem_of(tmp_path, {"messages": messages}, {"messages": [USER, REPLY]})
+
+
+RNG = random.Random(3)
+WORDS, OTHERS = ([f"word{RNG.randrange(5000)}" for _ in range(80)] for _ in range(2))
+SIMILAR = "1 row is nearly the same as an earlier one; row 3 is similar to row 1."
+MOJIBAKE = "contains broken characters from a wrong encoding; the first is row 2"
+HTML, MARKERS = "contains leftover HTML; the first is row 2", "contains prompt template markers, "
+
+
+def advice(root, *texts):
+    return prepare_rows(root, CHATML, {"a.json": [{"text": text} for text in texts]}).report.advice
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("Blue is a colour, 3 < 4 & 5 > 2.", "Größe, naïve, Ångström, Â, Ã.", "### A heading, <3"), None),
+        (("What is one and one? Two.", "What is one and one? 2."), None),
+        (("Clean.", "I am sorry. As an AI language model, I"), "contains a refusal or mentions another"),
+        (("Clean.", "It wasnâ€™t me"), f"{MOJIBAKE} ('â€™')."),
+        (("Clean.", "a \ufffd b"), MOJIBAKE),
+        (("Clean.", "<p>Hello</p>"), f"{HTML} ('<p>')."),
+        (("Clean.", "one <|im_end|> two"), MARKERS),
+        (("One two.", "Three.", "one  TWO.", "one two."), "2 of 4 rows are duplicates; row 3 is the same as row"),
+        ((" ".join(WORDS), " ".join(OTHERS), " ".join([*WORDS[:40], "other", *WORDS[41:]])), SIMILAR),
+    ],
+)
+def test_issues_of_texts(tmp_path, texts, expected):
+    sentences = advice(tmp_path, *texts)
+    if expected is None:
+        assert sentences == ()
+    else:
+        (sentence,) = sentences
+        assert sentence.startswith("a.json: 1 ") or "duplicates" in sentence
+        assert expected in sentence
+
+
+def test_refusals_count_only_where_they_are_learned(tmp_path):
+    in_question = chat("Say: as an AI language model", "No.")
+    in_reply = chat("Hi there", "As an AI language model, no.")
+    assert prepare_rows(tmp_path / "a", CHATML, {"rows.jsonl": [in_question]}).report.advice == ()
+    (sentence,) = prepare_rows(tmp_path / "b", CHATML, {"rows.jsonl": [in_question, in_reply]}).report.advice
+    assert "the first is line 2" in sentence
+
+
+def test_the_sections_of_a_text_are_inspected(tmp_path):
+    text = "A story that is told.\n\n\nAnd its end, with <br> in it.\n\n\nA story that is told."
+    html, double = prepare_rows(tmp_path / "a", CHATML, {"a.txt": text}).report.advice
+    assert html.startswith("a.txt: 1 of 3 sections contains")
+    assert double.startswith("a.txt: 1 of 3 sections is a dup")
+    (sentence,) = prepare_rows(tmp_path / "b", CHATML, {"a.txt": "A <|im_start|> in it."}).report.advice
+    assert sentence.startswith("a.txt: 1 of 1 section contains prompt template markers, which the model")
+
+
+def test_the_users_list_of_phrases_replaces_the_shipped_one(tmp_path):
+    def told(folder, phrases):
+        files = {"a.jsonl": [chat("Hi", "As an AI language model, la la.")], "../refusals.txt": phrases}
+        return prepare_rows(tmp_path / folder, CHATML, files, data=["a.jsonl"]).report.advice
+
+    assert told("a", "# mine\nNever\n\n") == () and "'la la'" in told("b", "La la\n")[0]
+    with pytest.raises(DataError, match="Save it as UTF-8"):
+        told("c", b"\xff\xfe\xff")

@@ -1,11 +1,18 @@
-"""What stands in a book file beside the book is found, and nothing of the book."""
+"""What stands in a book file beside the book is found, and wrapped lines are joined."""
 
 from __future__ import annotations
 
 import random
+import textwrap
 
 import pytest
-from training_pro.data.text import describe_boilerplate, find_boilerplate, remove_boilerplate
+from training_pro.data.text import (
+    describe_boilerplate,
+    find_boilerplate,
+    find_wrap_width,
+    join_wrapped_lines,
+    remove_boilerplate,
+)
 
 BOOK = "\n\n".join(f"Chapter {n}\n\nIt was the {n}. day.\nNothing happened." for n in range(1, 40))
 # The words of the marks are those of Project Gutenberg, whose books are in the public domain.
@@ -22,14 +29,6 @@ Produced by Anonymous Volunteers"""
 END = "End of the Project Gutenberg EBook of Pride and Prejudice, by Jane Austen\n\n***\nLicense."
 LAST_WORDS = "how to subscribe to our email newsletter to hear about new eBooks."
 PAGE = "of a book with a red house by the sea in it" * 25
-TITLES = {
-    "I": "Introduction",
-    "II": "The Machine",
-    "III": "The Traveller",
-    "IV": "Time Travelling",
-    "V": "A Shock",
-}
-NUMBERED = "\n\n\n".join(f" {n}\n\n\n {title}\n\nIt was late. Nothing happened." for n, title in TITLES.items())
 
 
 def without(text: str) -> str:
@@ -64,21 +63,6 @@ def test_another_text_after_or_between_books_stays():
     assert unmarked.count(other.strip()) == 2 and BOOK in unmarked
 
 
-def test_a_text_that_begins_inside_a_book_keeps_its_beginning():
-    for notices in (f"{END}\n\n{START}", START):
-        text = f"The end of a book.\n\n{notices}\n\n{BOOK}"
-        found = find_boilerplate(text, begins_file=False)
-        assert remove_boilerplate(text, found).startswith("The end of a book.")
-
-
-def test_every_book_of_a_joined_file_from_standard_ebooks_stays():
-    imprint = "Imprint\n\nThis ebook is the product of many hours of hard work. See standardebooks.org.\n\n"
-    colophon = "Colophon\n\nThis book was made by Standard Ebooks.\n\nUncopyright\n\nNo rights reserved.\n\n"
-    rest = without("".join(f"{imprint}{numbered_book(n)}\n\n{colophon}" for n in range(3)))
-    assert [numbered_book(n) in rest for n in range(3)] == [True] * 3
-    assert "Imprint" not in rest and "Uncopyright" not in rest
-
-
 @pytest.mark.parametrize(
     "entry", ["Chapter {}", "Chapter {}.\tThe {}. day", "Chapter {} \u2014 The day", "Chapter {}: X"]
 )
@@ -87,28 +71,12 @@ def test_a_table_of_contents_ends_before_the_first_heading(entry):
     assert without(f"{contents}\n\n\n{BOOK}") == BOOK
 
 
-def test_tables_of_contents_with_pages_or_with_numbers_that_are_lines_in_the_text():
-    pages = "Contents\n\n" + "\n".join(f"The part of {name} ..... {n}" for n, name in enumerate("abcdef", 5))
-    assert without(f"{pages}\n\nOnce there was a king.") == "Once there was a king."
-    contents = "\n".join(f" {number} {title}" for number, title in TITLES.items())
-    assert without(f"CONTENTS\n\n\n{contents}\n Epilogue\n\n\n{NUMBERED}\n\n\n Epilogue\n\nEnd.").startswith("I\n")
-
-
 def test_page_headings_with_their_numbers_also_where_a_scan_garbled_some():
     pages = [f"{n} THE RED HOUSE." if n % 2 else f"THE RED HOUSE. {n}" for n in range(12, 80)]
     pages[5:9] = ["5$ THE RED HOUSE.", "THE RED HOUSE. 183", "m THE RED HOUSE.", "THE RED HOUSE."]
     rest = without("\n\n".join(f"{page}\n\nA page of the red house {PAGE} ends here and" for page in pages))
     assert "RED HOUSE" not in rest and rest.count("A page") == 68
     assert "[" not in without("\n\n".join(f"{'word ' * 300}\n\n[{n}]" for n in range(1, 60)))
-
-
-def test_a_page_heading_divides_neither_a_sentence_nor_sections():
-    pages = [f"{n} THE RED HOUSE" for n in range(12, 30)]
-    ends = [("The road was", "\n", "long."), ("They came.", "\n\n", "The next day it rained.")] * 9
-    text = "".join(
-        f"{PAGE} {end}\n\n{page}\n\n{begin}\n\n" for page, (end, _, begin) in zip(pages, ends, strict=True)
-    )
-    assert without(text) == "\n\n".join(f"{PAGE} {end}{gap}{begin}" for end, gap, begin in ends)
 
 
 @pytest.mark.parametrize("chars", [60, 900, 12_000])
@@ -144,3 +112,40 @@ def test_illustration_marks_and_the_description():
     assert without(text) == "We came home. [Illustration]"
     described = describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n"))
     assert described == "1 publisher notice (208 characters), 1 illustration mark (14 characters)"
+
+
+PROSE = (
+    "The road went on past the mill and the old school until it met the sea. Nobody had walked it since the "
+    "autumn storms, and the grass had grown over the stones that the masons laid. She stopped at the gate. Then, "
+    "because it was getting late and the wind had turned, she went down to the boats without looking back at "
+    "London, which lay behind the hills somewhere. Would they wait? They had never waited before."
+)
+VERSE = "\n".join(["Tyger Tyger, burning bright,", "In the forests of the night;", "What immortal hand or eye,"])
+
+
+def paragraphs(seed: int = 3, count: int = 40) -> list[str]:
+    """Paragraphs of different lengths, the shortest of two lines."""
+    rng, sentences = random.Random(seed), PROSE.split(". ")
+    return [". ".join(rng.choices(sentences, k=rng.randint(2, 6))) + "." for _ in range(count)]
+
+
+def wrapped(width: int = 72, seed: int = 3) -> list[str]:
+    return [textwrap.fill(each, width) for each in paragraphs(seed)]
+
+
+def joined(text: str) -> str:
+    return join_wrapped_lines(text, find_wrap_width(text))
+
+
+@pytest.mark.parametrize("width", [50, 60, 72, 100])
+def test_wrapped_paragraphs_become_lines_again(width):
+    assert joined("\n\n".join(wrapped(width, seed=width))) == "\n\n".join(paragraphs(width))
+
+
+def test_headings_verse_and_lists_keep_their_lines():
+    kept = ["CHAPTER ONE\nIn which nothing happens", VERSE, "- a lamp\n- a boat that nobody had\n- a rope"]
+    assert joined("\n\n".join([*kept, *wrapped(), *kept])) == "\n\n".join([*kept, *paragraphs(), *kept])
+
+
+def test_a_text_that_is_not_wrapped_has_no_width():
+    assert find_wrap_width("\n\n".join(paragraphs())) == find_wrap_width("\n\n".join([VERSE] * 40)) == 0
