@@ -76,7 +76,7 @@ def test_the_cutoff_that_fits_repeats_as_often(repeats: int):
 
 @pytest.mark.parametrize(
     ("repeats", "cutoff", "seen"),
-    [(0, 288, 36.2857), (2, 288, 1.5143), (3, 64, 2.65), (4, 32, 3.6786), (90, 16, 9.0)],
+    [(0, 288, 36.2857), (2, 288, 1.5143), (3, 64, 2.65), (4, 32, 3.6786), (90, 256, 35.5)],
 )
 def test_the_cutoff_that_fits_sections_of_different_lengths(repeats, cutoff, seen):
     text = "\n\n\n".join(" ".join([sentences("abcdefghij")] * n) for n in (20, 7, 1))

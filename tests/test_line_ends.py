@@ -9,7 +9,7 @@ import pytest
 from training_pro.core.jobs import SampleGenerated
 from training_pro.data.readers import row_files
 from training_pro.records.folder import copy_as_lora, run_files
-from training_pro.settings.columns import Columns
+from training_pro.settings import columns
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import checkpoint, write_files
 
@@ -27,7 +27,7 @@ def samples_of_a_promoted_checkpoint(folder):
 
 
 def row(folder, name):
-    (only,) = row_files.read_table(folder / name, name, Columns()).rows()
+    (only,) = row_files.read_table(folder / name, name, columns.Columns()).rows()
     return only.columns["text"]
 
 
@@ -42,9 +42,6 @@ def csv_row(folder):
     return row(folder, "a.csv")
 
 
-@pytest.mark.parametrize(
-    "read_back",
-    [samples_of_a_promoted_checkpoint, jsonl_row, csv_row],
-)
+@pytest.mark.parametrize("read_back", [samples_of_a_promoted_checkpoint, jsonl_row, csv_row])
 def test_every_character_of_a_text_is_read_back(tmp_path, read_back):
     assert read_back(tmp_path) == STRANGE

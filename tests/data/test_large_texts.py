@@ -11,8 +11,7 @@ import pytest
 from training_pro.chunking import SlicedText
 from training_pro.core.errors import DataError, StoppedError
 from training_pro.core.host import ModelCard
-from training_pro.data import large_texts, stored_text
-from training_pro.data.arrow_store import Store
+from training_pro.data import arrow_store, large_texts, stored_text
 from training_pro.data.prepare import prepare
 from training_pro.data.rows import PortableEncoder
 from training_pro.data.text import read_stretches, sentences, slice_part, slice_parts, slice_text
@@ -61,7 +60,7 @@ def mixed_text(seed: int) -> str:
     return "".join(pieces)
 
 
-def parts_of(text: str, hard_cut: str, store: Store):
+def parts_of(text: str, hard_cut: str, store: arrow_store.Store):
     for part in large_texts.divide(read_stretches(text[at : at + 77] for at in range(0, len(text), 77)), hard_cut):
         ends = tuple(np.cumsum([*map(len, part.stretches)]).tolist())
         yield stored_text.StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
@@ -85,7 +84,7 @@ def test_the_blocks_of_the_parts_are_those_of_the_whole_text(tmp_path, limit_par
     block_ends = ("auto", "sentences", "lines")[seed % 3]
     rules = replace(random_rules(seed, BOS, EOS), hard_cut=hard_cut, block_ends=block_ends)
     encoder = encode_words if seed % 2 else encode_bytes
-    whole, texts = slice_text(text, encoder, rules), list(parts_of(text, hard_cut, Store(tmp_path)))
+    whole, texts = slice_text(text, encoder, rules), list(parts_of(text, hard_cut, arrow_store.Store(tmp_path)))
     if not texts:
         return
     parts, _ = slice_in_parts(texts, rules, encoder)

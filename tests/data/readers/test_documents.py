@@ -188,7 +188,7 @@ the boat?
 2
 00:00:03,000 --> 00:00:04,000 X1:10
 - Gone.
-- {\an8}When?
+- {\\an8}When?
 """
 VTT = """WEBVTT - harbour
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.load import read_texts
+from training_pro.data import load
 from training_pro.data.readers import normalize_line_ends, text_files
 from training_pro.tests.data.readers.reading import refusal, write
 
@@ -23,7 +23,7 @@ LEGACY = {
 
 
 def read(path, data: bytes):
-    (loaded,) = read_texts(write(path, data))
+    (loaded,) = load.read_texts(write(path, data))
     return loaded.text, loaded.notes
 
 
@@ -82,7 +82,7 @@ def test_a_folder_in_natural_order_and_only_its_texts(tmp_path):
     for name in names:
         write(tmp_path / name, "<p>text")
     write(tmp_path / "put-trainer-datasets-here.txt", "")
-    loaded = [text.name for text in read_texts(tmp_path)]
+    loaded = [text.name for text in load.read_texts(tmp_path)]
     assert loaded == ["Chapter 1.MD", "chapter 2.html", "chapter 10.txt", "part 2/a.txt"]
 
 
@@ -105,9 +105,9 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path, data, expected):
 def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"this folder has no text files \(.txt, .md, .html"):
-        read_texts(tmp_path / "empty")
+        load.read_texts(tmp_path / "empty")
     for name, data in (("1.txt", b""), ("2.txt", b"fine"), ("3.txt", b"%PDF")):
         write(tmp_path / name, data)
     with pytest.raises(DataError) as error:
-        read_texts(tmp_path)
+        load.read_texts(tmp_path)
     assert [line.split()[0] for line in str(error.value).splitlines()] == ["1.txt", "3.txt"]
