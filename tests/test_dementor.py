@@ -82,6 +82,8 @@ def test_the_cutoff_that_fits_sections_of_different_lengths(repeats, cutoff, see
     text = "\n\n\n".join(" ".join([sentences("abcdefghij")] * n) for n in (20, 7, 1))
     fit = fit_cutoff([slice_words(text, cutoff=4096, dementor_repeats=repeats).units], repeats)
     assert (fit.cutoff, round(fit.repeats, 4)) == (cutoff, seen)
+    shortest = fit_cutoff([slice_words(sentences("abcdefghij"), cutoff=100, dementor_repeats=90).units], 90)
+    assert shortest.cutoff == 16 and 2 < shortest.repeats < 10
 
 
 @pytest.mark.parametrize("seed", SEEDS)

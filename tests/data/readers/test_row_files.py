@@ -118,6 +118,12 @@ def test_tables_as_programs_and_people_write_them(tmp_path, content, columns):
     assert read_csv(tmp_path, content)[1][0] == columns
 
 
+def test_missing_cells_at_the_end_of_a_row_are_empty(tmp_path):
+    _, rows = read_table(write(tmp_path / "a.csv", "question;answer;note;year\na;b;c;d\ne;f\ng;h;i\nj\n"))
+    assert [list(row.columns.values()) for row in rows[:3]] == [list("abcd"), ["e", "f", "", ""], [*"ghi", ""]]
+    assert rows[3].problem.startswith("has 1 column instead of 4.")
+
+
 def numbered_lines(count, separator="\t"):
     return [f"question {number}{separator}answer {number}" for number in range(count)]
 
@@ -150,7 +156,7 @@ def test_columns_by_other_names_and_the_source_line_says_how_it_was_read(tmp_pat
     assert data.report.sources[0].what.endswith("because the rows have the columns 'instruction' and 'output'")
 
 
-TWO_TABLES = """
+TWO_TABLES = """pragma journal_mode = wal;
 create table people (id integer primary key, name text); insert into people (name) values ('x');
 create table "the talks" (question text, answer text, year integer);
 insert into "the talks" values ('a', 'b', 1), ('c', 'd', 2);
