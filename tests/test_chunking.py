@@ -13,8 +13,10 @@ from training_pro.chunking import (
     EncodedText,
     SlicedText,
     SlicingRules,
+    escape_hard_cut,
     slice_blocks,
     split_section,
+    unescape_hard_cut,
 )
 from training_pro.data.text import slice_text
 from training_pro.dementor import slice_windows
@@ -92,6 +94,8 @@ def test_the_hard_cut_is_counted_and_never_tokenized():
     pieces: list[str] = []
     result = slice_words("One.##Two.####", recording(pieces), cutoff=16, hard_cut="##")
     assert pieces == ["One.", "Two."] and result.sections.cuts.tolist() == [4, 10, 12]
+    for typed, meant in ((r"\t--\n", "\t--\n"), ("***", "***")):
+        assert unescape_hard_cut(typed) == meant and escape_hard_cut(meant) == typed
 
 
 def heavy_at_the_end(pieces):
