@@ -58,7 +58,7 @@ ODD_TEXTS = {
     "empty": "",
     "only line ends": "\n" * 50,
     "only hard cuts and spaces": " \n\n\n \n\n\n ",
-    "a line without a space": "x" * 20_000,
+    "a line without a space": "x" * 60_000,
     "Chinese without a stop": "天黑了他走在路上" * 2_000,
     "combining marks": "e" + "\u0301" * 3_000,
     "a large ligature": "﷽" * 50,
