@@ -157,7 +157,7 @@ def test_where_sections_are_split():
     def split(text: str) -> list[tuple[int, int]]:
         return list(split_section(text, 0, len(text)))
 
-    solid = "x" * PIECE_CHARS
+    solid = "x" * 65_536
     assert split(solid) == [(0, PIECE_CHARS)] and len(split(f"{solid}x")) == 2
     # no piece begins with the space that the section begins with
     assert split(f" {solid}") == [(0, PIECE_CHARS), (PIECE_CHARS, PIECE_CHARS + 1)]
