@@ -101,14 +101,10 @@ def token_strings(tokenizer: WorkingTokenizer, ids: Any) -> list[str]:
 
 def learned_text(tokenizer: WorkingTokenizer, example: Any) -> str:
     """The learned text of an example, with a | between unbroken runs."""
-    return "|".join(learned_parts(tokenizer, example))
-
-
-def learned_parts(tokenizer: WorkingTokenizer, example: Any) -> list[str]:
     runs: list[list[int]] = [[]]
     for label in example.labels.tolist():
         if label == IGNORE_INDEX:
             runs.append([])
         else:
             runs[-1].append(label)
-    return [tokenizer.decode(run) for run in runs if run]
+    return "|".join(tokenizer.decode(run) for run in runs if run)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from training_pro.chunking import (
     EncodedText,
     Encoder,
@@ -36,6 +37,9 @@ ENDS = [".", "!", "?", "...", "…", "。", "！", "।", "؟", ";", '."', ".)",
 SPACES = [" ", " ", " ", " ", "  ", "\n", "\n\n", "\t", "\u00a0", "\u3000", "", "\n\n\n", "\n\n\n\n"]
 
 
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 150))]
+
+
 def random_text(seed: int, words: int = 120) -> str:
     """A text in one, two or all scripts, with every kind of space and ending between the words."""
     rng = random.Random(seed)
@@ -52,22 +56,14 @@ def random_text(seed: int, words: int = 120) -> str:
 
 ODD_TEXTS = {
     "empty": "",
-    "one character": "x",
-    "only spaces": " \t  \u3000 ",
     "only line ends": "\n" * 50,
-    "only hard cuts": "\n\n\n" * 7,
     "only hard cuts and spaces": " \n\n\n \n\n\n ",
-    "a line without a space": "x" * 20_000,
+    "a line without a space": "x" * 60_000,
     "Chinese without a stop": "天黑了他走在路上" * 2_000,
-    "emoji in a row": "👨‍👩‍👧👍🏽" * 400,
     "combining marks": "e" + "\u0301" * 3_000,
     "a large ligature": "﷽" * 50,
-    "stops alone": ". ! ? … 。" * 500,
-    "dots in a row": "." * 5_000,
     "quotes alone": '"' * 2_000 + "”" * 500,
     "one word a line": "word\n" * 2_000,
-    "an abbreviation forever": "e.g. " * 3_000,
-    "numbers forever": "1. 2. 3. " * 2_000,
     "zeros and controls": "a\x00b\x1fc\u200bd\u2028e\ufeff" * 50,
 }
 
@@ -96,8 +92,9 @@ def assert_laws(sliced: SlicedText, encoder: Encoder) -> None:
         assert len(ids) == block.tokens <= sliced.rules.cutoff
         assert 0 <= block.start < block.end <= len(sliced.text)
         assert sliced.text_of(block) == sliced.text[block.start : block.end]
+        rest = sliced.text[block.end : int(sliced.sections.end[block.section])]
+        assert block.ends_section == (not rest.strip())
     _assert_ids(sliced, encoder)
-    _assert_ends(sliced)
     _assert_nothing_lost(sliced)
     _assert_kinds(sliced)
 
@@ -106,14 +103,8 @@ def _assert_ids(sliced: SlicedText, encoder: Encoder) -> None:
     """Without BOS and EOS, a block is a slice of its section's ids, tokenized by itself in its pieces."""
     rules, sections, text = sliced.rules, sliced.sections, sliced.text
     places = [(int(s), int(e)) for s, e in zip(sections.start, sections.end, strict=True)]
-    section_ids = [
-        [
-            number
-            for low, high in split_section(text, *place)
-            for number in encoder([text[low:high]])[0].ids.tolist()
-        ]
-        for place in places
-    ]
+    pieces = [[text[low:high] for low, high in split_section(text, *place)] for place in places]
+    section_ids = [[n for encoded in encoder(piece) for n in encoded.ids.tolist()] for piece in pieces]
     offsets = np.cumsum([0, *map(len, section_ids)])
     for block in sliced:
         ids = sliced.ids_of(block).tolist()
@@ -125,13 +116,6 @@ def _assert_ids(sliced: SlicedText, encoder: Encoder) -> None:
         assert first >= 0 and section_ids[block.section][first : first + len(ids)] == ids
         start, end = places[block.section]
         assert start <= block.start and block.end <= end
-
-
-def _assert_ends(sliced: SlicedText) -> None:
-    """`ends_section` is true exactly if no text of its section follows the block."""
-    for block in sliced:
-        rest = sliced.text[block.end : int(sliced.sections.end[block.section])]
-        assert block.ends_section == (not rest.strip())
 
 
 def _assert_nothing_lost(sliced: SlicedText) -> None:
@@ -161,28 +145,20 @@ def _assert_kinds(sliced: SlicedText) -> None:
 
 def encode_words(texts: Sequence[str]) -> list[EncodedText]:
     """One id per word; a word includes the spaces before it."""
-    return [_encode_words(text) for text in texts]
+    return [_encoded(re.finditer(r"\s*\S+|\s+$", text)) for text in texts]
 
 
-def _encode_words(text: str) -> EncodedText:
-    matches = list(re.finditer(r"\s*\S+|\s+$", text))
-    ids = [10 + sum(map(ord, match[0].strip())) % 1000 for match in matches]
-    return EncodedText(
-        np.array(ids, np.int32),
-        np.array([match.start() for match in matches], np.int64),
-        np.array([match.end() for match in matches], np.int64),
-    )
+def _encoded(words: Iterable[re.Match[str]]) -> EncodedText:
+    rows = [(10 + sum(map(ord, word[0].strip())) % 1000, *word.span()) for word in words]
+    ids, starts, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    return EncodedText(ids.astype(np.int32), starts, ends)
 
 
 def encode_bytes(texts: Sequence[str]) -> list[EncodedText]:
     """One id per UTF-8 byte: many bounds between ids lie inside a character."""
-    return [_encode_bytes(text) for text in texts]
-
-
-def _encode_bytes(text: str) -> EncodedText:
-    places = [(position, byte) for position, letter in enumerate(text) for byte in letter.encode()]
-    starts = np.array([position for position, _ in places], np.int64)
-    return EncodedText(np.array([byte for _, byte in places], np.int32), starts, starts + 1)
+    rows = [[(byte, place) for place, letter in enumerate(text) for byte in letter.encode()] for text in texts]
+    columns = [np.array(row, np.int64).reshape(-1, 2).T for row in rows]
+    return [EncodedText(ids.astype(np.int32), starts, starts + 1) for ids, starts in columns]
 
 
 def find_lines(text: str, sections: Sections) -> UnitBounds:

@@ -1,33 +1,27 @@
-"""The validation split: whole parts taken before slicing, the same for the same seed, none of them learned."""
+"""The validation split, passages of the data, and orders of the examples."""
 
 from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
-from training_pro.data.examples import TextSource, find_shared_passages, split_texts
-from training_pro.data.prepare import prepare
+from training_pro.data.examples import TextSource, batch_order, find_shared_passages, pick_passages, split_texts
 from training_pro.data.readers import LoadedText
-from training_pro.settings.parsing import training_settings
-from training_pro.tests import rowing
-from training_pro.tests.fakes import make_folders
-from training_pro.tests.rowing import chat, family
+from training_pro.tests.rowing import chat, family, prepare_rows
 from training_pro.tests.slicing_laws import encode_words, find_stops
 
 CHATML = family("ChatML")
 
 
-def prepare_files(root, files, **values):
-    """Prepare data as rowing.made does, with a validation split."""
-    names = values.pop("data", list(files))
-    folders = make_folders(root)
-    for name, content in files.items():
-        text = content if isinstance(content, str) else rowing.as_json(name, content)
-        (folders.datasets / name).write_text(text, encoding="utf-8")
-    settings = training_settings({"name": "a", "data": names, **values})
-    card = rowing.ModelCard("toy", {}, CHATML.tokenizer, "auto")
-    return prepare(settings, folders, card, CHATML, lambda text, share: None)
+def split_files(root, files, **values):
+    return prepare_rows(root, CHATML, files, **{"eval_share": 0.1, **values})
+
+
+def split_text(text, share, cut="\n\n\n", seed=1):
+    """The training and the validation parts of a text."""
+    return split_texts([LoadedText("a.txt", text)], share, cut, "auto", seed=seed, name="a.txt")
 
 
 def book(chapters, seed=3):
@@ -40,191 +34,88 @@ def book(chapters, seed=3):
     return "\n\n\n".join(" ".join(sentence() for _ in range(rng.randrange(8, 20))) for _ in range(chapters))
 
 
+def ngrams(texts):
+    """All runs of twenty words, without hashing."""
+    every = [text.lower().split() for text in texts]
+    return {tuple(words[n : n + 20]) for words in every for n in range(len(words) - 19)}
+
+
 @pytest.mark.parametrize("chunking", ["blocks", "dementor"])
-@pytest.mark.parametrize("chapters", [1, 4, 30])
-def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, chapters):
-    data = prepare_files(tmp_path, {"book.txt": book(chapters)}, eval_share=0.1, chunking=chunking, cutoff=128)
+@pytest.mark.parametrize("text", [book(1), book(4), book(30)], ids=["1", "4", "30"])
+def test_no_run_of_twenty_words_is_on_both_sides(tmp_path, chunking, text):
+    data = split_files(tmp_path, {"book.txt": text}, chunking=chunking, cutoff=128)
     kept, learned = ([e.text for e in side] for side in (data.validation, data.examples))
-    assert find_shared_passages(kept, learned) == []
-    assert data.report.advice == ()
+    assert find_shared_passages(kept, learned) == [] and ngrams(kept) & ngrams(learned) == set()
+    assert data.report.advice == () and data.report.kept_aside.examples == len(data.validation)
     share = sum(data.validation.lengths()) / (sum(data.validation.lengths()) + sum(data.examples.lengths()))
     assert 0.02 < share < 0.25
-    assert data.report.kept_aside.examples == len(data.validation)
+
+
+def test_shared_passages_are_found_and_told(tmp_path):
+    rng, passage = random.Random(4), " ".join(f"x{n}" for n in range(23))
+    learned = " ".join(rng.choices("abc", k=500)) + f" {passage} end " + passage
+    kept = " ".join(rng.choices("def", k=500)) + f" {passage}"
+    assert find_shared_passages([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
+    assert find_shared_passages([kept], ["", "short"]) == find_shared_passages(["short"], [learned]) == []
+    refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
+    text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
+    advice = split_files(tmp_path, {"a.txt": text}).report.advice
+    assert any("of 20 words or more also appear in the training text." in sentence for sentence in advice)
 
 
 def test_nothing_of_the_text_is_lost():
-    text = LoadedText("a.txt", book(12))
-    sides = split_texts([text], 0.2, "\n\n\n", "auto", seed=1, name="a.txt")
-    parts = sorted((stretch.text for side in sides for stretch in side), key=text.text.index)
-    assert "".join(parts) == text.text
-    assert not any(stretch.open_end for side in sides for stretch in side)
-
-
-def test_a_short_text_is_divided_at_sentences_first():
-    text = LoadedText(
-        "a.txt", "One two three four five. " * 3 + "".join(f"Sentence number {n} is here. " for n in range(40))
-    )
-    learned, kept = split_texts([text], 0.1, "\n\n\n", "auto", seed=1, name="a.txt")
-    assert all(s.text.strip().endswith(".") for s in (*learned, *kept))
-    assert 0.05 < sum(len(s.text) for s in kept) / len(text.text) < 0.2
+    text = book(12)
+    sides = split_text(text, 0.2)
+    assert "".join(sorted((part.text for side in sides for part in side), key=text.index)) == text
+    assert not any(part.open_end for side in sides for part in side)
 
 
 def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_path):
-    data = prepare_files(tmp_path, {"a.txt": book(1)}, eval_share=0.1, cutoff=64, overlap=False)
+    data = split_files(tmp_path, {"a.txt": book(1)}, cutoff=64, overlap=False)
     both = [*data.examples, *data.validation]
     assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
     assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
 
 
-def test_parts_that_are_alike_stay_on_one_side():
-    parts = [f"Chapter {n % 6} says the same as ever, word for word." for n in range(24)]
-    learned, kept = split_texts(
-        [LoadedText("a.txt", "\n\n\n".join(parts))], 0.25, "\n\n\n", "auto", seed=2, name="a"
-    )
-    assert find_shared_passages([s.text for s in kept], [s.text for s in learned]) == []
-    assert {w for s in kept for w in s.text.split("\n\n\n")} & {
-        w for s in learned for w in s.text.split("\n\n\n")
-    } <= {""}
-
-
-def test_a_book_that_repeats_itself_says_so(tmp_path):
-    refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
-    text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
-    data = prepare_files(tmp_path, {"a.txt": text}, eval_share=0.1)
-    assert any(
-        "of 20 words or more also appear in the training text. One of them starts with" in sentence
-        for sentence in data.report.advice
-    )
-
-
 def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
     rows = [chat(f"Q{n % 50}", f"A{n % 50}, at length.") for n in range(100)]
-    data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.1)
+    data = split_files(tmp_path / "a", {"rows.jsonl": rows})
     learned, kept = ({e.text for e in side} for side in (data.examples, data.validation))
     assert learned & kept == set()
-    assert (len(data.validation), len(data.examples)) == (10, 90)
-    assert data.report.examples == 90
+    assert (len(data.validation), len(data.examples), data.report.examples) == (10, 90, 90)
+    rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
+    data = split_files(tmp_path / "b", {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
+    assert (len(data.validation), len(data.examples)) == (20, 40)  # a share of the rows that are used
 
 
 def test_validation_data_of_their_own(tmp_path):
     files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
-    data = prepare_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"])
+    data = split_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"], eval_share=0)
     assert (len(data.examples), len(data.validation)) == (2, 2)
-    assert data.report.advice == (
-        "Validation data: 1 of its rows is also in the training data. Remove it from either the training "
-        "data or the validation data.",
-    )
+    (sentence,) = data.report.advice
+    assert sentence.startswith("Validation data: 1 of its rows is also in the training data.")
 
 
-def test_the_same_seed_makes_the_same_split(tmp_path):
-    kept = [
-        prepare_files(tmp_path / str(n), {"a.txt": book(30)}, eval_share=0.1, seed=seed).validation.digest()
+def test_the_same_seed_makes_the_same_split_and_a_text_too_short_is_a_problem(tmp_path):
+    first, repeated, other = (
+        split_files(tmp_path / str(n), {"a.txt": book(30)}, seed=seed).validation.digest()
         for n, seed in enumerate((1, 1, 2))
-    ]
-    assert kept[0] == kept[1] != kept[2]
-
-
-def test_a_text_too_short_to_split_is_a_problem(tmp_path):
-    data = prepare_files(tmp_path, {"a.txt": "One sentence only."}, eval_share=0.1)
-    assert data.report.problems == (
-        "a.txt is too short for a validation split. Choose an Evaluation dataset, or set Validation split to 0.",
     )
+    assert first == repeated != other
+    (problem,) = split_files(tmp_path / "short", {"a.txt": "One sentence only."}).report.problems
+    assert problem.startswith("a.txt is too short for a validation split.")
 
 
-def test_the_split_is_a_share_of_the_rows_that_are_used(tmp_path):
-    rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
-    data = prepare_files(tmp_path, {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
-    assert (len(data.validation), len(data.examples)) == (20, 40)
-
-
-def novel(chapters=24, seed=11):
-    """A realistic book: headings, paragraphs, dialogue, with names and phrases that repeat."""
-    rng = random.Random(seed)
-    persons = ["Maren", "the boy", "the inspector", "the man with the goat", "nobody"]
-    actions = [
-        "looked at the river",
-        "took the rope",
-        "said nothing",
-        "rang the bell",
-        "waited by the willow",
-        "laughed",
-    ]
-    times_of_day = [
-        "In the morning",
-        "That evening",
-        "After the rain",
-        "When the bell had rung",
-        "All that winter",
-        "Once",
-    ]
-    sayings = ["“Not today,” {}.", "“Two coppers,” {}.", "“Is it far?” {}.", "“Look upstream,” {}."]
-
-    def sentence():
-        person, other_person, count = rng.choice(persons), rng.choice(persons), rng.randrange(99)
-        return rng.choice(
-            [
-                f"{rng.choice(times_of_day)} {person} {rng.choice(actions)}, and {other_person} {count} times "
-                f"{rng.choice(actions)}.",
-                rng.choice(sayings).format(f"said {person} to {other_person}, who had {rng.randrange(999)}"),
-                f"{person.capitalize()} {rng.choice(actions)}. It was the {rng.randrange(1, 31)}th of May.",
-            ]
-        )
-
-    def chapter(number):
-        paragraphs = [
-            " ".join(sentence() for _ in range(rng.randrange(2, 7))) for _ in range(rng.randrange(9, 20))
-        ]
-        return "\n\n".join([f"Chapter {number}", *paragraphs])
-
-    return "\n\n\n".join(map(chapter, range(1, chapters + 1)))
-
-
-@pytest.mark.parametrize("chunking", ["blocks", "dementor"])
-@pytest.mark.parametrize("hard_cut", ["\\n\\n\\n", ""])
-def test_the_parts_of_a_realistic_book_share_no_passage(tmp_path, chunking, hard_cut):
-    values = {"eval_share": 0.1, "chunking": chunking, "hard_cut": hard_cut, "cutoff": 200, "overlap": True}
-    data = prepare_files(tmp_path, {"book.txt": novel()}, **values)
-    kept, learned = ([e.text for e in side] for side in (data.validation, data.examples))
-    both = all_ngrams(kept) & all_ngrams(learned)
-    assert both == set()
-    assert [sentence for sentence in data.report.advice if not sentence.startswith("book.txt: no hard cut")] == []
-    assert 0.05 < sum(map(len, set(kept))) / (sum(map(len, set(kept))) + sum(map(len, set(learned)))) < 0.2
-
-
-def all_ngrams(texts):
-    """All runs of twenty words, without hashing."""
-    ngrams = set()
-    for text in texts:
-        words = text.lower().split()
-        ngrams |= {tuple(words[n : n + 20]) for n in range(len(words) - 19)}
-    return ngrams
-
-
-def test_shared_passages_are_found_as_without_hashing():
-    rng = random.Random(4)
-    passage = " ".join(f"x{n}" for n in range(23))
-    learned = " ".join(rng.choice("abc") for _ in range(500)) + f" {passage} end " + passage
-    kept = " ".join(rng.choice("def") for _ in range(500)) + f" {passage}"
-    assert find_shared_passages([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
-    assert (
-        find_shared_passages([kept], ["", "short"])
-        == find_shared_passages([], [learned])
-        == find_shared_passages(["short"], [learned])
-        == []
-    )
-
-
-@pytest.mark.parametrize("cut", ["***", "\n***\n", "\n* * *\n\n"])
+@pytest.mark.parametrize("cut", ["***", "\n* * *\n\n"])
 def test_a_hard_cut_of_ornaments_is_never_a_part_and_never_divided(cut):
     """A regression: the hard cut alone was the whole validation split, and half of it was learned as text."""
     rng = random.Random(5)
     for chapters in range(1, 9):
         parts = [" ".join(book(1, rng.random()).split(".")[: rng.randrange(4, 9)]) for _ in range(chapters)]
-        text = LoadedText("a.txt", f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts))
-        for seed in range(20):
-            sides = split_texts([text], 0.05, cut, "auto", seed=seed, name="")
-            for stretch in (*sides[0], *sides[1]):
-                assert "*" not in stretch.text.replace(cut, "") and "w" in stretch.text
+        text = f"\n{cut.strip()}\n\n".join(part.replace(" W", ". W") + "." for part in parts)
+        for seed in range(10):
+            for part in (part for side in split_text(text, 0.05, cut, seed) for part in side):
+                assert "*" not in part.text.replace(cut, "") and "w" in part.text
 
 
 @pytest.mark.parametrize(
@@ -239,15 +130,75 @@ def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
     assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
 
 
-def test_the_ends_of_a_text_are_computed_once_not_for_each_example(tmp_path, monkeypatch):
-    """A regression: a long text with a validation share took quadratic time."""
-    surplus_eos, calls = TextSource._surplus_eos.fget, []
-    monkeypatch.setattr(
-        TextSource, "_surplus_eos", property(lambda source: calls.append(source) or surplus_eos(source))
-    )
-    data = prepare_files(tmp_path, {"a.txt": book(20).replace("\n\n\n", " ")}, eval_share=0.2, cutoff=64)
-    assert any(source.open_end for source in data.examples.sources)
-    calls.clear()
-    data.examples.digest()
-    assert len(data.examples) > 20
-    assert len(calls) <= len(data.examples.sources)
+LENGTHS = [7, 3, 9, 3, 5, 9, 1, 7, 2, 5, 4]
+SENTENCES = " ".join(f"Line {n} tells of the river and of number {n}." for n in range(300))
+BOOK = "\n\n\n".join(f"Chapter {n}\n{SENTENCES[n * 900 : n * 900 + 900]}" for n in range(12))
+REPLY = "I light it so that the ships far out on the water know where the rocks are in the night."
+
+
+def batches(epoch, lengths):
+    order = batch_order.order_by_length(np.arange(len(lengths)), lengths, 4, 42, epoch).tolist()
+    assert sorted(order) == list(range(len(lengths)))
+    return [order[n : n + 4] for n in range(0, len(order), 4)]
+
+
+def test_shuffled_is_another_order_each_epoch_and_the_same_for_the_same_seed():
+    orders = [batch_order.shuffle(np.arange(50), 42, epoch).tolist() for epoch in range(3)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+    assert batch_order.shuffle(np.arange(50), 42, 1).tolist() == orders[1]
+    assert batch_order.shuffle(np.arange(50), 43, 1).tolist() != orders[1]
+    assert batch_order.shuffle(np.arange(6), 42, 0).tolist() == [3, 2, 5, 4, 1, 0]
+
+
+@pytest.mark.parametrize("epoch", range(5))
+def test_batches_have_similar_lengths_with_the_longest_first_and_an_incomplete_one_last(epoch):
+    lengths = [[LENGTHS[n] for n in batch] for batch in batches(epoch, LENGTHS)]
+    assert [len(batch) for batch in lengths] == [4, 4, 3]
+    assert max(LENGTHS) in lengths[0] or max(LENGTHS) in lengths[-1]
+    for batch in lengths:  # the ranges of the batches do not overlap
+        others = [length for other in lengths if other is not batch for length in other]
+        assert not any(min(batch) < length < max(batch) for length in others)
+    longest = [max(batch) + 1 for batch in batches(epoch, range(40))]
+    assert longest[0] == 40 and sorted(longest) == list(range(4, 41, 4))
+    assert longest[1:] != sorted(longest[1:], reverse=True)  # whole batches are shuffled
+
+
+def passages_of(root, files, name="ChatML", count=4, **values):
+    tokenizer = family(name)
+    examples = prepare_rows(root, tokenizer, files, **values).examples
+    return tokenizer, examples, pick_passages(examples, count, tokenizer.bos)
+
+
+def halves(tokenizer, passage):
+    ids = passage.example.ids.tolist()
+    return tokenizer.decode(ids[: passage.prompt_tokens]), tokenizer.decode(ids[passage.prompt_tokens :])
+
+
+def test_passages_of_a_book_are_spread_over_it_and_stand_in_it(tmp_path):
+    tokenizer, examples, passages = passages_of(tmp_path, {"book.txt": BOOK}, "Llama", count=8, cutoff=128)
+    numbers = [passage.example.number for passage in passages]
+    assert len(passages) == 8 and numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == (0, len(examples) - 1)
+    for passage, again in zip(passages, pick_passages(examples, 8, tokenizer.bos), strict=True):
+        ids, labels = passage.example.ids, passage.example.labels
+        assert np.array_equal(ids, again.example.ids)
+        assert (labels[: passage.prompt_tokens] == -100).all() and passage.part.startswith("Chapter ")
+        assert (labels[passage.prompt_tokens :] == ids[passage.prompt_tokens :]).all()
+        text = tokenizer.decode(ids.tolist()).replace("<s>", "").strip()
+        assert " ".join(text.split()) in " ".join(BOOK.split())
+
+
+def test_the_prompt_of_a_row_is_all_that_comes_before_its_reply_and_later_replies_take_their_turn(tmp_path):
+    second = REPLY.replace("ships", "boats")
+    row = chat("What is the light for, and who pays?", REPLY, "And in summer, when days are long?", second)
+    tokenizer, _, passages = passages_of(tmp_path, {"chat.jsonl": [row] * 2})
+    (prompt, target), (_, other) = (halves(tokenizer, passage) for passage in passages)
+    assert prompt.endswith("<|im_start|>assistant\n") and "who pays" in prompt
+    assert (REPLY + "<|im_end|>").startswith(target) and passages[0].part == "chat.jsonl"
+    assert "ships" in target and "ships" not in other
+
+
+def test_data_without_a_passage_give_none(tmp_path):
+    tokenizer, examples, passages = passages_of(tmp_path, {"t.txt": "Too short."})
+    assert passages == pick_passages(examples, 0, tokenizer.bos) == []

@@ -1,24 +1,20 @@
-"""Texts made of lines: logs, scripts and verse end their blocks at lines, prose at sentences."""
+"""Texts made of lines end their blocks at lines, prose at sentences; the map of the blocks."""
 
 from __future__ import annotations
 
 import random
 import textwrap
-import time
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
-from training_pro.chunking import SlicedText, SlicingRules, find_sections
-from training_pro.data.examples import split_texts
+from hypothesis import given
+from hypothesis import strategies as st
+from training_pro.chunking import EncodedText, SlicedText, SlicingRules, find_sections
 from training_pro.data.prepare import check_datasets
-from training_pro.data.readers import LoadedText
-from training_pro.data.text import build_slice_map, describe_contents, find_bounds, slice_text
-from training_pro.data.text.sentences import find_sentence_ends
+from training_pro.data.text import SliceMap, build_slice_map, find_bounds, slice_text
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
-from training_pro.tests.slicing_laws import assert_laws, encode_bytes
+from training_pro.tests.slicing_laws import assert_laws, encode_bytes, encode_words
 
 CHAT_LINES = [
     *("hi there", "hey. how are you", "so the ferry is late again", "lol", "ok", "yes!", "who was that"),
@@ -27,11 +23,6 @@ CHAT_LINES = [
     "brb, somebody is at the door",
     "that is what i mean. nobody tells us anything. ever",
 ]
-TURNS = [
-    "*leans on the bar* You came back. I did not think that you would.",
-    "I said so, did I not? Give me what he drank.",
-    "He drank nothing. He never does. He only waits.",
-]
 VERSE = """the tide came in and took the stair
 and no one spoke, there was no need. the lamp
 went out, the second and the third
@@ -39,25 +30,6 @@ went out, the second and the third
 we counted what the water left,
 a boot. a spoon. a letter with no name
 and under it a smaller sea"""
-SCENE = """INT. FERRY HALL - NIGHT
-
-Rain on the glass. ANNA sits alone under the last lamp.
-
-BOB
-(from the door)
-You missed it.
-
-ANNA
-I know. I watched it go. It was the last one, was it not
-
-BOB
-There is one at five. If the wind turns.
-
-CUT TO:
-
-EXT. PIER - DAWN
-
-The boat is not there"""
 PROSE = (
     "The road went on past the mill and the old school until it met the sea. Nobody had walked it since the "
     "autumn storms, and the grass had grown over the stones that the masons laid. She stopped at the gate. Then, "
@@ -71,149 +43,70 @@ def irc_log(lines: int = 90, seed: int = 1) -> str:
     return "\n".join(f"<{rng.choice(['Anna', 'bob', 'k_7'])}> {rng.choice(CHAT_LINES)}" for _ in range(lines))
 
 
-def timed_log() -> str:
-    return irc_log().replace("<Anna>", "[21.11.26, 22:03:11] Anna:").replace("<bob>", "[21.11.26, 22:04:00] Bob:")
-
-
-def discord_log() -> str:
-    rng = random.Random(2)
-    return "\n\n".join(f"anna — Today at 5:0{n % 10} PM\n{rng.choice(CHAT_LINES)}" for n in range(40))
-
-
-def role_play_log() -> str:
-    return "\n".join(f"{('Mira', 'The Stranger')[n % 2]}: {TURNS[n % 3]}" for n in range(90))
-
-
-def nameless_log() -> str:
-    """A log without names, in lowercase."""
-    rng = random.Random(3)
-    return "\n".join(rng.choice(CHAT_LINES) for _ in range(90))
-
-
+NAMELESS = "\n".join(random.Random(3).choices(CHAT_LINES, k=90))
+WRAPPED = textwrap.fill(PROSE, 72)
 BY_LINES: dict[str, str] = {
     "irc": irc_log(),
-    "with times": timed_log(),
-    "discord": discord_log(),
-    "role-play": role_play_log(),
-    "no names": nameless_log(),
+    "no names": NAMELESS,
     "free verse": "\n\n".join([VERSE] * 6),
-    "script": "\n\n".join([SCENE] * 4),
 }
 BY_SENTENCES: dict[str, str] = {
-    **{f"wrapped at {width}": "\n\n".join([textwrap.fill(PROSE, width)] * 9) for width in (45, 60, 72, 100, 140)},
+    **{f"wrapped at {width}": "\n\n".join([textwrap.fill(PROSE, width)] * 9) for width in (45, 72, 140)},
     "wrapped, indented, no blank lines": "\n".join([textwrap.fill(PROSE, 72, initial_indent="   ")] * 9),
-    "wrapped, in small letters": "\n\n".join([textwrap.fill(PROSE, 72).lower()] * 9),
     "wrapped play": "\n\n".join([textwrap.fill(f"ANNA: {PROSE}", 72)] * 9),
-    "a paragraph on each line": "\n".join([PROSE] * 20),
-    "dialogue": "\n".join(['"Where?" he asked. "There."', "She said nothing.", '"Then go."'] * 20),
     "a title over paragraphs": f"The Sea Road\nby Nobody\n\n{PROSE}\n\n{PROSE}",
     "one line": "nothing ends here",
 }
-TOKENIZERS: dict[str, Callable[[], Any]] = {
-    "letters": lambda: encode_bytes,
-    "byte-level": lambda: make_working_tokenizer(real_tokenizers.small_byte_level()).encode,
-    "metaspace": lambda: make_working_tokenizer(real_tokenizers.metaspace()).encode,
+ENCODERS = {
+    "letters": encode_bytes,
+    "byte-level": make_working_tokenizer(real_tokenizers.small_byte_level()).encode,
 }
 
 
-def line_ends(text: str) -> set[int]:
-    """Places where a line and the blank lines after it end."""
-    return {end for end in range(1, len(text) + 1) if text[end - 1] == "\n" or end == len(text)}
+def bounds_of(text: str, hard_cut: str = "\n\n\n", block_ends: str = "auto"):
+    return find_bounds(text, find_sections(text, hard_cut), block_ends)
+
+
+def split_at(text: str, ends) -> list[str]:
+    return [text[a:b] for a, b in pairwise([0, *ends.tolist()])]
 
 
 def ends_within_lines(sliced: SlicedText) -> list[int]:
     """Ends of blocks that lie within a line."""
-    ends = line_ends(sliced.text) | {len(sliced.text.rstrip())}
-    return [block.end for block in sliced if block.end not in ends]
+    text, last = sliced.text, len(sliced.text.rstrip())
+    return [block.end for block in sliced if block.end < last and text[block.end - 1] != "\n"]
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
-def encoder(request):
-    return TOKENIZERS[request.param]()
-
-
-@pytest.mark.parametrize("name", BY_LINES)
-def test_no_block_ends_within_a_line(name: str, encoder):
-    cutoff = 160  # the small trained tokenizer needs many tokens for a line
+@pytest.mark.parametrize("encode", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("text", BY_LINES.values(), ids=BY_LINES)
+def test_no_block_ends_within_a_line(text: str, encode):
     for chunking in ("blocks", "dementor"):
-        sliced = slice_text(BY_LINES[name], encoder, SlicingRules(cutoff=cutoff, chunking=chunking, eos=2))
+        sliced = slice_text(text, encode, SlicingRules(cutoff=160, chunking=chunking, eos=2))
         assert len(sliced) > 3 and sliced.sections.by_lines.all()
         assert ends_within_lines(sliced) == []
         if chunking == "blocks":
-            assert_laws(sliced, encoder)
+            assert_laws(sliced, encode)
 
 
-@pytest.mark.parametrize("name", BY_SENTENCES)
-def test_prose_is_cut_at_its_sentences(name: str):
-    text = BY_SENTENCES[name]
-    unit_bounds = find_bounds(text, find_sections(text, "\n\n\n"))
-    assert unit_bounds.ends.tolist() == find_sentence_ends(text).tolist()
-    assert not unit_bounds.by_lines.any() and not len(unit_bounds.inner)
-
-
-def test_a_line_longer_than_a_block_is_divided_at_its_sentences(encoder):
-    long_line = f"<anna> {PROSE} {PROSE}"
-    text = f"{irc_log(20)}\n{long_line}\n{irc_log(20, seed=4)}"
-    sliced = slice_text(text, encoder, SlicingRules(cutoff=160, overlap=False))
-    cuts, line_start = ends_within_lines(sliced), text.index(long_line)
-    assert cuts and all(line_start < cut < line_start + len(long_line) for cut in cuts)
-    assert all(text[:cut].rstrip().endswith((".", "?")) for cut in cuts)
-    assert_laws(sliced, encoder)
-
-
-def by_lines(parts: list[str]) -> list[bool]:
-    text = "\n\n\n".join(parts)
-    return find_bounds(text, find_sections(text, "\n\n\n")).by_lines.tolist()
+@pytest.mark.parametrize("text", BY_SENTENCES.values(), ids=BY_SENTENCES)
+def test_prose_is_cut_at_its_sentences(text: str):
+    bounds = bounds_of(text)
+    assert bounds.ends.tolist() == bounds_of(text, block_ends="sentences").ends.tolist()
+    assert not bounds.by_lines.any() and not len(bounds.inner)
 
 
 def test_each_part_is_judged_by_its_own_lines_and_a_short_one_by_all():
-    prose = "\n\n".join([textwrap.fill(PROSE, 72)] * 4)
-    assert by_lines([prose, irc_log(40), "A note\nfrom me", nameless_log()]) == [False, True, True, True]
-    assert by_lines([prose, "Chapter Two\nThe Storm", prose]) == [False] * 3
-
-
-def test_wrapped_paragraphs_among_lines_stay_whole():
-    notes = "\n".join(f"- {line}" for line in CHAT_LINES)
-    text = "\n\n".join([f"Notes\n\n{textwrap.fill(PROSE, 72)}\n\n{notes}"] * 5)
-    unit_bounds = find_bounds(text, find_sections(text, ""))
-    assert unit_bounds.by_lines.all()
-    assert "The road went on past the mill and the old school until it met the\n" not in split_at(
-        text, unit_bounds.ends
-    )
-
-
-def test_a_line_of_verse_that_goes_on_further_in_stays_whole():
-    lines = [
-        "  I exultant to be ready for them will now shake out carols stronger\n"
-        "      and haughtier than have ever yet been heard upon earth,\n",
-        "  I will make the songs of passion to give them their way,\n",
-        "      And a line that only begins further in,\n",
-        "  And a last one\n",
-    ]
-    text = "".join(lines * 6)
-    unit_bounds = find_bounds(text, find_sections(text, ""))
-    assert unit_bounds.by_lines.all()
-    assert split_at(text, unit_bounds.ends) == lines * 6
-
-
-def split_at(text: str, ends) -> list[str]:
-    places = [0, *ends.tolist()]
-    return [text[a:b] for a, b in pairwise(places)]
+    prose = "\n\n".join([WRAPPED] * 4)
+    for parts, by_lines in (
+        ([prose, irc_log(40), "A note\nfrom me", NAMELESS], [False, True, True, True]),
+        ([prose, "Chapter Two\nThe Storm", prose], [False] * 3),
+    ):
+        assert bounds_of("\n\n\n".join(parts)).by_lines.tolist() == by_lines
 
 
 def test_the_setting_decides():
-    log, prose = irc_log(), textwrap.fill(PROSE, 72)
-    unit_bounds = find_bounds(log, find_sections(log, ""), "sentences")
-    assert unit_bounds.ends.tolist() == find_sentence_ends(log).tolist() and not unit_bounds.by_lines.any()
-    unit_bounds = find_bounds(prose, find_sections(prose, ""), "lines")
-    assert split_at(prose, unit_bounds.ends) == prose.splitlines(keepends=True)
-
-
-def test_validation_data_end_at_lines_too():
-    training, validation = split_texts(
-        [LoadedText("log.txt", irc_log(400))], 0.2, "\n\n\n", "auto", seed=1, name="log.txt"
-    )
-    assert all(part.text.startswith("<") for part in [*training, *validation])
+    assert not bounds_of(irc_log(), "", "sentences").by_lines.any()
+    assert split_at(WRAPPED, bounds_of(WRAPPED, "", "lines").ends) == WRAPPED.splitlines(keepends=True)
 
 
 def test_check_says_whether_lines_or_sentences_were_used(place):
@@ -224,43 +117,83 @@ def test_check_says_whether_lines_or_sentences_were_used(place):
     report = check_datasets(place.settings(data=["log.txt", "road.txt"], cutoff=64), *arguments).text()
     assert "90 lines -> " in report and "blocks consist of whole lines; the model sees each line" in report
     assert "1 of 1 section looks like a list, verse, a script or a chat log (the one that begins with '" in report
-    assert "'), so its blocks end at the end of a line" in report
     assert "blocks consist of whole sentences; the model sees each sentence" in report
     report = check_datasets(place.settings(data=["log.txt"], cutoff=64, block_ends="sentences"), *arguments).text()
     assert "blocks consist of whole sentences" in report and "To change this" not in report
 
 
-def test_the_map_counts_lines_and_sentences_separately():
-    text = irc_log(40) + "\n\n\n" + "\n\n".join([PROSE] * 8)
-    slice_map = build_slice_map(slice_text(text, encode_bytes, SlicingRules(cutoff=300)))
-    assert (slice_map.lines, slice_map.sentences, slice_map.parts_by_lines) == (40, 48, 1)
-    assert slice_map.contents == "whole sentences (whole lines in 1 of 2 sections)"
+WHOLE = "No characters are lost in slicing"
+STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
+
+
+def map_of(text: str, columns: int = 4, **rules: object) -> SliceMap:
+    slicing_rules = SlicingRules(**{"cutoff": 6, "overlap": False, "hard_cut": "##", **rules})
+    return build_slice_map(slice_text(text, encode_words, slicing_rules), columns)
+
+
+def seen(coverage) -> tuple[float, ...]:
+    return coverage.least, coverage.mean, coverage.most
 
 
 @pytest.mark.parametrize(
-    "part", ["a: b\n", "<a> b. c\n", "x" * 90 + "\n", "word \n", " \n", "12:30 ", ": : ", "<\n"]
-)
-def test_time_grows_linearly_with_the_text(part: str):
-    def seconds(size: int) -> float:
-        text = part * (size // len(part))
-        sections = find_sections(text, "")
-        best = 9.0
-        for _ in range(3):
-            start = time.perf_counter()
-            find_bounds(text, sections)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    assert seconds(400_000) < 40 * seconds(40_000) + 0.05
-
-
-@pytest.mark.parametrize(
-    ("by_lines", "sections", "words"),
+    ("rules", "counts", "coverage"),
     [
-        (0, 5, "whole sentences"), (5, 5, "whole lines"),
-        (1, 5, "whole sentences (whole lines in 1 of 5 sections)"),
-        (1200, 1500, "whole lines (whole sentences in 300 of 1,500 sections)"),
+        ({}, (2, 0, 0), (1, 1.0, 1)),
+        ({"overlap": True}, (2, 1, 0), (1, 1.5, 2)),
+        ({"chunking": "dementor"}, (0, 0, 3), (1, 1.5, 2)),
     ],
-)  # fmt: skip
-def test_the_more_common_unit_comes_first(by_lines, sections, words):
-    assert describe_contents(by_lines, sections) == words
+)
+def test_how_often_sentences_are_seen(rules, counts, coverage):
+    slice_map = map_of(STORY, **rules)
+    assert (slice_map.sections, slice_map.sentences, slice_map.proof) == (
+        1,
+        4,
+        "No characters are lost in slicing",
+    )
+    assert (slice_map.blocks, slice_map.overlaps, slice_map.windows) == counts
+    assert (seen(slice_map.seen), slice_map.growth) == (coverage, coverage[1])
+    least, most = min(slice_map.seen_along), max(slice_map.seen_along)
+    assert (least, most) == (1.0, 1.0) if coverage[1] == 1 else least < 1.3 and most > 1.7
+
+
+def test_hard_cuts_and_bars_are_shares_of_the_text():
+    slice_map = map_of("One.##Two.")
+    assert slice_map.hard_cuts == (0.4,)
+    assert [(bar.start, bar.end, bar.kind) for bar in slice_map.bars] == [(0.0, 0.4, "block"), (0.6, 1.0, "block")]
+    assert map_of(STORY, bos=1, eos=2, cutoff=16).trained_tokens == 12 + 2
+
+
+def test_what_is_left_out_or_lost_is_counted():
+    slice_map = map_of("One two three.##Hi.", min_chars=3)
+    assert slice_map.proof.endswith("lost in slicing; 1 block (3 characters) was dropped as too small")
+    assert slice_map.seen.least == 0
+
+    def heavy(pieces):
+        return [EncodedText(list(range(20)), [0] * 20, [len(piece)] * 20) for piece in pieces]
+
+    proof = build_slice_map(slice_text("x", heavy, SlicingRules(cutoff=16))).proof
+    assert proof.startswith("1 character is lost ('x': the tokenizer drops them, or a single character becomes")
+
+
+SIGNS = [
+    *("\u200d", "\u200b", "\ufeff", "\ufe0f", "\u0301", "\u0327", "\ufffd", "\U0001f468", "\U0001f3fd"),
+    *("\U0001f1e9", "\U000e0067", "\ufdfa", "\u0915\u094d", "e", " ", ". ", "\n", "\n\n\n"),
+]
+LOSSY = {"normalizing": "its normalizer removes marks", "slow and normalizing": "a sign becomes 18 letters"}
+runs = st.lists(st.tuples(st.sampled_from(SIGNS), st.sampled_from([1, 1, 2, 20, 60])), max_size=30)
+
+
+@pytest.mark.parametrize("kind", real_tokenizers.TOKENIZERS)
+def test_only_what_has_no_tokens_or_fits_no_block_is_lost(kind):
+    encode = make_working_tokenizer(real_tokenizers.TOKENIZERS[kind]()).encode
+
+    @given(runs, st.sampled_from(["blocks", "dementor"]))
+    def slice_signs(parts, chunking: str) -> None:
+        text = "".join(sign * count for sign, count in parts)
+        sliced = slice_text(text, encode, SlicingRules(cutoff=16, chunking=chunking, hard_cut="\n\n\n", eos=2))
+        for start, end in sliced.lost_places():
+            for character in set("".join(text[start:end].split())):
+                count = len(encode([character])[0].ids)
+                assert (count == 0 or count > 15) and kind in LOSSY, f"{character!r} is lost"
+
+    slice_signs()
