@@ -43,14 +43,8 @@ def test_the_work_is_done_under_exclusive_use_on_a_thread_of_its_own_and_told():
         job = started(session, work, host)
         assert job.running
     assert list(job.log.follow()) == [Note(at=0.0, text="at it"), DONE]
-    assert (ended(job), job.running, session.current, seen, host.in_use) == (
-        DONE,
-        False,
-        None,
-        [(True, False)],
-        False,
-    )
-    assert (shown, silent) == ([job], [])
+    assert (ended(job), job.running, session.current, host.in_use) == (DONE, False, None, False)
+    assert (seen, shown, silent) == ([(True, False)], [job], [])
     second = started(session, host=host)
     assert ended(second) is DONE and session.latest("training") is second and session.latest("answer") is None
 
