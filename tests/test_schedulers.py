@@ -153,7 +153,6 @@ def test_the_ends_of_a_schedule(name):
         ("0.5:0.2 0.7:0.4", ScheduleSteps(10, 10), [0.2, 0.2, 0.2, 0.2, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
         ("0:1 0.5:1 0.5:0.1 1:0.1", ScheduleSteps(4, 10), [1, 1, 0.1, 0.1]),  # a jump
         ("0:1 4e:0", ScheduleSteps(4, 2), [1, 0.875, 0.75, 0.625]),  # cut off where the run ends
-        ("0:1 0.6:0.5 1e:0", ScheduleSteps(10, 5), [1, 0.8, 0.6, 0.4, 0.2, 0.5, 0.5, 0.5, 0.5, 0.5]),  # crossed
     ],
 )
 def test_small_runs_written_out(name, plan, expected):
@@ -199,16 +198,13 @@ def test_points_that_cross_once_epochs_are_steps_are_named():
     [
         ("wiggle", "'wiggle' is neither the name of a schedule nor a point."),
         ("0:0 half:1", "'half:1' is neither"),
-        ("0:0 1.5:1", "'1.5:1' is neither"),
         ("0:0 1001e:1", "'1001e:1' is neither"),
-        ("0:0 0.5:-1", "'0.5:-1' is neither"),
         ("0:0 0.5:11", "'0.5:11' is neither"),
         ("0:0 nan:1", "'nan:1' is neither"),
         ("0.5:1 0.2:0", "the point at 0.2 is listed after the point at 0.5. Swap them."),
         ("", "no schedule is chosen"),
         ("0:0 1:10", ""),
         ("0e:0 1000e:10", ""),
-        ("cosine", ""),
     ],
 )
 def test_malformed_points_are_explained(text, words):

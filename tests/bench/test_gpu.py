@@ -16,15 +16,12 @@ def run(*words):
 
 
 @pytest.mark.long
-def test_speed_and_memory_are_measured_with_a_tiny_model():
+def test_the_speed_is_measured_with_a_tiny_model():
     words = ("--models", "tiny", "--texts", "short", "--ways", "ours", "unsloth", "--steps", "4")
     done = run("gpu.py", "speed", *words)
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("| Training PRO |")]
     assert int(row.split("|")[2].replace(",", "")) > 0
     assert "unsloth: skipped. Name the folder of its libraries." in done.stderr
-    done = run("gpu.py", "memory", "--models", "tiny", "--loadings", "float32")
-    rows = [line for line in done.stdout.splitlines() if line.startswith("| float32 |")]
-    assert len(rows) == 9 and all(float(row.split("|")[6]) > 0.1 for row in rows)
 
 
 def test_no_library_is_imported_before_unsloth_which_has_to_come_first():

@@ -167,7 +167,6 @@ def test_the_pages_are_those_of_the_results():
 
 EXPECTED = {
     ("law", "0 times"): (0, True),
-    ("law", "2 times"): (16, True),
     ("targets", "MLP"): (None, False),
     ("facts", "notes and questions about others"): (16, False),
 }
