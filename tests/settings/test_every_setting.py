@@ -1,9 +1,10 @@
 """Every setting does something, or Check says that it does not, and why."""
 
-import hashlib
 import json
+import re
 import shutil
 import textwrap
+from functools import cache
 
 import pytest
 from training_pro.core import errors
@@ -93,16 +94,10 @@ CASES = {
     "tf32": (False, {}), "liger": (True, {}), "shard_size": ("100KB", {"method": "full"}),
 }  # fmt: skip
 """Another value for each setting, and the other settings with which it is seen in a few steps."""
-SEEN_ELSEWHERE = {
-    "gradient_checkpointing": "engine/training/test_run.py",
-    "keep_awake": "engine/training/test_keep_awake.py",
-    "eval_batch_size": "engine/inference/test_evaluator.py",
-    "compile": "engine/compute/test_acceleration.py",
-    "test_at_end": "engine/inference/test_evidence.py",
-    "workers": "seeds/test_003_void_trainer.py",
-    "run_name": "engine/training/test_tracking.py",
-}
-"""Settings that no LoRA or event shows, that need a package or that take long; and the test that sees them."""
+SEEN_ELSEWHERE = [
+    *("gradient_checkpointing", "keep_awake", "eval_batch_size", "compile", "test_at_end", "workers", "run_name"),
+]
+"""Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +108,8 @@ def shared(tmp_path_factory, tiny):
         place.write(f"{name}.jsonl", "\n".join(rows))
     for name, text in TEXTS.items():
         place.write(f"{name}.txt", text)
-    place.shared_host, place.traces, place.first = place.host(), {}, tmp_path_factory.mktemp("first") / "a"
+    place.shared_host, place.first = place.host(), tmp_path_factory.mktemp("first") / "a"
+    place.trace = cache(lambda settings: run_once(place, json.loads(settings)))
     place.train(place.shared_host, **BASE)
     shutil.copytree(place.lora("a"), place.first)
     return place
@@ -122,14 +118,7 @@ def shared(tmp_path_factory, tiny):
 @pytest.fixture
 def trace(shared, empty_pictures):
     """What a run with these settings leaves: its LoRA, its files, its events and its lines; runs are kept."""
-
-    def run(settings):
-        key = json.dumps(settings, sort_keys=True)
-        if key not in shared.traces:
-            shared.traces[key] = run_once(shared, settings)
-        return shared.traces[key]
-
-    return run
+    return lambda settings: shared.trace(json.dumps(settings, sort_keys=True))
 
 
 def run_once(place, settings):
@@ -145,14 +134,12 @@ def run_once(place, settings):
     job.log.close()
     console.print_events(job, lines.append)
     steps = [line.split()[2] for line in lines if line.split()[1:2] == ["step"]]
-    files = {str(path.relative_to(folder)): digest(path) for path in folder.rglob("*") if path.is_file()}
+    kept = ("adapter_", "train_dataset_sample", "model")  # the other files have times in them
+    files = {
+        str(path.relative_to(folder)): path.is_file() and path.name.startswith(kept) and path.read_bytes()
+        for path in folder.rglob("*")
+    }
     return folder.name, files, [seen for event in job.log.since(0) if (seen := told(event))], steps
-
-
-def digest(path):
-    """Only of files that have no times in them."""
-    kept = ("adapter_", "train_dataset_sample", "model")
-    return hashlib.sha1(path.read_bytes()).hexdigest() if path.name.startswith(kept) else ""
 
 
 def told(event):
@@ -175,8 +162,9 @@ def findings_about(place, key, settings):
 
 def test_every_setting_is_here():
     assert {*CASES, *SEEN_ELSEWHERE} == SETTINGS.keys()
-    texts = {key: (ROOT / "tests" / file).read_text(encoding="utf-8") for key, file in SEEN_ELSEWHERE.items()}
-    assert [key for key, text in texts.items() if key not in text] == []
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if file.parent.name != "settings"]
+    others = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert [key for key in SEEN_ELSEWHERE if not re.search(rf'\b{key}["=]', others)] == []
 
 
 OPTIMIZERS = [name for name in SETTINGS["optimizer"].choices if "paged" not in name]  # those need a GPU

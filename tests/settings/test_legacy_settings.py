@@ -121,7 +121,6 @@ def ticked_projections(*parts):
 ONE_BY_ONE = [
     *(({"grad_accumulation": 8, "batch_size": size}, {"accumulation": 8}) for size in (0, 16)),
     *(({"batch_size": size}, {"accumulation": ours}) for size, ours in ((128, 64), (7, 3), (1, 1))),
-    ({"grad_accumulation": 0}, {"accumulation": 1}),
     ({"lr_scheduler_type": "constant", "warmup_steps": 10}, {"schedule": "constant", "warmup_steps": 0}),
     (
         {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 9},
@@ -131,16 +130,12 @@ ONE_BY_ONE = [
     ({"warmup_steps": 10, "warmup_ratio": 0.1}, {"schedule": "linear", "warmup_steps": 10}),
     ({"add_eos_token": False, "add_eos_token_type": "Every Block"}, {"add_eos": "never"}),
     ({"add_eos_token": True}, {"add_eos": "hard_cut"}),
-    ({"add_eos_token": True, "add_eos_token_type": "Hard Cut Blocks Only"}, {"add_eos": "hard_cut"}),
     ({"add_eos_token": True, "add_eos_token_type": "Every Block"}, {"add_eos": "every_block"}),
     ({"eliminate_long_blocks": False}, {"too_long": "cut_end"}),
-    ({"excess_length": "drop"}, {"too_long": "drop_any"}),
     ({"excess_length": "truncate"}, {"too_long": "cut_end"}),
     ({"precize_slicing_overlap": False, "stride_length": 128}, {"overlap": False}),
     ({"stride_length": 0}, {"overlap": False}),
-    ({"stride_length": 128}, {"overlap": True}),
     ({"lora_alpha": 64, "lora_RS": False, "lora_RS_alpha": 16}, {"rslora": False, "alpha": 64}),
-    ({"lora_alpha": 64, "lora_RS": True}, {"rslora": True, "alpha": 64}),
     ({"training_projection": "all"}, {"targets": "all-linear"}),
     ({"training_projection": "q-v", **ticked_projections("k")}, {"targets": "q-v"}),
     ({"all_linear": True, **ticked_projections("q")}, {"targets": "all-linear"}),
@@ -150,7 +145,6 @@ ONE_BY_ONE = [
     ({"group_by_length": False}, {"batching": "shuffled"}),
     ({"report_to": "wandb", "optimizer": "adafactor"}, {"report_to": "wandb", "optimizer": "adafactor"}),
     ({"format": "alpaca-format", "hard_cut_string": ""}, {"format": "alpaca-format", "hard_cut": ""}),
-    ({"higher_rank_limit": True}, {}),
 ]
 
 

@@ -30,25 +30,20 @@ def test_every_setting_is_explained_and_its_default_is_an_accepted_plain_value()
 @pytest.mark.parametrize(
     ("key", "value", "read"),
     [
-        ("rank", "3", 3),
         ("rank", 8.0, 8),
         ("cutoff", " auto ", "auto"),
         ("cutoff", "16", 16),
         ("learning_rate", "2e-1", 0.2),
-        ("epochs", 1, 1.0),
         ("overlap", False, False),
         ("overlap", "True", True),
-        ("overlap", 0, False),
         ("sample_prompts", ["auto"], "auto"),
         ("sample_prompts", " ", "auto"),
         ("sample_prompts", "Once upon\n\n Tell\\nme ", ("Once upon", "Tell\nme")),
         ("sample_prompts", ["a\\nb", "auto"], ("a\\nb", "auto")),
         ("sample_prompts", r"C:\\new\nline", ("C:\\new\nline",)),
-        ("data", "one.txt", ("one.txt",)),
         ("data", ["one.txt", " two/ ", ""], ("one.txt", "two/")),
         ("eval_data", None, ()),
         ("hard_cut", "\\n", "\\n"),
-        ("chunking", "dementor", "dementor"),
         ("targets", ["q_proj"], ("q_proj",)),
     ],
 )
@@ -63,7 +58,6 @@ def test_a_value_becomes_its_type(key, value, read):
     ("key", "value", "sentence"),
     [
         ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4 with a decimal point."),
-        ("learning_rate", ",05", "Learning Rate: ',05' is not a number. Write 0.05 with a decimal point."),
         ("learning_rate", "1,2,3", "Learning Rate: '1,2,3' is not a number. Allowed: 1e-09 to 0.9999."),
         ("learning_rate", math.nan, "Learning Rate: nan is out of range. Allowed: 1e-09 to 0.9999."),
         ("cutoff", "1,024", "or 1024 if the comma separates thousands."),
@@ -72,15 +66,12 @@ def test_a_value_becomes_its_type(key, value, read):
         ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 32768."),
         ("rank", True, "LoRA Rank: True is not a number."),
         ("rank", None, "LoRA Rank: this field is empty. Enter a value such as 32."),
-        ("rank", 32769, "LoRA Rank: 32769 is out of range."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
         ("sample_prompts", 5, ": 5 is not a list of strings."),
         ("modules_to_save", 5, "Modules to save: 5 is not a list of names."),
         ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
-        ("chunking", ["blocks"], "Chunking: ['blocks'] is not one of blocks, dementor."),
         ("targets", 7, ": 7 is not a list of names."),
         ("epoch", 3, "Unknown setting 'epoch'. Did you mean 'epochs'?"),
-        ("learning-rate", 1, "Unknown setting 'learning-rate'. Did you mean 'learning_rate'?"),
         ("zzzz", 3, "Unknown setting 'zzzz'. `script.py settings` lists all settings."),
         ("name", None, "Name: None is not text."),
         ("name", "a/b", "Name: 'a/b' is a path. Enter only a name. The LoRA is always saved in the LoRA folder."),
@@ -140,12 +131,9 @@ def test_which_names_a_lora_may_have():
         assert name_rules.name_problem(name) == ""
     for name, said in BAD_NAMES.items():
         assert said in name_rules.name_problem(name), name
-
-
-def test_other_names_have_fewer_rules_than_those_of_loras():
-    for name, said in (("", "this field is empty"), ("../x", "is a path"), (".story", "would be hidden")):
+    for name, said in (("", "this field is empty"), (".story", "would be hidden"), ("v1.5", ""), ("half", "")):
         assert said in name_rules.name_problem(name, "preset")
-    assert name_rules.name_problem("Llama-3.1 mine", "preset") == name_rules.name_problem("half", "preset") == ""
+    assert name_rules.name_problem("half", "preset") == ""
 
 
 def test_every_plain_attribute_of_torch_modules_is_known():

@@ -41,7 +41,6 @@ def test_where_saving_by_the_loss_begins_is_said():
         ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above the usual value (1e-05)"),
         ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
         ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032,"),
-        ({"stop_at_loss": 1.5}, ""),
         ({"stop_at_loss": 5}, "Stop at loss 5: many models start near or below this loss"),
     ],
 )
@@ -51,8 +50,9 @@ def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):
     assert all(sentence.startswith(said) for sentence in sentences)
 
 
-def test_the_advice_against_a_high_strength_helps():
+def test_the_advice_against_a_high_strength_helps_and_one_against_end_tokens_says_why():
     assert advice(rank=16, alpha=512)[0].endswith("Try alpha 16.") and advice(rank=16, alpha=16) == []
+    assert "stop in the middle" in advice(add_eos="every_block")[0]
     (sentence,) = advice(rank=64, alpha=64, rslora=True)
     assert advice(rank=64, alpha=float(sentence.rpartition(" ")[2].rstrip(".")), rslora=True) == []
 
@@ -62,8 +62,3 @@ def test_train_head_advises_another_optimizer_only_where_it_keeps_two_numbers():
     one = dict.fromkeys(("adamw_8bit", "adamw_torch_4bit", "adafactor", "sgd", "lion_8bit"), False)
     for name, told in (two_numbers | one).items():
         assert any("two additional values" in text for text in advice(train_head=True, optimizer=name)) is told
-
-
-def test_an_end_token_after_every_block_gives_advice():
-    (sentence,) = advice(add_eos="every_block")
-    assert "stop in the middle" in sentence

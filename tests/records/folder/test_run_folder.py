@@ -7,7 +7,7 @@ import sys
 import pytest
 from training_pro.core.errors import BusyError, SavingError
 from training_pro.core.jobs import EvaluationDone
-from training_pro.records.folder import hold_run_lock, is_in_progress, run_files
+from training_pro.records.folder import hold_run_lock, is_in_progress
 from training_pro.records.report import Mark, curve_png, graph_entry
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import make_folders
@@ -63,12 +63,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "user" / "training").touch()
     with pytest.raises(SavingError, match=r"Can't write to .*training"), hold_run_lock("a", folders):
         pass
-
-
-def test_flat_keys_of_a_log_come_first_and_nothing_is_lost():
-    log = run_files.log_entry({"extra": 1, "loss": 2.0, "base_model_name": "m", "versions": {}})
-    assert [*log][:2] == ["base_model_name", "base_model_class"] and [*log][-2:] == ["extra", "versions"]
-    assert (log["base_model_name"], log["loss"], log["extra"], log["epoch"]) == ("m", 2.0, 1, None)
 
 
 def test_phases_evaluations_and_checkpoints_are_drawn_whatever_the_name(tmp_path):

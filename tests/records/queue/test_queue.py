@@ -20,7 +20,7 @@ def names(current):
 
 @pytest.mark.parametrize(
     ("number", "places", "order"),
-    [(1, 1, "bac"), (1, 5, "bca"), (3, -1, "acb"), (3, -5, "cab"), (1, -1, "abc"), (9, 1, "abc")],
+    [(1, 1, "bac"), (1, 5, "bca"), (3, -5, "cab"), (1, -1, "abc"), (9, 1, "abc")],
 )
 def test_runs_can_be_moved(number, places, order):
     assert names(queue_of("a", "b", "c").with_moved(number, places)) == order

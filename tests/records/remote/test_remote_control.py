@@ -1,6 +1,5 @@
 """A run seen and controlled from another process: requests as files, and its progress."""
 
-import json
 import time
 
 import pytest
@@ -82,6 +81,9 @@ def test_only_a_run_in_progress_can_be_told_something_by_its_name(folders):
         with pytest.raises((BusyError, SavingError)):
             send_request(name, "stop", folders)
     assert not list(folders.training.glob("a.*")) and not list(folders.user_data.rglob("*.request"))
+    for damaged in ("", "{", "[]", '{"step": -3, "stage": 5, "loss": "x"}'):
+        (folders.training / "a.progress.json").write_text(damaged)
+        assert progress_text(read_progress("a", folders)) == "starting"
 
 
 def test_what_a_run_that_crashed_has_left_does_not_reach_the_next_one(folders):
@@ -93,12 +95,6 @@ def test_what_a_run_that_crashed_has_left_does_not_reach_the_next_one(folders):
         wait_for(lambda: job.control.asked(Request.CHECKPOINT))
     assert not job.control.asked(Request.STOP)
     assert not list(folders.training.glob("a.*"))
-
-
-def test_damaged_progress_is_no_progress(folders):
-    for damaged in ("", "{", "[]", json.dumps({"step": -3, "stage": 5, "loss": "x"})):
-        (folders.training / "a.progress.json").write_text(damaged)
-        assert progress_text(read_progress("a", folders)) == "starting"
 
 
 def test_a_real_run_is_stopped_through_files_and_can_be_resumed(place):

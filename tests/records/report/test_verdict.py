@@ -62,32 +62,19 @@ def test_the_better_checkpoint_is_one_that_still_exists():
         (FALLING, {0: 2.0, 8: 2.2, 16: 2.9}, "began to memorize", "right from the start (overfit)"),
         (FALLING, {0: 3.0, 8: 2.5, 16: 2.2}, "could learn more", "was still falling in the second half"),
         (FALLING, {0: 3.0, 16: 2.2}, "learned", "To see whether it was still falling at the end, evaluate more"),
-        (FALLING, {0: 3.0, 8: 2.2, 16: 2.19}, "about right", "fell from 3.0000 to"),
         (FALLING, {0: 3.0, 8: 2.2, 16: 2.21}, "about right", "fell from 3.0000 to"),
-        (LEVEL, {0: 3.0, 8: 3.0, 16: 2.98}, "did not learn", "about the same as before training: 3.0000 (step 0)"),
         (LEVEL, {0: 3.0, 8: 3.0, 16: 3.02}, "did not learn", "about the same as before training: 3.0000 (step 0)"),
         (RISING, {0: 2.0, 8: 2.5, 16: 3.0}, "became worse", "Try a lower learning rate. checkpoint-8 is better."),
-        (FALLING, {}, "training loss only", "There was no validation split, so only the training loss can be"),
         (FALLING, {}, "training loss only", "was still falling"),
         ({n: 3.0 - min(n, 8) / 10 for n in RUN}, {}, "training loss only", "did not clearly fall any more"),
         ({n: 2.0 - min(n, 17 - n) / 10 for n in RUN}, {}, "training loss only", "from 1.9000 to 1.9000"),
-        (
-            LEVEL,
-            {},
-            "did not learn",
-            "the training loss stayed flat: the smoothed loss went from 2.0000 to 2.0000",
-        ),
+        (LEVEL, {}, "did not learn", "the training loss stayed flat: the smoothed loss went from 2.0000 to"),
         (FALLING, {0: 2.5}, "training loss only", "The validation split was evaluated only once"),
         ({1: 3.0}, {}, "too early to tell", "After 1 step, it is too early"),
         (dict.fromkeys(range(1, 8), 3.0), {}, "too early to tell", "After 7 steps, it is too early"),
         (dict.fromkeys(range(1, 9), 3.0), {}, "did not learn", "flat"),
         ({1: math.nan}, {}, "too early to tell", "No step has a valid loss."),
-        (
-            {n: 0.01 if n < 4 else 0.05 - n / 1000 for n in RUN},
-            {},
-            "training loss only",
-            "and fell again in the last",
-        ),
+        ({n: 0.01 if n < 4 else 0.05 - n / 1000 for n in RUN}, {}, "training loss only", "and fell again"),
     ],
 )
 def test_each_pair_of_curves_has_its_verdict(training, validation, kind, words):
@@ -100,10 +87,8 @@ def test_evaluations_on_another_split_or_none_do_not_count():
     assert judged(FALLING, MEMORIZED, validation_key="other").kind == "training loss only"
     for more in ({"validation_key": "its digest"}, {"evaluates": True}):
         assert "The run ended before the validation split was evaluated" in judged(FALLING, {}, **more).text
-    assert (
-        "does better on the validation split without this LoRA"
-        in judged(RISING, {0: 2.0, 8: 2.5, 16: 3.0}, {}).text
-    )
+    worse = judged(RISING, {0: 2.0, 8: 2.5, 16: 3.0}, {})
+    assert "does better on the validation split without this LoRA" in worse.text
 
 
 def curve(step, *, fall=0.0, speed=2, rise=0.0, lowest=0.25, jitter=0.0):
@@ -154,16 +139,8 @@ def recall(step, share, loss, unseen=None):
 @pytest.mark.parametrize(
     ("last", "kind", "words"),
     [
-        (
-            recall(16, 0.83, 0.4),
-            "learned by heart",
-            "The model knows the training data by heart: the loss on pass",
-        ),
-        (
-            recall(16, 0.12, 2.1),
-            "learned",
-            "The model learned: the loss on passages of the training data went from",
-        ),
+        (recall(16, 0.83, 0.4), "learned by heart", "The model knows the training data by heart: the loss on"),
+        (recall(16, 0.12, 2.1), "learned", "The model learned: the loss on passages of the training data went"),
         (recall(16, 0.02, 2.99), "did not learn", "The model did not learn (underfit): the loss on passages"),
     ],
 )
@@ -175,13 +152,10 @@ def test_recall_tells_what_was_learned_without_a_validation_split(last, kind, wo
 
 
 def test_recall_stands_beside_the_validation_losses():
-    text = judged(FALLING, MEMORIZED, recalls=[recall(0, 0.02, 3.0, 0.01), recall(16, 0.83, 0.4, 0.03)]).text
-    assert (
-        text.startswith("The model began to memorize") and "The generalization gap is 2.6000 (the loss on" in text
-    )
-    assert text.endswith(
-        "83% of a training passage word for word (2% before), and 3% of a passage that it has not seen."
-    )
+    recalls = [recall(0, 0.02, 3.0, 0.01), recall(16, 0.83, 0.4, 0.03)]
+    verdict = judged(FALLING, MEMORIZED, recalls=recalls)
+    assert verdict.kind == "began to memorize" and "The generalization gap is 2.6000 (the loss on" in verdict.text
+    assert verdict.text.endswith("(2% before), and 3% of a passage that it has not seen.")
 
 
 def test_a_run_that_ended_before_a_tenth_of_its_steps_is_too_short_to_judge():
@@ -203,10 +177,9 @@ def test_wild_swings_of_the_loss_are_told():
 
 def points(smoothed, loss=None):
     """Return steps with these smoothed losses, 100 seconds apart."""
-    entries = [
-        {"current_steps": n, "loss": loss or s, "smoothed_loss": s} for n, s in enumerate(smoothed, start=1)
-    ]
-    return [replace(step, at=100.0 * step.step) for step in read_steps(entries)]
+    losses = enumerate(smoothed, start=1)
+    steps = read_steps({"current_steps": n, "loss": loss or s, "smoothed_loss": s} for n, s in losses)
+    return [replace(step, at=100.0 * step.step) for step in steps]
 
 
 NOISE = [3.70, 4.09, 3.96, 3.92, 3.83, 3.62, 4.00, 3.66]
