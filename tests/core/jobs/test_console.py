@@ -52,7 +52,6 @@ PERPLEXITY = PerplexityMeasured(
 SAMPLE = SampleGenerated(step=0, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no")
 LINES = [
     (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens correct (2 s)"),
-    (replace(PERPLEXITY, lora="a"), "a.txt with a: perplexity 12.5000, 45.7% of 1,200 tokens correct (2 s)"),
     (
         replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
         "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct, a.txt 2.0000, "
@@ -60,7 +59,6 @@ LINES = [
     ),
     (Stage(text="Slicing story.txt", share=0.5), "Slicing story.txt 50% ..."),
     (PLANNED, "Training 'a' on tiny: 8 steps, 4 per epoch."),
-    (Note(text="n"), "n"),
     (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
     (LibraryMessage(source="py.warnings", text="a.py:1: FutureWarning: this will go away"), ""),
     (Answer(side="with", piece="once"), ""),
@@ -129,35 +127,7 @@ def test_the_time_left_ignores_one_slow_step_but_counts_what_comes_between_steps
     assert (slow.seconds_left, busy.seconds_left) == (81 * 2.0, 90 * (2.0 + 1.5))
 
 
-def test_evaluations_and_answers_to_come_count_as_long_as_the_last_ones_took():
-    """Of 10 steps with an evaluation every 4 those after 4, 8 and 10 are due, and answers after 5 and 10."""
-    pace, run = EtaEstimator(), replace(PLANNED, steps=10, evaluate_every=4, answer_every=5, at=0.0)
-    pace.update(run)
-    pace.update(replace(EVALUATED, step=0, seconds=30.0, at=30.0))
-    for place in (33.0, 37.0):
-        pace.update(replace(SAMPLE, at=place))
-    left = {}
-    for step in range(1, 11):
-        beside = {5: 30.0, 6: 7.0, 9: 30.0}.get(step, 0.0)
-        pace.update(progress(step, steps=10, extra_time=beside))
-        left[step] = pace.seconds_left
-        if step in (4, 8):
-            pace.update(replace(EVALUATED, step=step, seconds=30.0))
-        if step == 5:
-            pace.update(Note(text="", at=100.0))
-            pace.update(replace(SAMPLE, step=5, at=107.0))
-    assert left == {
-        **{step: 2.0 * (10 - step) + 90 + 14 for step in (1, 2, 3, 4)},
-        5: 10.0 + 60 + 14,
-        **{step: 2.0 * (10 - step) + 60 + 7 for step in (6, 7, 8)},
-        9: 2.0 + 30 + 7,
-        10: 30.0 + 7,
-    }
-    pace.update(replace(EVALUATED, step=10, seconds=30.0))
-    assert pace.seconds_left == 7.0
-
-
-def test_the_time_left_includes_what_comes_after_the_last_step():
+def test_the_time_left_includes_recall_and_answers_to_come_as_long_as_the_last_ones_took():
     """It said 0 s while recall was measured, and after the first of several samples."""
     pace = EtaEstimator()
     figures = RecallFigures(passages=16, recall=0.1, verbatim=0, longest=9, loss=2.0)
