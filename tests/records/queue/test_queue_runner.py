@@ -175,29 +175,22 @@ def test_another_job_or_a_chat_is_waited_for_but_its_end_starts_nothing(program)
     program.wait_for_queue(done=["a"])
 
 
-def test_a_run_for_another_model_is_skipped_and_stays(program):
+def test_a_run_for_another_model_or_that_another_program_trains_is_skipped_and_stays(program):
     program.put("a")
     program.host.name = "other"
     program.put("b", "c")
-    program.line.start()
-    program.release("b", "c")
-    program.wait_for_queue(waiting="a", done=["b", "c"])
-    (waiting,) = program.line.queue.waiting
-    assert waiting.skipped == "This run was added for toy, but other is loaded."
-    program.wait_until(lambda: "None of the waiting runs can start now." in program.session.auto_start.off_reason)
+    with hold_run_lock("b", program.host.folders):
+        program.line.start()
+        program.release("c")
+        program.wait_for_queue(waiting="ab", done=["c"])
+        program.wait_until(lambda: "None of the waiting runs can start" in program.session.auto_start.off_reason)
+    reasons = [run.skipped for run in program.line.queue.waiting]
+    assert reasons[0] == "This run was added for toy, but other is loaded."
+    assert reasons[1].startswith("'b' is already being trained.")
     program.host.name = "toy"
     program.line.start()
     program.release("a")
-    program.wait_for_queue(done=["b", "c", "a"])
-
-
-def test_a_run_that_another_program_trains_is_skipped(program):
-    program.put("a", "b")
-    with hold_run_lock("a", program.host.folders):
-        program.line.start()
-        program.release("b")
-        program.wait_for_queue(waiting="a", done=["b"])
-    assert program.line.queue.waiting[0].skipped.startswith("'a' is already being trained.")
+    program.wait_for_queue(waiting="b", done=["c", "a"])
 
 
 def test_every_problem_is_raised_when_a_run_is_added(program):
