@@ -27,7 +27,7 @@ def folders(tmp_path):
 
 
 def wait_for(condition):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
