@@ -27,7 +27,7 @@ from typing import Any
 import bench_utils
 
 TESTS = {
-    "schedulers.py": ["tests/test_schedulers.py", "tests/test_schedule_points.py"],
+    "schedulers.py": ["tests/test_schedulers.py"],
     "dementor.py": ["tests/test_dementor.py", "tests/test_chunking.py"],
     "train_utils.py": ["tests/test_train_utils.py"],
     "chunking.py": ["tests/test_chunking.py", "tests/test_dementor.py"],

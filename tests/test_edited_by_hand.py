@@ -1,105 +1,46 @@
-"""Files that a user may edit by hand are read with a byte order mark, as Notepad and Excel on Windows write it."""
-
-from __future__ import annotations
+"""Files that a user may edit by hand, in the encodings of Notepad and Excel (a byte order mark) and PowerShell."""
 
 import codecs
 import json
 
 import pytest
-from training_pro.core.evaluations_table import EvaluationRow, add_row, read_rows
-from training_pro.core.files import read_json
+from training_pro.core import evaluations_table
 from training_pro.data.rows import prompt_formats, text_quality
-from training_pro.records.folder import loras, run_files
-from training_pro.records.folder.filenames import LOG, NOTES
+from training_pro.records.folder import LOG, loras, run_files
 from training_pro.records.queue import Queue, queue
 from training_pro.settings import files, presets
 from training_pro.tests.fakes import make_folders
 
-
-def evaluated_models(folder):
-    add_row(EvaluationRow("m", "l", "d", 1.0, 1, 1, "now"), folder)
-    add_bom(folder / "evaluations.csv")
-    return [row["Model"] for row in read_rows(folder)]
+RANK, TEMPLATES = {"rank": 16}, {"a,b": "%a% %b%"}
 
 
-def queued_name(folder):
-    queue.save(folder / "queue.json", Queue().with_run("a", "m", {}, 1))
-    add_bom(folder / "queue.json")
-    return queue.load(folder / "queue.json").waiting[0].name
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_settings_presets_and_formats(tmp_path, encoding):
+    folders = make_folders(tmp_path)
+    for name, content in (("mine", RANK), ("loras", {"mine": {"values": RANK}}), ("formats/mine", TEMPLATES)):
+        path = folders.formats.parent / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(json.dumps(content, indent=2).encode(encoding))
+    training = folders.formats.parent
+    assert presets.find_preset("mine", training).values == RANK
+    assert presets.load_table("loras", training)[-1].values == RANK
+    assert files.load_settings(training / "mine.json").values["rank"] == 16
+    assert prompt_formats.load_templates("mine", folders) == TEMPLATES
 
 
-def custom_format(folder):
-    folders = make_folders(folder)
-    folders.formats.mkdir()
-    return prompt_formats.load_templates(
-        "mine", write_with_bom(folders.formats / "mine.json", {"a,b": "%a% %b%"}) and folders
-    )
-
-
-def refusals(folder):
-    folders = make_folders(folder)
-    write_with_bom(folders.refusal_phrases, "no way")
-    return text_quality.load_refusal_phrases(folders)
-
-
-def add_bom(path):
-    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
-    return path
-
-
-def write_with_bom(path, content):
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return add_bom(path)
-
-
-RANK = {"rank": 16}
-ROW = {"mine": {"values": RANK}}
-
-
-@pytest.mark.parametrize(
-    ("read", "found"),
-    [
-        (lambda at: presets.find_preset("mine", write_with_bom(at / "mine.json", RANK).parent).values, RANK),
-        (lambda at: presets.load_table("loras", write_with_bom(at / "loras.json", ROW).parent)[-1].values, RANK),
-        (lambda at: presets.load_form(write_with_bom(at / "form.json", RANK)), RANK),
-        (lambda at: files.load_settings(write_with_bom(at / "a.json", RANK)).values["rank"], 16),
-        (lambda at: run_files.read_note(write_with_bom(at / NOTES, "the good one").parent), "the good one"),
-        (
-            lambda at: read_json(write_with_bom(at / "training_prompt.json", {"kind": "chat"}), {}),
-            {"kind": "chat"},
-        ),
-        (lambda at: loras.run_status(write_with_bom(at / LOG, {"ended": "finished"}).parent), "finished"),
-        (queued_name, "a"),
-        (evaluated_models, ["m"]),
-        (custom_format, {"a,b": "%a% %b%"}),
-        (refusals, ("no way",)),
-    ],
-)
-def test_with_a_byte_order_mark(tmp_path, read, found):
-    assert read(tmp_path) == found
-
-
-def write_utf16(path, content):
-    """Write UTF-16, as PowerShell does with > and Notepad with the encoding Unicode."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(json.dumps(content, indent=2).encode("utf-16"))
-    return path
-
-
-def custom_utf16_format(folder):
-    folders = make_folders(folder)
-    write_utf16(folders.formats / "mine.json", {"a,b": "%a% %b%"})
-    return prompt_formats.load_templates("mine", folders)
-
-
-@pytest.mark.parametrize(
-    ("read", "found"),
-    [
-        (lambda at: presets.find_preset("mine", write_utf16(at / "mine.json", RANK).parent).values, RANK),
-        (lambda at: presets.load_table("loras", write_utf16(at / "loras.json", ROW).parent)[-1].values, RANK),
-        (lambda at: files.load_settings(write_utf16(at / "a.json", RANK)).values["rank"], 16),
-        (custom_utf16_format, {"a,b": "%a% %b%"}),
-    ],
-)
-def test_in_utf_16(tmp_path, read, found):
-    assert read(tmp_path) == found
+def test_records_with_a_byte_order_mark(tmp_path):
+    folders = make_folders(tmp_path)
+    queue.save(tmp_path / "queue.json", Queue().with_run("a", "m", {}, 1))
+    evaluations_table.add_row(evaluations_table.EvaluationRow("m", "l", "d", 1.0, 1, 1, "now"), tmp_path)
+    (tmp_path / run_files.NOTES).write_text("the good one")
+    (tmp_path / LOG).write_text('{"ended": "finished"}')
+    (tmp_path / "form.json").write_text(json.dumps(RANK))
+    folders.refusal_phrases.write_text("no way")
+    for path in (*tmp_path.glob("*.*"), folders.refusal_phrases):
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert queue.load(tmp_path / "queue.json").waiting[0].name == "a"
+    assert [row["Model"] for row in evaluations_table.read_rows(tmp_path)] == ["m"]
+    assert run_files.read_note(tmp_path) == "the good one"
+    assert loras.run_status(tmp_path) == "finished"
+    assert presets.load_form(tmp_path / "form.json") == RANK
+    assert text_quality.load_refusal_phrases(folders) == ("no way",)

@@ -1,45 +1,52 @@
-"""Messages that can be shown, sent and saved, whatever a value in them holds."""
-
-from __future__ import annotations
+"""Messages, findings and HTML that can be shown, sent and saved, whatever a value in them holds."""
 
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
+from training_pro.core import html, readable
 from training_pro.core.errors import DataError, SettingsError, TrainingProError, error_message, first_line
-from training_pro.core.readable import MAX_LINE_CHARS, MAX_WORD_CHARS, quote, readable
+from training_pro.core.findings import advice, note, problem, sort_findings, texts
 
 
 @pytest.mark.parametrize("error", [TrainingProError, DataError, lambda text: SettingsError([text])])
-def test_a_name_of_a_million_characters_makes_a_short_message(error):
-    said = str(error(f"There is no format '{'x' * 1_000_000}'. Choose another one."))
-    assert said.startswith("There is no format 'xxx") and said.endswith("Choose another one.")
-    assert len(said) < MAX_WORD_CHARS + 100
+def test_a_value_of_a_million_characters_or_words_makes_a_short_message(error):
+    for value, most in (
+        ("x" * 10**6, readable.MAX_WORD_CHARS + 100),
+        ("x " * 500_000, readable.MAX_LINE_CHARS + 1),
+    ):
+        said = str(error(f"There is no format {value}. Choose another one."))
+        assert said.startswith("There is no format x") and said.endswith("Choose another one.")
+        assert len(said) <= most
 
 
-def test_a_value_of_a_million_words_makes_a_short_message():
-    said = str(DataError(f"There is no format {'x ' * 500_000}. Choose another one."))
-    assert said.endswith("Choose another one.") and len(said) <= MAX_LINE_CHARS + 1
+def test_invisible_characters_are_made_visible_and_those_of_other_languages_stay():
+    for character in "\ud800\udcff\x00\x1b\x7f\x9b\u202e\u2066\ufeff":
+        said = str(DataError(f"There is no {character}."))
+        assert said == f"There is no {character.encode('unicode_escape').decode()}."
+        assert said.encode() and readable.readable(said) == said
+    text = "\u7269\u8a9e \u06a9\u0650\u062a\u0627\u0628\u200c\u0647\u0627 \U0001f469\u200d\U0001f680\n\ta"
+    assert readable.readable(text) == text
+    assert readable.quote("a\nb") == "'a\\nb'" and len(readable.quote("x" * 999)) < 70
 
 
-@pytest.mark.parametrize(
-    "character", ["\ud800", "\udcff", "\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\ufeff"]
-)
-def test_an_invisible_character_is_made_visible(character):
-    said = str(DataError(f"There is no {character}."))
-    assert said == f"There is no {character.encode('unicode_escape').decode()}."
-    assert said.encode() and readable(said) == said
-
-
-def test_an_error_of_the_system_is_readable_too():
-    assert error_message(OSError(36, "File name too long", "x" * 9999)).endswith(": File name too long.")
-    assert len(error_message(OSError(36, "File name too long", "x" * 9999))) < 400
+def test_an_error_that_is_not_ours_says_its_first_line_or_its_kind():
+    lines = {"\n  size mismatch \nfor all layers\n": "size mismatch", " \n": "OSError", "\ud800": "\\ud800"}
+    for text, told in lines.items():
+        assert first_line(OSError(text)) == told
+    long = error_message(OSError(36, "File name too long", "x" * 9999))
+    assert long.endswith(": File name too long.") and len(long) < 400
     assert error_message(OSError(2, "No such file", b"caf\xe9")) == "caf\ufffd: No such file."
-    assert first_line(ValueError("\ud800")) == "\\ud800"
 
 
-def test_words_of_other_languages_stay():
-    text = "m\u00e4rchen \u7269\u8a9e "
-    text += "\u06a9\u0650\u062a\u0627\u0628\u200c\u0647\u0627 \U0001f469\u200d\U0001f680\n\tand a line"
-    assert readable(text) == text
+def test_findings_are_sorted_by_level_and_each_sentence_stands_once():
+    findings = [note("", "n"), advice("rank", "b"), problem("data", "p"), advice("alpha", "a"), advice("", "b")]
+    assert [finding.text for finding in sort_findings(findings)] == ["p", "b", "a", "n"]
+    assert texts(findings, "problem") == ("p",)
 
 
-def test_a_quoted_value_is_one_short_line():
-    assert quote("a\nb") == "'a\\nb'" and len(quote("x" * 999)) < 70
+def test_html_is_escaped_once_and_a_missing_value_is_an_error():
+    inner = html.html("<b>{{ text }}</b>", text="<script>&\"'")
+    assert isinstance(inner, Markup) and inner == "<b>&lt;script&gt;&amp;&#34;&#39;</b>"
+    assert html.html("<p>{{ inner }}{{ plain }}</p>", inner=inner, plain="<i>") == f"<p>{inner}&lt;i&gt;</p>"
+    with pytest.raises(UndefinedError, match="text"):
+        html.html("<b>{{ text }}</b>")

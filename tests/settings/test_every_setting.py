@@ -1,15 +1,13 @@
 """Every setting does something, or Check says that it does not, and why."""
 
-from __future__ import annotations
-
-import hashlib
 import json
+import re
 import shutil
 import textwrap
-from pathlib import Path
+from functools import cache
 
 import pytest
-from training_pro.core.errors import TrainingProError
+from training_pro.core import errors
 from training_pro.core.jobs import (
     CheckpointSaved,
     EvaluationDone,
@@ -24,32 +22,28 @@ from training_pro.core.jobs import (
 )
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
+from training_pro.settings import effects
 from training_pro.settings.definitions import SETTINGS
-from training_pro.settings.effects import TABLE
+from training_pro.tests.conftest import ROOT
 from training_pro.tests.tiny import Workspace
 
-STORY = "\n\n\n".join(
-    "\n".join(
-        f"On day {n} the ferry left at {n + p} with {'many ' * (n % 3)}lamps lit. Maren rowed. It was {p} late."
-        for p in range(4)
-    )
-    for n in range(4)
-)
+TRIP = "On day {0} the ferry left at {1} with {2}lamps lit. Maren rowed. It was {1} late."
+STORY = "\n\n\n".join("\n".join(TRIP.format(n, p, "many " * (n % 3)) for p in range(4)) for n in range(4))
 ENDS = "*** {} OF THE PROJECT GUTENBERG EBOOK FERRY ***"
-GUTENBERG = f"{ENDS.format('START')}\n\n{STORY}\n\n{ENDS.format('END')}\n\nThe license of the ferry."
 PARAGRAPHS = [f"the keeper of bridge {n} sat down, and counted the boats again; " * 12 for n in range(8)]
-WRAPPED = "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in PARAGRAPHS)
-LOG = "\n".join(f"Maren: Day {n}. I rowed {'far ' * (n % 4)}and it rained" for n in range(30))
+TEXTS = {
+    "story": STORY,
+    "log": "\n".join(f"Maren: Day {n}. I rowed {'far ' * (n % 4)}and it rained" for n in range(30)),
+    "gutenberg": f"{ENDS.format('START')}\n\n{STORY}\n\n{ENDS.format('END')}\n\nThe license of the ferry.",
+    "wrapped": "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in PARAGRAPHS),
+}
 ROWS = [
-    {"instruction": f"Who rowed on day {n}?", "output": f"Maren rowed {'far ' * (n % 4)}on day {n}."}
+    json.dumps({"instruction": f"Who rowed on day {n}?", "output": f"Maren rowed {'far ' * (n % 4)}on day {n}."})
     for n in range(12)
 ]
+TURNS = [(role, text) for text in "ab" for role in ("user", "assistant")]
 CHATS = [
-    {
-        "messages": [
-            {"role": role, "content": f"{role} {n} says {t}."} for t in "ab" for role in ("user", "assistant")
-        ]
-    }
+    json.dumps({"messages": [{"role": role, "content": f"{role} {n} says {text}."} for role, text in TURNS]})
     for n in range(8)
 ]
 BASE = {
@@ -100,29 +94,22 @@ CASES = {
     "tf32": (False, {}), "liger": (True, {}), "shard_size": ("100KB", {"method": "full"}),
 }  # fmt: skip
 """Another value for each setting, and the other settings with which it is seen in a few steps."""
-SEEN_ELSEWHERE = {
-    "gradient_checkpointing": "engine/training/test_run.py",
-    "keep_awake": "engine/training/test_keep_awake.py",
-    "eval_batch_size": "engine/inference/test_evaluator.py",
-    "compile": "engine/compute/test_acceleration.py",
-    "test_at_end": "engine/inference/test_evidence.py",
-    "workers": "seeds/test_003_void_trainer.py",
-    "run_name": "engine/training/test_tracking.py",
-}
-"""Settings that no LoRA or event shows, that need a package or that take long; and the test that sees them."""
+SEEN_ELSEWHERE = [
+    *("gradient_checkpointing", "keep_awake", "eval_batch_size", "compile", "test_at_end", "workers", "run_name"),
+]
+"""Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, tiny):
-    """One working folder, model and store of prepared data for all runs."""
+    """One working folder, model and store of prepared data for all runs, and what each run has left."""
     place = Workspace(standalone_folders(tmp_path_factory.mktemp("sweep") / "user_data"), tiny)
-    lines = {"rows": ROWS, "chats": CHATS}
-    for name, rows in lines.items():
-        place.write(f"{name}.jsonl", "\n".join(map(json.dumps, rows)))
-    place.write("bad.jsonl", "\n".join([*map(json.dumps, ROWS), "no row"]))
-    for name, text in {"story": STORY, "log": LOG, "gutenberg": GUTENBERG, "wrapped": WRAPPED}.items():
+    for name, rows in {"rows": ROWS, "chats": CHATS, "bad": [*ROWS, "no row"]}.items():
+        place.write(f"{name}.jsonl", "\n".join(rows))
+    for name, text in TEXTS.items():
         place.write(f"{name}.txt", text)
-    place.shared_host, place.traces, place.first = place.host(), {}, tmp_path_factory.mktemp("first") / "a"
+    place.shared_host, place.first = place.host(), tmp_path_factory.mktemp("first") / "a"
+    place.trace = cache(lambda settings: run_once(place, json.loads(settings)))
     place.train(place.shared_host, **BASE)
     shutil.copytree(place.lora("a"), place.first)
     return place
@@ -131,55 +118,38 @@ def shared(tmp_path_factory, tiny):
 @pytest.fixture
 def trace(shared, empty_pictures):
     """What a run with these settings leaves: its LoRA, its files, its events and its lines; runs are kept."""
-
-    def run(settings):
-        key = json.dumps(settings, sort_keys=True)
-        if key not in shared.traces:
-            shared.traces[key] = _trace(shared, settings)
-        return shared.traces[key]
-
-    return run
+    return lambda settings: shared.trace(json.dumps(settings, sort_keys=True))
 
 
-def _trace(place, settings):
+def run_once(place, settings):
     for folder in (place.folders.loras, place.folders.models / "a"):
         shutil.rmtree(folder, ignore_errors=True)
     if "if_exists" in settings:
         shutil.copytree(place.first, place.lora("a"))
     job, lines = Job("training", "a test"), []
     try:
-        ended = place.train(place.shared_host, job=job, **{**BASE, **settings})
-    except TrainingProError as error:
+        folder = place.train(place.shared_host, job=job, **{**BASE, **settings}).folder
+    except errors.TrainingProError as error:
         return str(error)
     job.log.close()
     console.print_events(job, lines.append)
     steps = [line.split()[2] for line in lines if line.split()[1:2] == ["step"]]
-    events = [seen for event in job.log.since(0) if (seen := _seen(event))]
-    return ended.folder.name, _files(ended.folder), events, steps
+    kept = ("adapter_", "train_dataset_sample", "model")  # the other files have times in them
+    files = {
+        str(path.relative_to(folder)): path.is_file() and path.name.startswith(kept) and path.read_bytes()
+        for path in folder.rglob("*")
+    }
+    return folder.name, files, [seen for event in job.log.since(0) if (seen := told(event))], steps
 
 
-def _files(folder: Path):
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    kept = ("adapter_", "train_dataset_sample", "model")
-    return [
-        (
-            str(path.relative_to(folder)),
-            hashlib.sha1(path.read_bytes()).hexdigest() if path.name.startswith(kept) else "",
-        )
-        for path in paths
-    ]
-
-
-def _seen(event):
+def told(event):
     """What an event says, without times; notes on settings without effect are no effect."""
     if isinstance(event, Step):
         return event.step, event.loss, event.learning_rate, event.phase
     if isinstance(event, EvaluationDone):
         return event.step, event.loss, event.accuracy
-    if isinstance(
-        event, Note | SampleGenerated | CheckpointSaved | RecallMeasured
-    ) and "no effect" not in event_text(event):
-        return event_text(event)
+    if isinstance(event, Note | SampleGenerated | CheckpointSaved | RecallMeasured):
+        return "" if "no effect" in event_text(event) else event_text(event)
     return event.outcome if isinstance(event, JobEnded) else ""
 
 
@@ -192,8 +162,9 @@ def findings_about(place, key, settings):
 
 def test_every_setting_is_here():
     assert {*CASES, *SEEN_ELSEWHERE} == SETTINGS.keys()
-    tests = Path(__file__).parent.parent
-    assert [k for k, file in SEEN_ELSEWHERE.items() if k not in (tests / file).read_text(encoding="utf-8")] == []
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if file.parent.name != "settings"]
+    others = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert [key for key in SEEN_ELSEWHERE if not re.search(rf'\b{key}["=]', others)] == []
 
 
 OPTIMIZERS = [name for name in SETTINGS["optimizer"].choices if "paged" not in name]  # those need a GPU
@@ -209,7 +180,10 @@ TOGETHER = [
 
 @pytest.mark.parametrize(
     ("key", "others"),
-    [*((key, others) for key, (_, others) in CASES.items()), *TOGETHER],
+    [
+        *((key, others) for key, (_, others) in CASES.items()),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in TOGETHER),
+    ],
     ids=lambda value: value if isinstance(value, str) else " ".join(f"{k}={v}" for k, v in value.items()),
 )
 def test_a_setting_does_something_or_check_says_that_it_does_not(shared, trace, key, others):
@@ -230,16 +204,14 @@ WITHOUT = {
 """For the first key of each rule on settings without effect, settings with which it holds."""
 
 
-@pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.keys[0])
+@pytest.mark.parametrize("rule", effects.TABLE, ids=lambda rule: rule.keys[0])
 def test_what_check_calls_without_effect_has_none(shared, trace, rule):
     """All settings of the rule at once, at other values: the same run to the bit."""
     others, elsewhere = WITHOUT[rule.keys[0]], {"run_name": "my run", "eval_batch_size": 2}
     asked = {key: CASES[key][0] if key in CASES else elsewhere[key] for key in rule.keys}
     assert trace({**others, **asked}) == trace(others)
-    for key in (
-        key for key in asked if asked[key] != (SETTINGS[key].default if rule.neutral is None else rule.neutral)
-    ):
-        (named,) = [
-            text for text in findings_about(shared, key, {**others, **asked}) if "no effect because" in text
-        ]
-        assert SETTINGS[key].label in named
+    for key, value in asked.items():
+        if value != (SETTINGS[key].default if rule.neutral is None else rule.neutral):
+            found = findings_about(shared, key, {**others, **asked})
+            (named,) = [text for text in found if "no effect because" in text]
+            assert SETTINGS[key].label in named

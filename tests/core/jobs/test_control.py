@@ -1,34 +1,38 @@
 """Requests of the user: each is there until the run has taken it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
 from training_pro.core.jobs import Request, RunControl, TimeLimit
 
 
-def test_nothing_is_asked_at_first():
+def control_with(*requests):
     control = RunControl()
-    assert control.pending == frozenset()
-    assert not any(control.asked(request) or control.take(request) for request in Request)
-    assert (control.live, control.time_limit, control.take_epochs()) == (None, None, 0.0)
+    for request in requests:
+        control.ask(request)
+    return control
 
 
-def test_a_stop_stays():
-    control = RunControl()
-    control.ask(Request.STOP)
-    assert (control.asked(Request.STOP), control.asked(Request.STOP)) == (True, True)
+def waits(control):
+    """Whether a training thread would wait now."""
+    thread = threading.Thread(target=control.wait_while_paused, daemon=True)
+    thread.start()
+    thread.join(0.05)
+    return thread.is_alive()
 
 
-@pytest.mark.parametrize("request_", [Request.CHECKPOINT, Request.SAMPLE, Request.EVALUATE, Request.WIND_DOWN])
-def test_asking_twice_counts_once(request_):
-    control = RunControl()
-    control.ask(request_)
-    control.ask(request_)
-    assert control.asked(request_)
-    assert control.pending == {request_}
-    assert (control.take(request_), control.take(request_), control.asked(request_)) == (True, False, False)
+def test_a_stop_stays_and_discarding_stops_too():
+    control = control_with(Request.STOP)
+    assert control.asked(Request.STOP) and control.asked(Request.STOP)
+    assert control_with(Request.DISCARD).pending == {Request.STOP, Request.DISCARD}
+
+
+def test_asking_twice_counts_once():
+    assert RunControl().pending == frozenset()
+    for request_ in (Request.CHECKPOINT, Request.SAMPLE, Request.EVALUATE, Request.WIND_DOWN):
+        control = control_with(request_, request_)
+        assert control.asked(request_) and control.pending == {request_}
+        assert (control.take(request_), control.take(request_), control.asked(request_)) == (True, False, False)
 
 
 def test_more_epochs_add_up_until_they_are_taken():
@@ -47,61 +51,22 @@ def test_a_time_limit_counts_from_the_first_step():
     assert [control.time_over_reason(clock) for clock in (159.0, 160.0)] == ["", "the time is over"]
 
 
-def waits(control):
-    """Whether a training thread would wait now."""
-    thread = threading.Thread(target=control.wait_while_paused, daemon=True)
-    thread.start()
-    thread.join(0.05)
-    return thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda control: control.resume(),
-        lambda control: control.ask(Request.STOP),
-        lambda control: control.ask(Request.DISCARD),
-    ],
-)
-def test_a_pause_holds_until_resumed_or_stopped(end):
-    control = RunControl()
-    control.ask(Request.PAUSE)
-    assert control.asked(Request.PAUSE)
-    assert waits(control)
-    end(control)
-    assert not control.asked(Request.PAUSE)
-    assert not waits(control)
-
-
-def test_a_waiting_thread_wakes_up():
-    control = RunControl()
-    control.ask(Request.PAUSE)
-    thread = threading.Thread(target=control.wait_while_paused, daemon=True)
-    thread.start()
-    control.resume()
-    thread.join(5)
-    assert not thread.is_alive()
-
-
-def test_a_discarded_run_stops_too():
-    control = RunControl()
-    control.ask(Request.DISCARD)
-    assert control.pending == {Request.STOP, Request.DISCARD}
+@pytest.mark.parametrize("request_", [None, Request.STOP, Request.DISCARD])
+def test_a_pause_holds_until_resumed_or_stopped(request_):
+    control = control_with(Request.PAUSE)
+    waiting = threading.Thread(target=control.wait_while_paused, daemon=True)
+    waiting.start()
+    assert control.asked(Request.PAUSE) and waits(control)
+    control.ask(request_) if request_ else control.resume()
+    waiting.join(10)
+    assert not waiting.is_alive() and not control.asked(Request.PAUSE) and not waits(control)
 
 
 def test_a_run_that_waits_wakes_up_to_free_its_memory_and_waits_on():
-    control = RunControl()
-    control.ask(Request.PAUSE)
-    control.ask(Request.FREE_MEMORY)
+    control = control_with(Request.PAUSE, Request.FREE_MEMORY)
     assert (control.pending, waits(control)) == ({Request.PAUSE, Request.FREE_MEMORY}, False)
     assert control.take(Request.FREE_MEMORY)
     assert (control.pending, waits(control)) == ({Request.PAUSE}, True)
-    control.resume()
-    assert not waits(control)
-
-
-def test_resuming_cancels_the_request_to_free_the_memory():
-    control = RunControl()
     control.ask(Request.FREE_MEMORY)
     control.resume()
     assert (control.asked(Request.PAUSE), control.take(Request.FREE_MEMORY)) == (False, False)

@@ -1,73 +1,52 @@
-"""The inventory: status, steps and size of each LoRA, and how names are resolved."""
-
-from __future__ import annotations
+"""The inventory: status, steps and size of each LoRA, how names are resolved, and where files may be written."""
 
 import json
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.folder import hold_run_lock, inventory
+from training_pro.records.folder import choose_output, hold_run_lock, inventory
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, lora, write_files
 
 
 @pytest.fixture
 def folders(tmp_path):
-    folders = make_folders(tmp_path)
+    folders = make_folders(tmp_path / "root")
     write_files(folders.loras, "story 10", FINISHED)
     write_files(folders.loras, "story 2", CUT_OFF)
-    write_files(folders.loras, "trash-np", lora())
+    write_files(folders.loras, "trash-np", {**lora(), "2026-11-21/lora/gone/notes.txt": ""})
     write_files(folders.loras, "pictures", {"a.png": "p"})
+    (folders.loras / "story 2" / "samples.jsonl.part").symlink_to(folders.loras / "gone")  # hides no run
+    write_files(folders.models, "tiny", {"config.json": {}})
+    write_files(tmp_path, "elsewhere", {**lora(), "deep/er/a.txt": ""})
+    write_files(tmp_path, "whole", {"config.json": {}, "model.safetensors": ""})
     return folders
 
 
 def test_each_lora_with_its_parts(folders):
     cut, done = inventory.list_entries(folders)
     assert [cut.name, cut.status, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
-    assert [done.name, done.status, done.model, done.step, done.steps] == [
-        "story 10",
-        "finished",
-        "toy",
-        8,
-        8,
-    ]
+    assert [done.name, done.status, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
     assert (done.loss, done.note, done.when) == (1.75, "the good one", 1795243200.0)
-    assert [(p.name, p.kind, p.step) for p in done.parts] == [
-        ("checkpoint-4-epoch-1", "checkpoint", 4),
-        ("checkpoint-6-user", "checkpoint", 6),
-        ("checkpoint-8-epoch-2", "checkpoint", 8),
-        ("Backup-2026-11-20", "earlier", None),
-    ]
-    assert [(p.name, p.kind) for p in cut.parts] == [
-        ("checkpoint-2", "LoRA only"),
-        ("checkpoint-4", "checkpoint"),
-        ("checkpoint-5", "backup"),
-    ]
+    assert {part.name: (part.kind, part.step) for part in (*done.parts, *cut.parts)} == {
+        "checkpoint-4-epoch-1": ("checkpoint", 4),
+        "checkpoint-6-user": ("checkpoint", 6),
+        "checkpoint-8-epoch-2": ("checkpoint", 8),
+        "Backup-2026-11-20": ("earlier", None),
+        "checkpoint-2": ("LoRA only", 2),
+        "checkpoint-4": ("checkpoint", 4),
+        "checkpoint-5": ("backup", 5),
+    }
     assert done.size == sum(f.stat().st_size for f in done.folder.rglob("*") if f.is_file())
     assert json.loads(json.dumps(done.as_json()))["parts"][0]["step"] == 4
 
 
-def test_a_run_that_goes_on_now_is_in_progress(folders):
-    with hold_run_lock("story 2", folders):
-        assert [one.status for one in inventory.list_entries(folders)] == ["in progress", "finished"]
-    assert [one.status for one in inventory.list_entries(folders)] == ["cut off", "finished"]
-
-
-def test_a_run_is_listed_before_its_first_checkpoint(folders):
+def test_a_run_that_goes_on_now_is_in_progress_also_before_its_first_checkpoint(folders):
     (folders.loras / "new").mkdir()
-    assert "new" not in [one.name for one in inventory.list_entries(folders)]
-    with hold_run_lock("new", folders):
-        (new, *_) = inventory.list_entries(folders)
-    assert [new.name, new.status, new.step] == ["new", "in progress", 0]
-
-
-def test_names_are_resolved_to_folders(folders):
-    assert inventory.find_folder("story 10", folders) == folders.loras / "story 10"
-    assert (
-        inventory.find_folder("story 2/backup/checkpoint-5", folders)
-        == folders.loras / "story 2/backup/checkpoint-5"
-    )
-    assert inventory.find_folder("story 2\\checkpoint-4\\", folders).name == "checkpoint-4"
+    with hold_run_lock("story 2", folders), hold_run_lock("new", folders):
+        found = [(entry.name, entry.status) for entry in inventory.list_entries(folders)]
+    assert found == [("new", "in progress"), ("story 2", "in progress"), ("story 10", "finished")]
+    assert [entry.name for entry in inventory.list_entries(folders)] == ["story 2", "story 10"]
 
 
 @pytest.mark.parametrize(
@@ -80,33 +59,57 @@ def test_names_are_resolved_to_folders(folders):
         ("story 2/../story 10", "has no checkpoint"),
     ],
 )
-def test_an_unknown_name_is_an_error(folders, name, words):
+def test_names_are_resolved_to_folders_and_an_unknown_one_is_an_error(folders, tmp_path, name, words):
     with pytest.raises(SavingError, match=words):
         inventory.find_folder(name, folders)
+    backup = folders.loras / "story 2" / "backup" / "checkpoint-5"
+    for found in ("story 2/backup/checkpoint-5", "story 2\\backup\\checkpoint-5\\"):
+        assert inventory.find_folder(found, folders) == backup
+    empty = make_folders(tmp_path / "empty")
+    assert inventory.list_entries(empty) == []
+    with pytest.raises(SavingError, match="There is no LoRA"):
+        inventory.find_folder(name, empty)
 
 
 def test_the_newest_the_best_and_those_saved_by_hand_stay_whole(folders):
-    write_files(folders.loras, "story 10", {"checkpoint-5-best/run_state.json": {}})
-    assert [p.name for p in inventory.slimmable_checkpoints(folders.loras / "story 10")] == [
-        "checkpoint-4-epoch-1"
-    ]
-
-
-def test_no_folder_yet(tmp_path):
-    empty = make_folders(tmp_path)
-    assert inventory.list_entries(empty) == []
-    with pytest.raises(SavingError, match="There is no LoRA 'a'"):
-        inventory.find_folder("a", empty)
-
-
-def test_a_link_that_leads_nowhere_does_not_hide_the_other_runs(folders):
-    (folders.loras / "story 2" / "samples.jsonl.part").symlink_to(folders.loras / "gone")
-    assert [entry.name for entry in inventory.list_entries(folders)] == ["story 2", "story 10"]
-
-
-def test_what_is_made_smaller_of_a_chosen_part(folders):
     story, cut_off = folders.loras / "story 10", folders.loras / "story 2"
-    for complete in (story / "checkpoint-4-epoch-1", cut_off / "backup" / "checkpoint-5"):
-        assert inventory.slimmable_checkpoints(complete) == [complete]
+    write_files(folders.loras, "story 10", {"checkpoint-5-best/run_state.json": {}})
+    first, backup = story / "checkpoint-4-epoch-1", cut_off / "backup" / "checkpoint-5"
+    for chosen, slimmed in ((story, first), (first, first), (backup, backup)):
+        assert inventory.slimmable_checkpoints(chosen) == [slimmed]
     for nothing_to_remove in (story / "Backup-2026-11-20", cut_off / "checkpoint-2"):
         assert inventory.slimmable_checkpoints(nothing_to_remove) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("root/loras/story 10", "root/loras/story 10/merged", "root/loras/story 10/checkpoint-4-epoch-1/merged"),
+        *("elsewhere", "elsewhere/deep/er/merged", "elsewhere/deep/../merged", "whole/merged", "linked/merged"),
+        *("root/models/tiny", "root/models/tiny/merged", "root/user/training/datasets/merged", "root/logs/merged"),
+        *("root/user/training/presets/merged", "root/examples/merged", "root/loras/trash-np/merged"),
+    ],
+)
+def test_a_merged_model_is_not_written_into_the_folder_of_another(folders, tmp_path, place):
+    (tmp_path / "linked").symlink_to(folders.loras / "story 10", target_is_directory=True)
+    with pytest.raises(SavingError, match="Choose a separate folder"):
+        choose_output(str(tmp_path / place), folders)
+
+
+def test_a_new_folder_is_fine_and_the_folder_of_the_lora_itself_for_its_files(folders, tmp_path):
+    (tmp_path / "config.json").write_text("{}")  # of another program
+    for place in ("root/models/new", "root/loras/new", "free/deep/new", "root/user/new"):
+        assert choose_output(str(tmp_path / place), folders) == tmp_path / place
+    own = folders.loras / "story 10"
+    assert choose_output(str(own / "a.gguf"), folders, own=own) == own / "a.gguf"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "\u00fc" * 200, "a\x00b", "a\ud800", "a\n", "con", "a."])
+def test_a_name_that_no_disk_holds_is_a_short_refusal(folders, tmp_path, name):
+    with pytest.raises(SavingError) as refusal:
+        choose_output(f"{tmp_path}/{name}" if name else name, folders)
+    assert str(refusal.value).encode() and len(str(refusal.value)) < 500
+    with pytest.raises(SavingError):
+        choose_output(str(tmp_path) + "/x" * 5000, folders)
+    with pytest.raises(SavingError, match=r"The user named in .* does not exist"):
+        choose_output("~training-pro-not-there/merged", folders)

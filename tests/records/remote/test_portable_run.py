@@ -1,15 +1,11 @@
 """A run as a folder for another machine: it trains there to the same bytes, and comes back with its records."""
 
-from __future__ import annotations
-
-import os
 import shutil
-import sys
 
 import pytest
 from training_pro.commands import main
 from training_pro.core.errors import SavingError
-from training_pro.core.host import Folders, ModelCard
+from training_pro.core.host import ModelCard
 from training_pro.data.dataset_index import find_datasets
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import REPORT, inventory, read_graph
@@ -24,10 +20,7 @@ SETTINGS = {"name": "a", "data": ["mine.txt"], "eval_data": ["chapters/"], "max_
 
 @pytest.fixture
 def place(place):
-    place.write(
-        "mine.txt", "The ferry leaves at noon. Nobody is on it. The river is high, and the rope is wet. " * 20
-    )
-    (place.folders.datasets / "chapters").mkdir()
+    place.write("mine.txt", "The ferry leaves at noon. Nobody is on it. The river is high. " * 30)
     place.write("chapters/one.txt", "A chapter about the tide, which comes back every day. " * 10)
     return place
 
@@ -37,15 +30,14 @@ def portable(place, settings, card=TINY) -> PortableRun:
     return PortableRun(settings, {dataset.name: dataset.path for dataset in datasets}, card, place.folders)
 
 
-def elsewhere(out, tiny) -> Workspace:
-    """The exported folder as the working folder of another machine, with the model in it."""
-    return Workspace(standalone_folders(out), tiny)
+def flags(workspace: Workspace) -> list[str]:
+    return ["--user-data", str(workspace.folders.user_data), "--model", str(workspace.tiny)]
 
 
 def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(place, tmp_path):
     place.train(**SETTINGS)
     portable(place, place.settings(**SETTINGS)).write(tmp_path / "out")
-    away = elsewhere(tmp_path / "out", place.tiny)
+    away = Workspace(standalone_folders(tmp_path / "out"), place.tiny)  # on another machine
     assert main.main(["check", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
     assert main.main(["train", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
     assert away.weights("a") == place.weights("a")
@@ -55,26 +47,15 @@ def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(p
     assert read_graph(entry.folder) and (entry.folder / REPORT).is_file()
 
 
-def flags(workspace: Workspace) -> list[str]:
-    return ["--user-data", str(workspace.folders.user_data), "--model", str(workspace.tiny)]
-
-
 def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     place.write("other.txt", "Not part of it.")
     place.folders.formats.mkdir(parents=True, exist_ok=True)
     (place.folders.formats / "mine.json").write_text('{"instruction,output": "%instruction% %output%"}', "utf-8")
     portable(place, place.settings(**SETTINGS, format="mine")).write(tmp_path / "out")
-    written = sorted(
-        p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
-    )
-    assert written == [
-        "README.txt",
-        "requirements.txt",
-        "settings.json",
-        "training/datasets/chapters/one.txt",
-        "training/datasets/mine.txt",
-        "training/formats/mine.json",
-    ]
+    out = tmp_path / "out"
+    datasets = ("training/datasets/chapters/one.txt", "training/datasets/mine.txt", "training/formats/mine.json")
+    written = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    assert written == ["README.txt", "requirements.txt", "settings.json", *datasets]
     loaded = files.load_settings(tmp_path / "out" / "settings.json").values
     assert training_settings(loaded) == place.settings(**SETTINGS, format="mine")
     readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
@@ -83,36 +64,24 @@ def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     assert torch_line.startswith("torch==") and "+" not in torch_line
 
 
-def test_a_folder_that_exists_is_refused_and_a_format_outside_is_not_copied(place, tmp_path):
+def test_a_folder_that_exists_or_can_not_be_written_is_refused_and_a_format_outside_is_not_copied(place, tmp_path):
     run = portable(place, place.settings(**SETTINGS))
     (tmp_path / "out").mkdir()
-    with pytest.raises(SavingError, match="already exists"):
-        run.write(tmp_path / "out")
+    (tmp_path / "closed").touch()
+    for out, words in (("out", "already exists"), ("closed/out", "can't be written")):
+        with pytest.raises(SavingError, match=words):
+            run.write(tmp_path / out)
     outside = portable(place, place.settings(**{**SETTINGS, "format": "../x"}))
     outside.write(tmp_path / "new")
     assert not list((tmp_path / "new").rglob("x.json"))
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_can_not_be_written_is_told(place, tmp_path):
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(SavingError, match="can't be written"):
-        portable(place, place.settings(**SETTINGS)).write(tmp_path / "closed" / "out")
-
-
 def test_the_command_writes_the_folder(place, tmp_path, capsys):
-    files_of = ["--data", "mine.txt", "--name", "a"]
-    assert main.main(["export", *flags(place), "--out", str(tmp_path / "out"), *files_of]) == 0
+    words = ["export", *flags(place), "--out", str(tmp_path / "out"), "--data", "mine.txt", "--name", "a"]
+    for code, said in ((0, "README.txt"), (1, "already exists")):
+        assert main.main(words) == code
+        assert said in capsys.readouterr().err
     assert (tmp_path / "out" / "settings.json").is_file()
-    assert "README.txt" in capsys.readouterr().err
-    assert main.main(["export", *flags(place), "--out", str(tmp_path / "out"), *files_of]) == 1
-    assert "already exists" in capsys.readouterr().err
-
-
-def test_the_folders_of_a_webui_are_laid_out_like_ours(tmp_path):
-    """The LoRAs of a webui may lie elsewhere; the export is a working folder of the standalone program."""
-    folders = Folders(tmp_path, tmp_path / "models", tmp_path / "loras", tmp_path / "logs", tmp_path / "examples")
-    assert standalone_folders(tmp_path).datasets == folders.datasets
 
 
 def test_the_other_machine_loads_the_model_in_the_same_way(place, tmp_path):

@@ -1,9 +1,7 @@
 """report.html: one self-contained page, in which all text of the user is escaped."""
 
-from __future__ import annotations
-
 import re
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -24,79 +22,34 @@ from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"
 NOON = 1_795_262_400.0
-VOID_ELEMENTS = {"meta", "br", "link", "img", "input", "hr"}
 
 
-class CheckedPage(HTMLParser):
-    """Checks that every element is closed, and collects the tags, the links and the text outside of styles."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen, self.links, self.words = [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href")]
-        assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag not in VOID_ELEMENTS:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
+RATES = {"learning_rate": 1e-3, "tokens": 100, "seconds": 2.0}
 
 
 def entry(step, loss=2.0, **more):
-    return {
-        "current_steps": step,
-        "loss": loss,
-        "smoothed_loss": loss,
-        "learning_rate": 1e-3,
-        "epoch": step / 4,
-        "tokens": 100,
-        "seconds": 2.0,
-        **more,
-    }
+    return {"current_steps": step, "loss": loss, "smoothed_loss": loss, "epoch": step / 4, **RATES, **more}
 
 
-def evaluation(step, loss):
-    figures = {"eval_perplexity": 7.5, "eval_accuracy": 0.25, "eval_tokens": 9, "eval_seconds": 1.0}
-    other_values = {"epoch": step / 4, "why": "planned", "context_gain": None, "eval_by_source": {ODD: loss}}
-    return {"current_steps": step, "eval_loss": loss, **figures, **other_values, "kept_aside": "k"}
+def evaluation(step, loss, **more):
+    figures = {"eval_perplexity": 7.5, "eval_accuracy": 0.25, "eval_tokens": 9, "eval_by_source": {ODD: loss}}
+    others = {"epoch": step / 4, "why": "planned", "kept_aside": "k", "eval_seconds": 1.0}
+    return {"current_steps": step, "eval_loss": loss, **figures, **others, **more}
 
 
 def planned(**settings):
     values = {**TrainingSettings().values(), "name": ODD, "data": [ODD], **settings}
-    return RunPlanned(
-        at=NOON, name=ODD, model=ODD, steps=8, steps_per_epoch=4, first_step=0, rates=8 * (1e-3,), settings=values
-    )
+    counts = {"steps": 8, "steps_per_epoch": 4, "first_step": 0, "rates": 8 * (1e-3,)}
+    return RunPlanned(at=NOON, name=ODD, model=ODD, settings=values, **counts)
 
 
 def step(number):
-    return Step(
-        at=NOON + number,
-        step=number,
-        steps=8,
-        epoch=number / 4,
-        loss=2.0,
-        smoothed=2.0,
-        learning_rate=1e-3,
-        gradient_norm=None,
-        tokens=100,
-        seconds=2.0,
-    )
+    figures = {"steps": 8, "loss": 2.0, "smoothed": 2.0, "gradient_norm": None, **RATES}
+    return Step(at=NOON + number, step=number, epoch=number / 4, **figures)
+
+
+def sample(step, text):
+    return SampleGenerated(step=step, prompt=ODD, text=text, without="first")
 
 
 EVENTS = [
@@ -109,134 +62,98 @@ EVENTS = [
     CheckpointSaved(at=NOON + 63, step=2, folder=Path("loras/x/checkpoint-2"), reason=""),
 ]
 GRAPH = [evaluation(0, 3.0), *(entry(n, 3 - n / 10) for n in range(1, 9)), evaluation(8, 2.25)]
-ENTRY = LoraEntry(
-    name=ODD,
-    folder=Path("/loras") / "odd & name",
-    status="finished",
-    model="toy",
-    step=8,
-    steps=8,
-    loss=2.2,
-    when=NOON,
-    size=3_000_000,
-    parts=(LoraPart("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2")),),
-    note="",
-)
-SAMPLES = [
-    SampleGenerated(step=0, prompt=ODD, text="first", without="first"),
-    SampleGenerated(step=4, prompt=ODD, text="middle\x00", without="first"),
-    SampleGenerated(step=8, prompt=ODD, text=ODD, without="first"),
-]
+PART = LoraPart("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2"))
+FIGURES = {"step": 8, "steps": 8, "loss": 2.2, "when": NOON, "size": 3_000_000, "note": "", "model": "toy"}
+ENTRY = LoraEntry(name=ODD, folder=Path("/loras") / "odd & name", status="finished", parts=(PART,), **FIGURES)
+SAMPLES = [sample(0, "first"), sample(4, "middle\x00"), sample(8, ODD)]
 LOG = {
     "data": {"examples": 42, "tokens": 2053, "trained_tokens": 2011, "cutoff": 64},
     "versions": {"torch": "2.13"},
     "verdict": {"text": f"About right {ODD}"},
     "device": ODD,
 }
-ENDED = JobEnded(
-    at=NOON + 70, outcome="finished", text=f"finished {ODD}\nAbout right {ODD}", verdict="about right"
-)
+TEXT = f"finished {ODD}\nAbout right {ODD}"
+ENDED = JobEnded(at=NOON + 70, outcome="finished", text=TEXT, verdict="about right")
+
+
+def text_in(html):
+    """Return the text of a page (tests/interface/test_drawn_from_types.py proves that no text becomes markup)."""
+    words = re.sub(r"<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(words))
+
+
+def text_of(*parts):
+    return text_in(render_report(ReportData(*parts)))
 
 
 @pytest.fixture(scope="module")
-def report_html():
+def html():
     return render_report(ReportData(EVENTS, ENDED, GRAPH, SAMPLES, LOG, ENTRY))
 
 
-def test_it_is_self_contained_and_escaped(report_html):
-    checked = CheckedPage(report_html)
-    assert checked.links == []
-    assert "script" not in checked.seen
-    assert "http" not in report_html.replace("http-equiv", "")
-    assert "@import" not in report_html
-    assert report_html.count("&lt;script&gt;") > 10
-    assert checked.seen.count("b") == 0
+def test_it_is_self_contained_and_escaped(html):
+    assert not re.search(r"<script|<b>| src=| href=| on\w+=\"|http(?!-equiv)|@import", html)
+    assert html.count("&lt;script&gt;") > 10
 
 
-def test_every_section_is_there(report_html):
-    text = CheckedPage(report_html).text
+def test_every_section_is_there(html):
+    text = text_in(html)
     for part in ("Loss curve", "Samples", "Events", "Validation", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
-        "8 of 8 steps",
-        "smoothed loss",
-        "3.0000 → 2.2500",
-        "Mind the gap",
-        "Without the LoRA first",
-        "After step 4 middle\ufffd",
-        "With the LoRA, after step 8",
-        "2,053 (2,011 trained)",
-        "torch 2.13",
+        *(
+            "steps 8 of 8",
+            "smoothed loss",
+            "3.0000 → 2.2500",
+            "Mind the gap",
+            "2,053 (2,011 trained)",
+            "torch 2.13",
+        ),
+        *("Without the LoRA first", "After step 4 middle\ufffd", "With the LoRA, after step 8"),
         "checkpoint-2 full checkpoint 2 MB the LoRA and its records 1 MB",
     ):
-        assert words.replace("8 of 8 steps", "steps 8 of 8") in text, words
-    assert text.count("About right") == 1
-    assert report_html.count("<svg") == 1
+        assert words in text, words
+    assert text.count("About right") == html.count("<svg") == 1
 
 
-def test_only_settings_that_differ_are_named_by_their_labels(report_html):
-    text = CheckedPage(report_html).text
+def test_only_settings_that_differ_are_named_by_their_labels(html):
+    text = text_in(html)
     table = text[text.index("Settings that differ") : text.index("On disk")]
-    assert "LoRA Rank 64 32" in table
-    assert "Overlap blocks no yes" in table
-    assert "Hard cut" in table
+    for words in ("LoRA Rank 64 32", "Overlap blocks no yes", "Hard cut", "two"):
+        assert words in table
     assert "LoRA Alpha" not in table
-    assert "two" in table
-    same = render_report(ReportData([planned()], ENDED, []))
-    assert "None. All settings have their default values." in same
+    assert "None. All settings have their default values." in text_of([planned()], ENDED, [])
 
 
-def test_events_have_their_time_and_the_step_before_them(report_html):
-    rows = re.findall(r'<td class="clock">([\d:]+)</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', report_html)
-    assert [(step, text[:12]) for _, step, text in rows] == [
-        ("", "Training &#3"),
-        ("1", "&lt;b&gt;&am"),
-        ("2", "Mind the gap"),
-        ("2", "Checkpoint s"),
-        ("2", "finished &lt"),
-    ]
+def test_events_have_their_time_and_the_step_before_them(html):
+    rows = re.findall(r'<td class="clock">[\d:]+</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', html)
+    assert [number for number, _ in rows] == ["", "1", "2", "2", "2"]
+    assert [words[:6] for _, words in rows] == ["Traini", "&lt;b&", "Mind t", "Checkp", "finish"]
 
 
 def test_a_run_that_broke_off_is_reported_up_to_there():
-    failed = JobEnded(
-        at=NOON + 90_000, outcome="failed", text="The run failed. OSError: no space", details=f"Traceback {ODD}"
-    )
+    failed = JobEnded(at=NOON + 90_000, outcome="failed", text="OSError: no space", details=f"Traceback {ODD}")
     events = [*EVENTS, PlanChanged(at=NOON + 64, step=2, steps=12, rates=12 * (1e-3,), why="4 steps more")]
-    text = CheckedPage(html := render_report(ReportData(events, failed, [entry(1), entry(2)]))).text
-    assert 'class="failed"' in html
-    assert "The run failed. OSError: no space" in text
-    assert "Traceback" in text
-    assert "steps 2 of 12" in text
-    assert "it is too early to tell what the model learned" in text
-    assert "On disk" not in text
+    html = render_report(ReportData(events, failed, [entry(1), entry(2)]))
+    text = text_in(html)
+    for words in ("OSError: no space", "Traceback", "steps 2 of 12", "too early to tell what the model learned"):
+        assert words in text
+    assert 'class="failed"' in html and "On disk" not in text
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", html[html.index("Events") :])
-
-
-def test_without_finite_losses_there_is_still_a_page():
     stopped = JobEnded(at=NOON, outcome="stopped", text="stopped")
-    text = CheckedPage(
-        render_report(ReportData([planned()], stopped, [entry(1, None), entry(2, float("nan"))]))
-    ).text
-    assert "not finite" in text
+    assert "not finite" in text_of([planned()], stopped, [entry(1, None), entry(2, float("nan"))])
 
 
 def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
-    gains = [{**evaluation(n, 3 - n / 8), "context_gain": n / 100} for n in (0, 4, 8)]
+    gains = [evaluation(n, 3 - n / 8, context_gain=n / 100) for n in (0, 4, 8)]
     phases = [entry(n, phase="by length" if n <= 4 else "sequential", examples=4) for n in range(1, 9)]
-    text = CheckedPage(
-        html := render_report(ReportData(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]]))
-    ).text
-    table = text[text.index("Phases Phase") : text.index("Events")]
-    assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in table
-    assert "0.0000 to 0.0400" in table
-    assert "0.0400 to 0.0800" in table
+    text = text_of(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]])
+    assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in text and "0.0400 to 0.0800" in text
     assert "Context gain" in text[text.index("Validation Step") :]
-    assert html.count("tp-phase-name") > 2
-    assert 'id="by-epoch"' in html
-    assert "Phases" not in CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH))).text
+    assert "Phases" not in text_of(EVENTS, ENDED, GRAPH)
 
 
 def test_a_run_that_ended_before_its_next_sample_shows_no_reply_without_the_lora_as_one_with_it():
-    text = CheckedPage(render_report(ReportData(EVENTS, ENDED, GRAPH, SAMPLES[:1]))).text
+    text = text_of(EVENTS, ENDED, GRAPH, SAMPLES[:1])
     assert "Without the LoRA first" in text and text.count("first") == 1
     assert "With the LoRA The run ended before the next sample." in text

@@ -1,17 +1,17 @@
 """The estimate of the duration of a run, from earlier runs."""
 
-from __future__ import annotations
-
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report.time_estimate import MIN_STEPS, UNKNOWN, WARMUP_STEPS, Workload, estimate_time
+from training_pro.records.report import Workload, estimate_time, time_estimate
 from training_pro.tests.records.on_disk import LOG, write_files
 
+WARM_UP = time_estimate.WARMUP_STEPS
 STEPS = [
-    {"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 2 if n > WARMUP_STEPS else 50}
-    for n in range(1, WARMUP_STEPS + MIN_STEPS + 1)
+    {"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 2 if n > WARM_UP else 50}
+    for n in range(1, WARM_UP + time_estimate.MIN_STEPS + 1)
 ]
 SIMILAR = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
+EARLIER = {"ended_at": "2026-11-20T06:40:00+00:00"}
 
 
 def write_run(tmp_path, name, *, graph=STEPS, **log):
@@ -19,14 +19,14 @@ def write_run(tmp_path, name, *, graph=STEPS, **log):
 
 
 def estimate(tmp_path, read=0, samples=0):
-    return estimate_time(Workload(6000, read, samples), ModelCard("toy", {}, None, "auto"), "lora", tmp_path / ".")
+    return estimate_time(Workload(6000, read, samples), ModelCard("toy", {}, None, "auto"), "lora", tmp_path)
 
 
-def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
-    write_run(
-        tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], ended_at="2026-11-20T06:40:00+00:00"
-    )
+def test_the_newest_similar_run_that_is_long_enough_counts_without_its_warm_up(tmp_path):
+    assert estimate(tmp_path / "none") == time_estimate.UNKNOWN and "'Test one step'" in time_estimate.UNKNOWN
+    write_run(tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], **EARLIER)
     write_run(tmp_path, "mine")
+    write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-22T06:40:00+00:00")
     assert estimate(tmp_path) == (
         "Time: about 2 min 00 s (training 2 min 00 s), if this run is as fast as mine was with this model (CPU, "
         "50 tokens per second). To measure the time instead, use 'Test one step' under Memory and speed."
@@ -39,29 +39,13 @@ def test_the_newest_similar_run_counts_without_its_warm_up(tmp_path):
         {"base_model_name": "other"},
         {"loaded_as": "4bit"},
         {"method": "full"},
-        {"graph": STEPS[:3]},
         {"graph": STEPS[:-1]},
         {"graph": {}},
     ],
 )
 def test_a_run_that_is_different_or_too_short_is_no_estimate(tmp_path, other):
     write_run(tmp_path, "mine", **other)
-    assert estimate(tmp_path) == UNKNOWN
-
-
-def test_a_run_of_three_steps_does_not_hide_the_pace_of_a_longer_one(tmp_path):
-    write_run(tmp_path, "long", ended_at="2026-11-20T06:40:00+00:00")
-    write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-21T06:40:00+00:00")
-    sentence = estimate(tmp_path)
-    assert "if this run is as fast as long was" in sentence and "50 tokens per second" in sentence
-
-
-def test_without_any_run_it_names_the_test_of_one_step(tmp_path):
-    card = ModelCard("toy", {}, None, "auto")
-    assert (
-        estimate_time(Workload(6000, 0, 0), card, "lora", tmp_path / "none") == UNKNOWN
-        and "'Test one step'" in UNKNOWN
-    )
+    assert estimate(tmp_path) == time_estimate.UNKNOWN
 
 
 def test_samples_recall_and_evaluations_count_as_long_as_they_took_there(tmp_path):
