@@ -50,7 +50,7 @@ def fake_python(folder, registry, *, reaches_pytorch=True):
 def plug_in(folder, monkeypatch, card):
     """Set up the machine with this GPU: the CUDA version of its driver, and its compute capability."""
     if card:
-        figures = f"*compute_cap*) printf '8.9\\n{card[1]}\\n' ;;\n*) echo '| CUDA Version: {card[0]} |' ;;"
+        figures = f"*compute_cap*) echo {card[1]} ;;\n*) echo '| CUDA Version: {card[0]} |' ;;"
         executable(folder / "nvidia-smi", f'case "$*" in\n{figures}\nesac')
     monkeypatch.setenv("PATH", f"{folder}:/bin" if card else str(folder))
 
