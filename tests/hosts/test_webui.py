@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import struct
@@ -109,12 +110,12 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
 
 
 def test_a_webui_without_torch_of_another_version_or_none_is_a_sentence(shared, monkeypatch):
+    find = importlib.util.find_spec
+    with monkeypatch.context() as portable:
+        portable.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+        assert "portable webui, which does not include torch and can't train. To train, install" in problem()
     del shared.generation_lock, shared.lora_names
     assert problem().startswith("This version of TextGen has no shared.lora_names, shared.generation_lock. Update")
-    with monkeypatch.context() as portable:
-        portable.setattr(sys, "path", [str(STANDIN)])
-        portable.delitem(sys.modules, "torch")
-        assert "portable webui, which does not include torch and can't train. To train, install" in problem()
     monkeypatch.setitem(sys.modules, "modules", None)
     assert problem().startswith("This version of TextGen is not supported (modules.shared: ")
 

@@ -201,7 +201,7 @@ def test_each_value_of_the_guide_and_the_notes_is_allowed():
 
 
 def test_fixed_rate_step_exponential_and_cosine_decay():
-    """With gamma 0.5 and N 1, with a k of 3 over the run, and between the maximum and 0, over the run or an epoch."""
+    """With gamma 0.5 and N 1, a k of 3 over the run, and between the maximum and 0, over the run or an epoch."""
     steps = range(100)
     assert set(rates("constant")) == {1.0}
     assert rates("step_decay") == pytest.approx([0.5 ** (step // 10) for step in steps])

@@ -1,4 +1,4 @@
-"""What the guides and manuals say of LoRAs, quantized models and full fine-tuning: what is trained, and its cost."""
+"""What the guides say of LoRAs, quantized models and full fine-tuning: what is trained, and its cost."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(p
 
 
 def test_the_trained_weights_are_used_in_other_contexts_and_adapt_the_model_by_their_scale(with_lora):
-    """Loaded by PEFT alone, without this program, as well as by it; at strength 0 the model keeps its knowledge."""
+    """Loaded by PEFT alone, without this program, as well; at strength 0 the model keeps its knowledge."""
     ids, host = torch.arange(3, 30)[None], with_lora.host()
     with torch.no_grad():
         base, distances = host.loaded_model().model(ids).logits, []
@@ -257,25 +257,17 @@ def test_check_advises_a_slower_pace_for_all_weights_than_for_a_lora(place):
     assert "Learning Rate 0.002 is far above the usual value (1e-05)" in full
 
 
-@pytest.mark.parametrize(("size", "several"), [("200KB", True), ("100MB", False)])
-def test_method_full_trains_the_model_and_shard_size_splits_it(place, size, several):
+def test_method_full_trains_the_model_and_shard_size_splits_it(place):
     """As with the LoRA config None; the model is loaded from its folder, and uploaded as the push command says."""
-    after, folder = (
-        model_weights(place, "new", shard_size=size) if not several else None,
-        place.folders.models / "new",
-    )
-    if several:
-        place.train(method="full", learning_rate=1e-3, max_steps=1, shard_size=size, name="new")
-        shards = list(folder.glob("*.safetensors"))
-        assert len(shards) > 1 and all(shard.stat().st_size < 200 * 2**10 for shard in shards)
-    else:
-        before = model_weights(place)
-        assert any(not before[name].equal(after[name]) for name in before)
-        assert not (folder / "adapter_model.safetensors").exists()
-    assert place.train(StandaloneHost(place.folders, model="new"), max_steps=1).outcome == "finished"
+    before, after = model_weights(place), model_weights(place, "new", shard_size="100MB")
+    assert any(not before[name].equal(after[name]) for name in before)
+    place.train(name="parts", method="full", learning_rate=1e-3, max_steps=1, shard_size="200KB")
+    parts = list((place.folders.models / "parts").glob("*.safetensors"))
+    assert len(parts) > 1 and all(part.stat().st_size < 200 * 2**10 for part in parts)
+    assert place.train(StandaloneHost(place.folders, model="parts"), max_steps=1).outcome == "finished"
     with pytest.raises(SavingError) as refused:
         push.run(["new", "--to", "me/story", "--user-data", str(place.folders.user_data)])
-    assert f'hf upload me/story "{folder}" . --private' in str(refused.value)
+    assert f'hf upload me/story "{place.folders.models / "new"}" . --private' in str(refused.value)
     assert "it shows the hf upload command" in read_page("upload of a fully fine-tuned model")
     assert "set Method to full" in read_page("Keep the LoRA config None unless the model is in 8 or 4 bits.")
 
