@@ -31,7 +31,7 @@ def test_a_huge_file_is_refused_with_a_sentence_and_left_out_of_lists(place):
         lambda: load_settings(files[0]),
         lambda: presets.load_table("loras", folders.presets),
         lambda: presets.find_preset("mine", folders.presets),
-        lambda: place.train(**{**continued, "name": "b", "format": "wide", "if_exists": "stop"}),
+        lambda: place.train(**{**continued, "name": "b", "format": "wide", "if_exists": "ask"}),
         lambda: place.train(**continued),
     ):
         with pytest.raises(TrainingProError, match=r"larger than 4 MB|not a preset file"):

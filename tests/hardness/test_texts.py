@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 import transformers
 from training_pro.chunking import SlicingRules
-from training_pro.core.errors import ModelError, SettingsError
+from training_pro.core.errors import DataError, ModelError, SettingsError
 from training_pro.core.host import ModelCard
 from training_pro.data.prepare import prepare
 from training_pro.data.text import slice_text
@@ -115,13 +115,15 @@ def test_any_prompt_format(bounded, record_property, tmp_path):
         (folders.formats / "odd.json").write_bytes(content.encode("utf-8", "surrogatepass"))
         (folders.datasets / "a.jsonl").write_text(json.dumps(columns))
         for name in ("odd", inline):
-            with bounded.case(f"{name!r}: {content[:300]!r}, {columns}"), suppress(SettingsError):
-                values = {"name": "a", "data": ["a.jsonl"], "cutoff": "auto", "format": name}
-                report = prepare(training_settings(values), folders, card, tokenizer, lambda *_: None).report
-                used += not report.problems
-                assert all(
-                    len(line) <= MAX_LINE_CHARS + 1 for text in report.problems for line in text.split("\n")
-                )
+            with bounded.case(f"{name!r}: {content[:300]!r}, {columns}"):
+                try:
+                    values = {"name": "a", "data": ["a.jsonl"], "cutoff": "auto", "format": name}
+                    report = prepare(training_settings(values), folders, card, tokenizer, lambda *_: None).report
+                    used += not report.problems
+                    said = "\n".join(report.problems)
+                except (DataError, SettingsError) as error:
+                    said = str(error)
+                assert all(len(line) <= MAX_LINE_CHARS + 1 for line in said.splitlines())
 
     run_cases(use_format, st.tuples(FORMATS.map(json.dumps) | BROKEN, ROWS, TEMPLATES), CASES)
     assert used >= CASES / USED_SHARE
