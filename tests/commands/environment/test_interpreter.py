@@ -347,7 +347,8 @@ def project(tmp_path, registry):
     """A copy of the program with pins of its own, whose command `train` only makes sure of its environment."""
     put_wheel(registry, "torch")  # without CUDA, so that PyTorch's index is not asked
     (tmp_path / "copy").mkdir()
-    shutil.copy(ROOT / "script.py", tmp_path / "copy")
+    for file in ROOT.glob("*.py"):
+        shutil.copy(file, tmp_path / "copy")
     for name in ("commands", "core", "settings", "hosts", "downloads"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name)
     (tmp_path / "copy" / "commands" / "train.py").write_text(COMMAND)
