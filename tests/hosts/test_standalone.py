@@ -120,6 +120,7 @@ def test_a_model_is_loaded_as_asked(copy, host, loading):
 def test_on_cards_that_only_imitate_bfloat16_models_compute_in_float16(monkeypatch, real, kind):
     """torch counts the imitation as support where it is not asked to leave it out; RTX 20, GTX 16 and 10, T4."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or real
     )

@@ -109,13 +109,16 @@ def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, i
     assert "select load-in-4bit and use_double_quant" in said
 
 
-def test_a_webui_without_torch_of_another_version_or_none_is_a_sentence(shared, monkeypatch):
+def test_a_webui_without_torch_or_of_another_version_is_a_sentence(shared, monkeypatch):
     find = importlib.util.find_spec
     with monkeypatch.context() as portable:
         portable.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
         assert "portable webui, which does not include torch and can't train. To train, install" in problem()
     del shared.generation_lock, shared.lora_names
     assert problem().startswith("This version of TextGen has no shared.lora_names, shared.generation_lock. Update")
+
+
+def test_no_webui_at_all(monkeypatch):
     monkeypatch.setitem(sys.modules, "modules", None)
     assert problem().startswith("This version of TextGen is not supported (modules.shared: ")
 
