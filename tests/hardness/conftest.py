@@ -25,6 +25,8 @@ T = TypeVar("T")
 MEGABYTE = 1_000_000
 BATCH = 500
 """Cases of one run of hypothesis, which keeps all that it made: 10,000 cases would take 600 MB of this process."""
+MEASURED = "TRAINING_PRO_HARDNESS_CASES" in os.environ or "TRAINING_PRO_HARDNESS_HOURS" in os.environ
+"""Whether `bench/reliability.py --long` measures: only then limits of seconds and megabytes are asserted."""
 HOURS = "TRAINING_PRO_HARDNESS_HOURS"
 """Set by `bench/reliability.py --long`: without it, tests marked `hours` are left out."""
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from training_pro.core.files import atomic_files
+from training_pro.core import files
 from training_pro.core.jobs import Advice, CheckpointSaved, Note, Step
-from training_pro.engine.saving import checkpoints, safe_save
+from training_pro.engine import saving
 from training_pro.records.folder import inventory, loras
 from training_pro.tests.tiny import watched_job
 
@@ -24,14 +24,6 @@ DISK_MB = 24
 IN_TORCH_SAVE = 431_906
 """With so many free bytes torch.save itself fails, with no word about the disk."""
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "4"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(safe_save, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.01,))
-    monkeypatch.setattr(atomic_files, "NEW_FOLDER_PAUSES_SECONDS", (0.01,))
 
 
 @pytest.fixture
@@ -61,17 +53,13 @@ def said(job):
     return [event.text for event in job.log.since(0) if isinstance(event, (Advice, Note))]
 
 
-def saved(job):
-    return [event for event in job.log.since(0) if isinstance(event, CheckpointSaved)]
-
-
 def refuse_broken(folder):
     """Everything that a run left can be loaded, and nothing is half written."""
     assert not list(folder.rglob("*.part*"))
     for checkpoint in loras.resumable_checkpoints(folder):
         load_file(checkpoint.folder / "adapter_model.safetensors")
         torch.load(checkpoint.folder / "optimizer.pt", weights_only=True)
-        checkpoints.load_run_state(checkpoint.folder)
+        saving.load_run_state(checkpoint.folder)
     for file in folder.rglob("*.safetensors"):
         load_file(file)
     for file in folder.rglob("*.json"):
@@ -79,21 +67,19 @@ def refuse_broken(folder):
 
 
 def sizes():
-    """Free bytes after the first step: from none to room for a few checkpoints, each run another part of them."""
+    """Free bytes after the first step: from none to room for a few checkpoints."""
     random_sizes = random.Random(7)
     return [0, IN_TORCH_SAVE, *(int(1_500_000 * random_sizes.random()) for _ in range(CASES - 2))]
 
 
 @pytest.mark.parametrize("leave", sizes())
-def test_a_disk_that_fills_within_a_run(place, disk, leave, empty_pictures):
-    job = watched_job(
-        lambda job, event: fill(disk, leave) if isinstance(event, Step) and event.step == 1 else None
-    )
+def test_a_disk_that_fills_within_a_run(place, disk, leave):
     job = at(1, lambda: fill(disk, leave))
     end = place.train(job=job, **RUN)
     assert end.outcome == "finished" and loras.has_lora(end.folder)
     assert not [text for text in said(job) if "iostream" in text or "Error" in text]
-    assert saved(job) or any("disk is full" in text for text in said(job))
+    saved = [event for event in job.log.since(0) if isinstance(event, CheckpointSaved)]
+    assert saved or any("disk is full" in text for text in said(job))
     refuse_broken(end.folder)
     if place.lora().is_dir():
         refuse_broken(place.lora())
@@ -103,40 +89,37 @@ def test_a_disk_that_fills_within_a_run(place, disk, leave, empty_pictures):
 @pytest.mark.parametrize("message", ["basic_ios::clear: iostream error", "file write failed"])
 def test_what_torch_says_of_a_full_disk_is_known(tmp_path, message):
     error = RuntimeError(f"[enforce fail at inline_container.cc:664] . {message}")
-    assert checkpoints.is_write_error(error) and atomic_files.is_disk_full(error, tmp_path)
-    assert atomic_files.write_error_reason(error, tmp_path).startswith("the disk is full")
-    assert checkpoints.is_write_error(SafetensorError("Error while serializing: I/O error: No space left"))
-    assert not checkpoints.is_write_error(RuntimeError("CUDA error: device-side assert triggered"))
+    assert saving.is_write_error(error) and files.is_disk_full(error, tmp_path)
+    assert files.write_error_reason(error, tmp_path).startswith("the disk is full")
+    assert saving.is_write_error(SafetensorError("Error while serializing: I/O error: No space left"))
+    assert not saving.is_write_error(RuntimeError("CUDA error: device-side assert triggered"))
 
 
-def replace_by_file(folder):
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.write_text("a file where the folder was")
-
-
-def remove(folder):
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.parametrize("act", [remove, replace_by_file])
+@pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("place_of", ["run", "loras"])
-def test_a_folder_that_is_gone_within_a_run(place, act, place_of, empty_pictures):
+def test_a_folder_that_is_gone_or_a_file_within_a_run(place, is_file, place_of):
     folder = place.lora() if place_of == "run" else place.folders.loras
-    job = at(3, lambda: act(folder))
+
+    def act():
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_file:
+            folder.write_text("a file where the folder was")
+
+    job = at(3, act)
     end = place.train(job=job, **RUN)
     assert end.outcome == "finished" and loras.has_lora(end.folder)
     refuse_broken(end.folder)
     assert not [text for text in said(job) if "Traceback" in text or "Errno" in text]
 
 
-def test_a_limit_on_the_size_of_files_is_told(place, empty_pictures):
+def test_a_limit_on_the_size_of_files_is_told(place):
     """As a quota on other systems: the LoRA fits, the state of the optimizer does not."""
     resource = pytest.importorskip("resource")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     place.train(name="whole", **RUN)
-    weights = len(place.weights("whole"))
-    job = at(1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (weights + 50_000, hard)))
+    limit = len(place.weights("whole")) + 50_000
+    job = at(1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
     try:
         end = place.train(job=job, **RUN)
     finally:

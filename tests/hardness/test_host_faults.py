@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import subprocess
 import sys
-import textwrap
-from pathlib import Path
 
 import pytest
+from training_pro.commands.environment import ROOT
+from training_pro.core import jobs
 from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs import Session, Step
+from training_pro.core.jobs import SESSION, Session, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.tests.tiny import watched_job
 
-ROOT = Path(__file__).resolve().parents[2]
 # psutil is not among them: accelerate needs it, so no run starts without it.
 OPTIONAL = (
     "matplotlib", "bitsandbytes", "datasets", "tensorboard", "pypdf", "pyarrow", "markdown", "gguf",
     "charset_normalizer", "lxml",
 )  # fmt: skip
-PROGRAM = textwrap.dedent("""
-    import importlib.util
-    import sys
+PROGRAM = """
+import importlib.util
+import sys
 
-    missing = sys.argv[1].split(",")
-    class Missing:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in missing:
-                if BROKEN:
-                    raise ImportError(f"DLL load failed while importing {name}")
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    BROKEN = sys.argv[2] == "broken"
-    from pathlib import Path
-    find_spec = importlib.util.find_spec
-    def find_existing(name, package=None):
-        return None if not BROKEN and name.split(".")[0] in missing else find_spec(name, package)
-    if not BROKEN:
-        importlib.util.find_spec = find_existing
-    sys.meta_path.insert(0, Missing())
-    sys.path.insert(0, sys.argv[3] + "/tests")
-    import conftest
-    from training_pro.core.jobs import Session
-    from training_pro.engine.peft_engine import PeftEngine
-    from training_pro.hosts.standalone import StandaloneHost, standalone_folders
-    from training_pro.hosts.tiny import TRAINING_TEXT
-    from training_pro.tests.tiny import QUICK
-    from training_pro.settings.parsing import training_settings
+missing = sys.argv[1].split(",")
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in missing:
+            if BROKEN:
+                raise ImportError(f"DLL load failed while importing {name}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+BROKEN = sys.argv[2] == "broken"
+from pathlib import Path
+find_spec = importlib.util.find_spec
+def find_existing(name, package=None):
+    return None if not BROKEN and name.split(".")[0] in missing else find_spec(name, package)
+if not BROKEN:
+    importlib.util.find_spec = find_existing
+sys.meta_path.insert(0, Missing())
+sys.path.insert(0, sys.argv[3] + "/tests")
+import conftest
+from training_pro.core.jobs import Session
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.hosts.tiny import TRAINING_TEXT
+from training_pro.tests.tiny import QUICK
+from training_pro.settings.parsing import training_settings
 
-    folders = standalone_folders(Path(sys.argv[4]))
-    folders.datasets.mkdir(parents=True)
-    (folders.datasets / "story.txt").write_text(TRAINING_TEXT, encoding="utf-8")
-    host, session = StandaloneHost(folders, model=sys.argv[5]), Session()
-    settings = training_settings({**QUICK, "max_steps": 2})
-    job = session.train("a", host, lambda job: PeftEngine().train(settings, host, job))
-    job.log.wait_closed()
-    print(job.end.outcome, "|", repr(job.end.text))
-""")
+folders = standalone_folders(Path(sys.argv[4]))
+folders.datasets.mkdir(parents=True)
+(folders.datasets / "story.txt").write_text(TRAINING_TEXT, encoding="utf-8")
+host, session = StandaloneHost(folders, model=sys.argv[5]), Session()
+settings = training_settings({**QUICK, "max_steps": 2})
+job = session.train("a", host, lambda job: PeftEngine().train(settings, host, job))
+job.log.wait_closed()
+print(job.end.outcome, "|", repr(job.end.text))
+"""
 
 
 @pytest.mark.parametrize(
@@ -65,22 +66,16 @@ PROGRAM = textwrap.dedent("""
 def test_without_an_optional_library_a_run_finishes(tiny, tmp_path, proof, record_property, library):
     """The short form tries all of them missing at once, the long form each alone, missing and broken."""
     record_property("what", "A run finishes without optional libraries")
-    attempts = [(",".join(OPTIONAL[:-1]), "missing")] if library == OPTIONAL[0] else []
-    attempts += [(library, "missing"), (library, "broken")] if library != OPTIONAL[0] else []
+    attempts = [(library, "missing"), (library, "broken")]
+    if library == OPTIONAL[0]:
+        attempts = [(",".join(OPTIONAL[:-1]), "missing")]
     for number, (missing, how) in enumerate(attempts):
         with proof.case(f"{missing} {how}"):
-            arguments = [missing, how, str(ROOT), str(tmp_path / str(number)), str(tiny)]
-            result = subprocess.run(
-                [sys.executable, "-c", PROGRAM, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=250,
-                check=False,
-            )
-            assert result.stdout.splitlines()[-1:] and result.stdout.splitlines()[-1].startswith("finished"), (
-                result.stdout[-1000:],
-                result.stderr[-3000:],
-            )
+            words = [missing, how, str(ROOT), str(tmp_path / str(number)), str(tiny)]
+            command = [sys.executable, "-c", PROGRAM, *words]
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            said = result.stdout.splitlines()[-1:] or [""]
+            assert said[0].startswith("finished"), (result.stdout[-1000:], result.stderr[-3000:])
 
 
 class LossyHost(StandaloneHost):
@@ -95,15 +90,17 @@ class LossyHost(StandaloneHost):
 
 
 FUNCTIONS = (
-    "card",
-    "loaded_model",
-    "folders",
-    "memory",
-    "set_loras",
-    "exclusive_use",
-    "model_status",
-    "reload",
-    "unload",
+    *(
+        "card",
+        "loaded_model",
+        "folders",
+        "memory",
+        "set_loras",
+        "exclusive_use",
+        "model_status",
+        "reload",
+        "unload",
+    ),
 )
 
 
@@ -112,70 +109,49 @@ def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_w
 ):
     what = "The host program lacks a function: the run finishes or ends with a message, and the next run works"
     record_property("what", what)
+    host, session = LossyHost(place.folders, model=str(place.tiny)), Session()
+
+    def run(**more):
+        job = session.train("a", host, lambda job: PeftEngine().train(settings, host, job, **more))
+        job.log.wait_closed()
+        return job.end
+
     for function in FUNCTIONS:
         with proof.case(function):
-            host, session = LossyHost(place.folders, model=str(place.tiny)), Session()
-            host.broken = function
             settings = place.settings(name=f"without-{function}", max_steps=2)
-            job = session.train(function, host, lambda job, h=host, s=settings: PeftEngine().train(s, h, job))
-            job.log.wait_closed()
-            assert job.end.outcome == "finished" or function in job.end.text, job.end
-            assert session.current is None
+            host.broken = function
+            end = run()
             host.broken = ""
-            again = session.train(
-                function, host, lambda job, h=host, s=settings: PeftEngine().train(s, h, job, resume="newest")
-            )
-            again.log.wait_closed()
-            assert again.end.outcome == "finished", again.end.text
+            assert end.outcome == "finished" or function in end.text, end
+            assert session.current is None
+            assert run(resume="newest").outcome == "finished"
 
 
-@pytest.mark.parametrize("how", ["unloaded", "swapped"])
-def test_a_model_that_the_host_lets_go_of_during_a_run_does_not_stop_it(place, proof, record_property, how):
-    act = "unloads the model" if how == "unloaded" else "loads another model"
-    record_property("what", f"The host program {act} during a run: the run finishes")
-    with proof.case(how):
-        host = place.host()
-
-        def watch(job, event):
-            if isinstance(event, Step) and event.step == 2:
-                host._loaded = (
-                    None
-                    if how == "unloaded"
-                    else StandaloneHost(place.folders, model=str(place.tiny)).loaded_model()
-                )
-
-        assert place.train(host, job=watched_job(watch), name="mid").outcome == "finished"
-        whole = place.train(name="whole")
-        assert whole.outcome == "finished"
-        assert place.weights("mid") == place.weights("whole")
-
-
-def test_an_interface_restart_during_a_run_keeps_the_run_and_its_session(place, proof, record_property):
+@pytest.mark.parametrize("how", ["unloads the model", "loads another model", "restarts its interface"])
+def test_what_the_host_does_with_the_model_during_a_run_does_not_stop_it(place, proof, record_property, how):
     """The webui executes script.py again; the modules below it, with the session, stay."""
-    import importlib.util
+    record_property("what", f"The host program {how} during a run: the run finishes")
+    host = place.host()
 
-    from training_pro.core.jobs import SESSION
+    def watch(job, event):
+        if not isinstance(event, Step) or event.step != 2:
+            return
+        if how == "unloads the model":
+            host.unload()
+        elif how == "loads another model":
+            host.load(str(place.tiny), "auto")
+        else:
+            spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            assert jobs.SESSION is SESSION
 
-    record_property("what", "The webui restarts its interface during a run: the run finishes")
-    with proof.case("restart"):
-        seen = []
-
-        def watch(job, event):
-            if isinstance(event, Step) and event.step == 2:
-                spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-                module = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-                from training_pro.core.jobs import SESSION as SESSION_AFTER
-
-                seen.append(SESSION_AFTER is SESSION)
-
-        assert place.train(job=watched_job(watch), name="restarted").outcome == "finished"
-        assert seen == [True]
+    with proof.case(how):
+        assert place.train(host, job=watched_job(watch)).outcome == "finished"
+        assert place.train(name="whole").outcome == "finished"
+        assert place.weights() == place.weights("whole")
 
 
 def test_a_model_folder_that_vanishes_before_a_run_is_a_sentence(place, proof, record_property, tmp_path):
-    import shutil
-
     record_property("what", "The model folder is deleted before a run: the run ends with a message")
     with proof.case("no folder"):
         gone = shutil.copytree(place.tiny, tmp_path / "gone")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from training_pro.tests.engine.architectures import read_graph
 from training_pro.tests.engine.forked import Forks, kill
-from training_pro.tests.engine.test_killed import curve, refuse_broken
 from training_pro.tests.tiny import read_tree
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
@@ -93,11 +93,14 @@ class Killer:
 
     def compare(self, name: str) -> None:
         assert self.place.weights(name) == self.place.weights("whole")
-        assert curve(self.place.lora(name)) == curve(self.place.lora("whole"))
+        mine, whole = (
+            [{key: entry[key] for key in entry if "seconds" not in key} for entry in read_graph(self.place, run)]
+            for run in (name, "whole")
+        )
+        assert mine == whole
 
     def refuse_broken_adapter(self, name: str) -> None:
-        refuse_broken(self.place.lora(name))
-        if (file := self.place.lora(name) / "adapter_model.safetensors").exists():
+        for file in self.place.lora(name).glob("**/[!.]*/*.safetensors"):
             load_file(file)
 
     def leftovers(self) -> list[str]:
@@ -111,22 +114,15 @@ class Killer:
         return self.forks.end()
 
 
-@pytest.fixture(scope="module")
-def forks():
-    client = Forks()
-    yield client
-    client.close()
-
-
 @pytest.fixture
-def killer(place, forks):
+def killer(place):
     """A workspace with an undisturbed result of every job, and the seconds that each phase took."""
-    timer, seconds = Killer(place, forks, {}), {}
+    forks, seconds = Forks(), {}
     began = time.monotonic()
     forks.begin(place, **RUN, name="whole")
     seconds["preparing"], began = time.monotonic() - began, time.monotonic()
     assert forks.end() == "finished"
-    seconds["training"] = time.monotonic() - began
+    seconds["training"] = seconds["queue"] = time.monotonic() - began
     seconds |= {"evaluating": 0.05, "final save": 0.3}
     for phase in ("merge", "gguf"):
         forks.start(place, job=phase, lora="whole", out=str(place.folders.models / "merged"))
@@ -138,13 +134,16 @@ def killer(place, forks):
     (reference / "gguf").mkdir(parents=True)
     (place.folders.models / "merged").rename(reference / "merge")
     (place.lora("whole") / "whole.gguf").rename(reference / "gguf" / "whole.gguf")
-    seconds["queue"] = seconds["training"]
-    timer.seconds = seconds
-    return timer
+    yield Killer(place, forks, seconds)
+    forks.close()
 
 
-def kill_in_every_phase(killer, proof, kills, seed):
-    """Take the phases by turns until as many jobs were killed; each case has a seed of its own."""
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 6), *(pytest.param(seed, 20, marks=pytest.mark.hours) for seed in range(2, 12))]
+)
+def test_killed_in_every_phase(killer, proof, record_property, seed, kills):
+    """By turns until as many jobs were killed; each case has a seed of its own."""
+    record_property("what", "The program is killed (SIGKILL) in each phase, and then started again")
     number = 0
     while killer.kills < kills and number < kills * 3:
         phase = PHASES[number % len(PHASES)]
@@ -159,15 +158,3 @@ def kill_in_every_phase(killer, proof, kills, seed):
                 killer.train(phase, rng, f"run-{number}")
             assert killer.leftovers() == []
     assert killer.kills >= kills
-
-
-def test_killed_in_every_phase(killer, proof, record_property):
-    record_property("what", "The program is killed (SIGKILL) in each phase, and then started again")
-    kill_in_every_phase(killer, proof, 6, 1)
-
-
-@pytest.mark.hours
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_killed_20_times_in_every_phase(killer, proof, record_property, seed):
-    record_property("what", "The program is killed (SIGKILL) in each phase, and then started again")
-    kill_in_every_phase(killer, proof, 20, seed)

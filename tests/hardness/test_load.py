@@ -5,46 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from itertools import pairwise
-from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
-from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.tests.browser import servers
-from training_pro.tests.hardness.conftest import MEGABYTE
+from training_pro.tests.hardness.conftest import MEASURED, MEGABYTE
 
 httpx = pytest.importorskip("httpx", reason="httpx sends the requests of many pages at once")
 
 pytestmark = pytest.mark.timeout(0)
 GROWTH_LIMIT, SMALL_GROWTH_MEGABYTES = 1.05, 40
-FOLLOWERS, PACE_LIMIT, RATE_TURNS = 50, 0.95, 5
-RATE_SECONDS = 25  # each page looks once
-SETTLE_SECONDS = 20  # after all pages stopped or began to look
-LOADING_SECONDS = 60  # until all pages are loaded: a page costs much more then than later
 PATIENCE_SECONDS = 120
 JSON = {"Content-Type": "application/json"}
 VERSION = re.compile("[0-9a-f]{32}")
 LOOK = re.compile('data-tp-look="([^"]+)"')
-LONG = "long.txt"
-ENDLESS = 1_000  # epochs, the most that there can be
-JOBS = "next(module for name, module in sys.modules.items() if name.endswith('Training_PRO.core.jobs'))"
-TIME_AND_EVENTS = f"sys.modules['time'].monotonic(), len({JOBS}.SESSION.current.log)"
-"""Evaluated in the webui: a run with nothing but steps has one event for each step."""
-
-
-@pytest.fixture
-def webui(tmp_path) -> Iterator[servers.Webui]:
-    """The stand-in for the webui, with a text of so many steps that no test sees the end of a run."""
-    datasets = tmp_path / "training" / "datasets"
-    datasets.mkdir(parents=True)
-    (datasets / LONG).write_text(TRAINING_TEXT * 50, encoding="utf-8")
-    with servers.webui(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +36,6 @@ class HttpPage:
     def __init__(self, client: Any, config: dict[str, Any]) -> None:
         self.client, self.config, self.session = client, config, uuid.uuid4().hex
         self.version = ""  # of the buttons
-        self.asleep = False
-        """Whether the page sends nothing, as on a closed laptop."""
         self.prefix = config.get("api_prefix", "")
         self.components = {each["id"]: each for each in config["components"]}
 
@@ -143,8 +118,6 @@ class HttpPage:
         beat = look["outputs"].index(self.component("tp-beat"))
         while seconds := float(LOOK.search(str(data[beat]))[1]):
             await asyncio.sleep(seconds)
-            if self.asleep:
-                continue
             data = (await self.call(look))["data"]
             if self.has_new_controls(look, data):
                 await self.ask(self.event("tp-version", "change"))
@@ -177,21 +150,13 @@ def used(server: servers.Server) -> tuple[float, int]:
     return process.memory_info().rss / MEGABYTE, process.num_fds() if hasattr(process, "num_fds") else 0
 
 
-async def start_all(client: Any, count: int, data: str = "story.txt") -> list[str]:
+async def start_all(client: Any, count: int) -> list[str]:
     """Press Start on so many pages at once, and return what each was told."""
     pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(count)))
     values = {
-        "name": "load",
-        "data": [data],
-        "cutoff": "64",
-        "epochs": str(ENDLESS),
-        "batch_size": "1",
-        "if_exists": "replace",
-        # Nothing but steps, so that the rate does not depend on how many epochs end while it is measured.
-        "sample_every": "never",
-        "save_each_epoch": False,
-        "recall_passages": 0,
-    }
+        "name": "load", "data": ["story.txt"], "cutoff": "64", "epochs": "1000", "batch_size": "1",
+        "if_exists": "replace", "sample_every": "never", "save_each_epoch": False, "recall_passages": 0,
+    }  # fmt: skip
 
     async def press(page: HttpPage) -> str:
         told = ""  # a page that is refused follows the run of the other one, so the refusal has to suffice
@@ -203,53 +168,6 @@ async def start_all(client: Any, count: int, data: str = "story.txt") -> list[st
         return told
 
     return list(await asyncio.gather(*(press(page) for page in pages)))
-
-
-class Pace(NamedTuple):
-    """How fast a run is: its steps per second, and the share of the time in which its thread computes."""
-
-    steps: float
-    share: float
-
-
-async def measure_pace(webui: servers.Webui) -> Pace:
-    """Measure the run in the next `RATE_SECONDS`; its thread has used the most time."""
-
-    def now() -> tuple[float, int, float]:
-        times = psutil.Process(webui._process.pid).threads()
-        seconds, events = webui.ask(TIME_AND_EVENTS)
-        return seconds, events, max(thread.user_time + thread.system_time for thread in times)
-
-    (begun, *first) = now()
-    await asyncio.sleep(RATE_SECONDS)
-    (ended, *last) = now()
-    return Pace(*((after - before) / (ended - begun) for before, after in zip(first, last, strict=True)))
-
-
-async def relative_paces(webui: servers.Webui, client: Any, followers: int) -> list[Pace]:
-    """The pace while pages follow the run, relative to the mean of those before and after it.
-
-    The pages stay open, and fall asleep by turns, as the rate of a machine changes within minutes, and as many
-    pages take a minute to load.
-    """
-    pages = await asyncio.gather(*(HttpPage.open(client) for _ in range(followers)))
-    following = [asyncio.create_task(page.follow(sys.maxsize)) for page in pages]
-    await asyncio.sleep(LOADING_SECONDS)
-    paces = []
-    for turn in range(2 * RATE_TURNS + 1):
-        for page in pages:
-            page.asleep = turn % 2 == 0
-        await asyncio.sleep(SETTLE_SECONDS)
-        paces.append(await measure_pace(webui))
-        assert not any(task.done() for task in following), "every page follows the run to the end"
-    for task in following:
-        task.cancel()
-    await asyncio.gather(*following, return_exceptions=True)
-    around = [Pace(*map(mean, zip(*pair, strict=True))) for pair in pairwise(paces[::2])]
-    return [
-        Pace(busy.steps / quiet.steps, busy.share / quiet.share)
-        for busy, quiet in zip(paces[1::2], around, strict=True)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -285,30 +203,11 @@ def test_many_pages_on_one_server(server, proof, record_property, starts, follow
     proof.worst_megabytes = late[0] - early[0]
     record_property("figures", f"{early[0]:.0f} MB after half of the test, {late[0]:.0f} MB at the end")
     with proof.case("memory and open files"):
-        assert late[0] <= max(early[0] * GROWTH_LIMIT, early[0] + SMALL_GROWTH_MEGABYTES), uses
-        assert late[1] <= early[1] + 5, uses
+        assert not MEASURED or late[1] <= early[1] + 5, uses
+        limit = max(early[0] * GROWTH_LIMIT, early[0] + SMALL_GROWTH_MEGABYTES)
+        assert not MEASURED or late[0] <= limit, uses
     with proof.case("nothing broke on the server"):
         assert server.stumbles() == []
-
-
-@pytest.mark.hours
-def test_pages_hardly_slow_a_run_down(webui, proof, record_property):
-    """By the time in which the run can compute: the step rate of a machine that others use varies by more."""
-    record_property("what", f"The speed of a run in the webui with {FOLLOWERS} pages that show it")
-
-    async def measure() -> list[Pace]:
-        async with client_of(webui) as client:
-            await start_all(client, 1, LONG)
-            return await relative_paces(webui, client, FOLLOWERS)
-
-    with proof.case("the pace of the run"):
-        rates, shares = zip(*asyncio.run(measure()), strict=True)
-        record_property(
-            "figures",
-            f"the run computes {median(shares):.1%} of the time of a run without pages; its step rate is "
-            f"{median(rates):.1%} ({min(rates):.1%} to {max(rates):.1%})",
-        )
-        assert median(shares) >= PACE_LIMIT, shares
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [[]], 1e308, True, "\udc80"], ids=repr)

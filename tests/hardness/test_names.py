@@ -13,11 +13,10 @@ from training_pro.commands.main import main
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Session
 from training_pro.data.dataset_index import find_datasets, list_datasets
-from training_pro.data.rows.prompt_formats import list_formats, load_templates
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
-from training_pro.interface.page import page
+from training_pro.interface.page import build_page
 from training_pro.records.folder import choose_output, choose_run_folder, crashed_runs, inventory, loras, trash
 from training_pro.records.queue import QueueRunner
 from training_pro.settings import presets
@@ -26,7 +25,6 @@ from training_pro.settings.parsing import training_settings
 from training_pro.tests import hostile
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
-KINDS_OF_NAMES = ("text", "names", "choice")
 SAFE = {"name": "new", "data": ["book.txt"]}
 OWN_LOCKS = ("queue.json.lock", "queue.damaged.json", "queue.json", "form.json")
 needs_bytes = pytest.mark.skipif(sys.platform != "linux", reason="names of other bytes are known on Linux only")
@@ -51,13 +49,6 @@ def root(tmp_path):
     return made
 
 
-@pytest.fixture
-def here(root, monkeypatch):
-    """The folder from which commands are called: paths on a command line begin in it."""
-    monkeypatch.chdir(root.parent / "a" / "here")
-    return root
-
-
 def names(root):
     outside = root.parent / "outside"
     return hostile.some([*hostile.NOT_ELSEWHERE, *hostile.hostile_values(outside)])
@@ -73,60 +64,47 @@ def tree(root):
     return state
 
 
-def test_there_are_enough_names(root):
-    assert len({*hostile.hostile_values(root.parent / "outside"), *hostile.NOT_ELSEWHERE}) >= 350
-
-
 def test_every_field_of_settings(root):
     folders = standalone_folders(root)
-    fields = [key for key, setting in SETTINGS.items() if setting.kind in KINDS_OF_NAMES]
+    fields = [key for key, setting in SETTINGS.items() if setting.kind in ("text", "names", "choice")]
     before = tree(root)
     assert len(fields) > 20
+    assert len({*hostile.hostile_values(root.parent / "outside"), *hostile.NOT_ELSEWHERE}) >= 350
     for value in names(root):
         for key in fields:
             with suppress(TrainingProError):
                 settings = training_settings({**SAFE, key: [value] if key in ("data", "eval_data") else value})
                 found = find_datasets((*settings.what.data, *settings.aside.eval_data), folders)
                 assert all(entry.path.is_relative_to(folders.datasets) for entry in found)
-                load_templates(settings.rows.format, folders)
                 run = choose_run_folder(settings, folders, "")
                 assert run.path.parent in (folders.loras, folders.models) and not run.path.is_symlink()
     assert tree(root) == before
 
 
 FLAGS = (
-    ("train", "--name"),
-    ("train", "--data"),
-    ("check", "--preset"),
-    ("check", "--format"),
-    ("slice",),
-    ("push", "--to", "me/it", "--yes"),
-    ("gguf", "--model", "tiny", "--lora"),
-    ("merge", "--model", "tiny", "--out", "merged", "--lora"),
-    ("perplexity", "--model", "tiny", "--data", "book.txt", "--lora"),
-    ("runs", "story", "--as"),
-    ("runs", "--note", "n"),
-    ("get",),
+    *("train --name", "train --data", "check --preset", "check --format", "slice", "push --to me/it --yes", "get"),
+    *("gguf --model tiny --lora", "merge --model tiny --out merged --lora", "runs --note n"),
+    "perplexity --model tiny --data book.txt --lora",
 )
-NEEDS_MODEL = ("train", "check", "slice")
 
 
-@pytest.mark.parametrize("words", FLAGS, ids=" ".join)
-def test_every_flag_of_every_command(here, words, capsys, monkeypatch):
+@pytest.mark.parametrize("words", FLAGS)
+def test_every_flag_of_every_command(root, words, capsys, monkeypatch):
     """A path is any path on a command line, which is read; what is not there is a sentence."""
+    monkeypatch.chdir(root.parent / "a" / "here")  # paths on a command line begin in it
     monkeypatch.setattr("training_pro.downloads.download.download_model", lambda *_: pytest.fail("downloads"))
-    before = tree(here)
-    command, *flags = words
-    model = ["--model", hostile.ABSENT] if command in NEEDS_MODEL else []
-    for value in names(here):
+    before = tree(root)
+    command, *flags = words.split()
+    model = ["--model", hostile.ABSENT] if command in ("train", "check", "slice") else []
+    for value in names(root):
         if "\x00" in value or (command == "get" and not value.startswith((".", "\ud800"))):
             continue  # a command line cannot hold it; a word is the name of a model on the hub
         with suppress(SystemExit):  # a wrong command line
-            assert main([command, *model, "--user-data", str(here), *flags, value]) in (0, 1), value
-        new = {path for path in tree(here).keys() ^ before.keys() if not path.startswith("user_data/loras/")}
+            assert main([command, *model, "--user-data", str(root), *flags, value]) in (0, 1), value
+        new = {path for path in tree(root).keys() ^ before.keys() if not path.startswith("user_data/loras/")}
         assert new == set(), value
     assert "Traceback" not in capsys.readouterr().err
-    assert {path: tree(here)[path] for path in before} == before
+    assert {path: tree(root)[path] for path in before} == before
 
 
 def test_every_place_to_write_to(root):
@@ -198,7 +176,6 @@ def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange
     lists = [
         *host.models(),
         *(entry.name for entry in list_datasets(folders)),
-        *list_formats(folders),
         *loras.list_loras(folders.loras),
         *loras.list_loadable(folders.loras),
         *presets.own_names(folders.presets),
@@ -213,29 +190,17 @@ def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange
     assert said.out.encode() and said.err.count("can't be used") == 5
     assert "1 name is not valid UTF-8 and can't be used: 'caf\\udce9'. Rename it." in said.err
 
-
-@needs_bytes
-def test_the_page_starts_beside_names_that_are_not_text(strange):
-    host = StandaloneHost(standalone_folders(strange))
-    blocks, _ = page.build_page(host, PeftEngine(), Session(), loadings={"auto": "auto"}, first_look=False)
+    blocks, _ = build_page(host, PeftEngine(), Session(), loadings={"auto": "auto"}, first_look=False)
     assert json.dumps(blocks.get_config_file(), ensure_ascii=False, default=str).encode()
 
 
 @pytest.mark.parametrize(
-    "command", [["runs", "story", "--note"], ["check", "--model", "tiny", "--name"], ["train"]]
+    "words", ["runs story --note caf\udce9", "train caf\udce9", f"gguf --lora {'x' * 5000}", f"slice {'x' * 5000}"]
 )
-def test_bytes_on_a_command_line_that_are_not_text_are_a_sentence(root, command, capsys):
-    assert main([*command, "caf\udce9"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "'caf\\udce9' contains bytes that are not valid UTF-8. Rename the file, or type its name again.\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "flags", [["gguf", "--lora"], ["slice", "--model", "tiny"], ["push", "--to", "a/b", "--yes"]]
-)
-def test_a_name_longer_than_disks_allow_is_a_short_sentence(root, flags, capsys):
-    assert main([*flags, "x" * 5000, "--user-data", str(root)]) == 1
+def test_bytes_that_are_not_text_and_names_longer_than_disks_allow_are_a_sentence(root, words, capsys):
+    command, *rest = words.split()
+    model = ["--model", "tiny"] if command == "slice" else []
+    assert main([command, *model, *rest, "--user-data", str(root)]) == 1
     said = capsys.readouterr().err
     assert "Traceback" not in said and max(map(len, said.splitlines())) < 1500
+    assert "x" in words or "bytes that are not valid UTF-8. Rename the file, or type its name again." in said

@@ -5,7 +5,6 @@ TRAINING_PRO_HARDNESS_CASES is the number of cases for each reader.
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sqlite3
@@ -15,21 +14,17 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.host import ModelCard
-from training_pro.data import dataset_index
-from training_pro.data.load import PrepareContext, load_dataset
-from training_pro.data.readers.process import reader_process
-from training_pro.data.readers.process.meter import Meter
+from training_pro.data.prepare import prepare
+from training_pro.data.readers import reader_process
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.hardness.conftest import run_cases
+from training_pro.tests.hardness.conftest import MEASURED, run_cases
 from training_pro.tests.rowing import family
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
@@ -39,143 +34,64 @@ from hypothesis import strategies as st  # noqa: E402
 
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "50"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-MAX_SECONDS = 30
-"""Of CPU time: the limit of a small file is 4, a process may have to start again, its rows are tokenized, and
-slow machines take twice as long as fast ones."""
-MAX_MEGABYTES = 500
-"""Above the file's size: of this program above its start, and of the process that reads files as a whole."""
+MAX_SECONDS, MAX_MEGABYTES = 30, 500
+"""Of CPU time, and above the file's size: the reader as a whole, and this program above its start."""
 ROW_LIMITED = ("parquet",)
-"""Its rows may hold 100 times the file's characters, which this program encodes: reported, and not asserted."""
+"""Its rows may hold 100 times the file's characters, which this program encodes."""
 PARQUET_MAKER = str(Path(__file__).with_name("parquet_maker.py"))
 MAX_CHARACTERS = 400_000
 SOURCES = {
-    "txt": "story.txt",
-    "html": "landing.html",
-    "epub": "fourth-stroke.epub",
-    "docx": "winter-rope.docx",
-    "odt": "lamp-keeper.odt",
-    "pdf": "geese.pdf",
-    "srt": "six-o-clock.srt",
-    "vtt": "six-o-clock.srt",
-    "json": "ferry-questions.json",
-    "jsonl": "ferry-chats.jsonl",
-    "csv": "ferry-answers.csv",
-    "tsv": "ferry-lessons.tsv",
-    "db": "ferry-log.db",
-    "parquet": "ferry-talk.parquet",
-}
-TAGS = [
-    "<td>",
-    "<font>",
-    "<p>",
-    "<div>",
-    "<h1>",
-    "<table>",
-    "</p>",
-    "<br>",
-    "<pre>",
-    "<!--",
-    "<a ",
-    "&#x1",
-    "&#1111111;",
-]
+    "txt": "story.txt", "html": "landing.html", "epub": "fourth-stroke.epub", "docx": "winter-rope.docx",
+    "odt": "lamp-keeper.odt", "pdf": "geese.pdf", "srt": "six-o-clock.srt", "vtt": "six-o-clock.srt",
+    "json": "ferry-questions.json", "jsonl": "ferry-chats.jsonl", "csv": "ferry-answers.csv",
+    "tsv": "ferry-lessons.tsv", "db": "ferry-log.db", "parquet": "ferry-talk.parquet",
+}  # fmt: skip
+TAGS = [*(f"<{tag}>" for tag in ("td", "font", "p", "div", "h1", "table", "br", "pre")), "</p>", "<!--", "<a "]
+TAGS += ["&#x1", "&#1111111;"]
 JSON_PARTS = [
     *(
         '{"text": ',
         '{"messages": ',
         '[{"role": "user", "content": ',
         '"a b c"',
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
+        *"[]{},\n",
         ": ",
         "NaN",
-    ),
-    *(
         "-Infinity",
-        "1" * 5000,
-        '"\\ud800"',
-        '{"mapping": ',
-        '"parent": [',
-        '"current_node": ',
-        '{"chat_messages": ',
     ),
-    *('"sender": []', "\n", '"【†"', "null", "true", "1e999", '"instruction": "a", "output": "b"'),
+    *("1" * 5000, '"\\ud800"', '{"mapping": ', '"parent": [', '"current_node": ', '{"chat_messages": '),
+    *('"sender": []', '"【†"', "null", "true", "1e999", '"instruction": "a", "output": "b"'),
 ]
-WORD_PARTS = [
-    *(
-        "<w:p>",
-        "</w:p>",
-        "<w:r>",
-        "</w:r>",
-        "<w:t>words</w:t>",
-        "<w:tbl>",
-        "<w:tr>",
-        "<w:tc>",
-        "</w:tc>",
-        "</w:tr>",
-    ),
-    *("</w:tbl>", "<!--x-->", '<w:br w:type="page"/>', "<w:pPr>", "</w:pPr>", '<w:pStyle w:val="Heading1"/>'),
-]
+WORD_PARTS = [f"<{end}w:{tag}>" for tag in ("p", "r", "tbl", "tr", "tc", "pPr") for end in ("", "/")]
+WORD_PARTS += ["<w:t>words</w:t>", "<!--x-->", '<w:br w:type="page"/>', '<w:pStyle w:val="Heading1"/>']
 OPEN_PARTS = [
     *("<text:p>", "</text:p>", '<text:s text:c="1000"/>', f'<text:s text:c="{"9" * 5000}"/>', "words", "<!--x-->"),
     *(f'<text:h text:outline-level="{"9" * 5000}">', "</text:h>", "<table:table-row>", "</table:table-row>"),
     *("<text:list-item>", "</text:list-item>", "<text:tab/>"),
 ]
 PDF_PARTS = [
-    "[",
-    "]",
-    "<<",
-    ">>",
-    "/Kids [2 0 R]",
-    "/Length 9999999999",
-    "stream\n",
-    "endstream\n",
-    "1 0 obj",
-    "(a) Tj ",
+    *(
+        "[",
+        "]",
+        "<<",
+        ">>",
+        "/Kids [2 0 R]",
+        "/Length 9999999999",
+        "stream\n",
+        "endstream\n",
+        "1 0 obj",
+        "(a) Tj ",
+    ),
 ]
-SUBTITLE_PARTS = [
-    "00:00:01.000 --> 00:00:02.000\n",
-    "<v ",
-    "<v.a",
-    ">",
-    "{\\",
-    "words\n",
-    "NOTE\n",
-    "\n",
-    f"&#{'1' * 5000};",
-]
-CELLS = ['"', ",", "\t", ";", "a b", "\n", "\r", "'", "text,", "\x00", "question,answer\n", "é", ",,,,,,,,"]
-WORDS = [
-    " ",
-    "word",
-    ".",
-    "\n\n\n",
-    "\u200d",
-    "\U0001f468",
-    "e\u0301",
-    "\ufeff",
-    "\x1b",
-    "* * *\n",
-    "Chapter 1\n",
-    "[1]",
-]
+TIME = "00:00:01.000 --> 00:00:02.000\n"
+SUBTITLE_PARTS = [TIME, "<v ", "<v.a", ">", "{\\", "words\n", "NOTE\n", "\n", f"&#{'1' * 5000};"]
+CELLS = [*"\",\t;\n\r'\x00é", "a b", "text,", "question,answer\n", ",,,,,,,,"]
+WORDS = [*" .\u200d\U0001f468\ufeff\x1b", "word", "\n\n\n", "e\u0301", "* * *\n", "Chapter 1\n", "[1]"]
 PARTS = {
-    "txt": WORDS,
-    "html": TAGS,
-    "epub": TAGS,
-    "docx": WORD_PARTS,
-    "odt": OPEN_PARTS,
-    "pdf": PDF_PARTS,
-    "srt": SUBTITLE_PARTS,
-    "vtt": SUBTITLE_PARTS,
-    "json": JSON_PARTS,
-    "jsonl": JSON_PARTS,
-    "csv": CELLS,
+    "txt": WORDS, "html": TAGS, "epub": TAGS, "docx": WORD_PARTS, "odt": OPEN_PARTS, "pdf": PDF_PARTS,
+    "srt": SUBTITLE_PARTS, "vtt": SUBTITLE_PARTS, "json": JSON_PARTS, "jsonl": JSON_PARTS, "csv": CELLS,
     "tsv": CELLS,
-}
+}  # fmt: skip
 QUERIES = [
     "with recursive r(n) as (select 1 union all select n + 1 from r) select n as text from r",
     "with recursive r(n) as (select 1 union all select n + 1 from r) select 'a' as text from r order by n",
@@ -282,17 +198,8 @@ def database(view: str) -> bytes:
     with suppress(sqlite3.Error):
         connection.execute(f"create view v as {view}")
         connection.execute("drop table t") if " t " not in view else None
-    return serialized(connection)
-
-
-def serialized(connection: sqlite3.Connection) -> bytes:
-    path = Path(os.environ["PYTEST_HARDNESS_FOLDER"]) / "made.db"
-    path.unlink(missing_ok=True)
     connection.commit()
-    with sqlite3.connect(path) as copy:
-        connection.backup(copy)
-    copy.close()
-    return path.read_bytes()
+    return connection.serialize()
 
 
 @cache
@@ -315,42 +222,23 @@ def hostile(kind: str) -> st.SearchStrategy[bytes]:
 
 
 def read(path: Path, folders: object) -> str:
-    """How a file was read; the sentence where it was refused."""
-    tokenizer = family("ChatML")
-    settings = training_settings({"name": "a", "data": [path.name]})
-    context = PrepareContext(
-        settings, folders, ModelCard("toy", {}, tokenizer.tokenizer, "auto"), tokenizer, lambda *_: None
-    )
+    """How a file was read; the sentences where it was refused."""
+    tokenizer, settings = family("ChatML"), training_settings({"name": "a", "data": [path.name], "cutoff": "auto"})
+    card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
     try:
-        load_dataset(context, dataset_index.find_datasets([path.name], folders)[0])
+        return "\n".join(prepare(settings, folders, card, tokenizer, lambda *_: None, keep=False).report.problems)
     except DataError as error:
         return str(error)
-    return ""
 
 
-class WatchedMeter(Meter):
-    """Keeps what the process that reads files has used, as often as the program looks."""
-
-    used: ClassVar[dict[int, float]] = {}
-    most: ClassVar[float] = 0.0
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(pid)
-        self._pid = pid
-
-    def memory(self) -> int:
-        WatchedMeter.most = max(WatchedMeter.most, (found := super().memory()) / 1e6)
-        return found
-
-    def seconds(self) -> float:
-        found = super().seconds()
-        WatchedMeter.used[self._pid] = max(WatchedMeter.used.get(self._pid, 0.0), found)
-        return found
-
-
-def cpu_seconds() -> float:
-    """Seconds of this process and of the processes that read files; other tests have children, too."""
-    return time.process_time() + sum(WatchedMeter.used.values())
+def used() -> tuple[float, float]:
+    """CPU seconds of this process and of those that read files for it; the memory that the latter have, in MB."""
+    seconds, megabytes = time.process_time(), 0.0
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            seconds += sum(child.cpu_times()[:2])
+            megabytes = max(megabytes, child.memory_info().rss / 1e6)
+    return seconds, megabytes
 
 
 def own_peak() -> float:
@@ -358,45 +246,35 @@ def own_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
-@dataclass
-class Worst:
-    """The most that any case of one kind has used."""
-
-    seconds: float = 0.0
-    own: float = 0.0
-    reader: float = 0.0
-
-
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, monkeypatch, record_property):
-    monkeypatch.setenv("PYTEST_HARDNESS_FOLDER", str(tmp_path))
-    module = importlib.import_module("training_pro.data.readers.process.reader_process")
-    monkeypatch.setattr(module, "Meter", WatchedMeter)
-    monkeypatch.setattr(WatchedMeter, "most", 0.0)
+def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, record_property):
+    """The limits are asserted where they are measured for docs/reliability.md: elsewhere the machine is shared."""
     folders = make_folders(tmp_path)
     path = folders.datasets / f"a.{kind}"
     path.write_bytes(example_bytes(kind))
     assert not read(path, folders)
-    worst, base = Worst(), own_peak()
+    worst_seconds = worst_reader = worst_own = 0.0
+    base = own_peak()
 
     def try_file(content: bytes) -> None:
+        nonlocal worst_seconds, worst_reader, worst_own
         path.write_bytes(content)
-        started = cpu_seconds()
+        started, _ = used()
         refusal = read(path, folders)
-        worst.seconds = max(worst.seconds, seconds := cpu_seconds() - started)
-        worst.own, worst.reader = own_peak() - base, max(worst.reader, WatchedMeter.most)
+        ended, reader = used()
+        worst_seconds, worst_reader = max(worst_seconds, ended - started), max(worst_reader, reader)
+        worst_own = own_peak() - base
         assert not refusal or path.name in refusal
         assert all(len(line) <= 1100 for line in refusal.splitlines())
-        assert seconds < MAX_SECONDS
-        assert worst.reader < MAX_MEGABYTES + len(content) / 1e6
-        assert kind in ROW_LIMITED or worst.own < MAX_MEGABYTES + len(content) / 1e6
+        if MEASURED:
+            assert ended - started < MAX_SECONDS
+            assert worst_reader < MAX_MEGABYTES + len(content) / 1e6
+            assert kind in ROW_LIMITED or worst_own < MAX_MEGABYTES + len(content) / 1e6
 
     run_cases(try_file, hostile(kind), CASES)
     record_property("what", f"Hostile .{kind} files")
     record_property("cases", CASES)
     record_property("failures", 0)
-    record_property("worst_seconds", round(worst.seconds, 2))
-    record_property("worst_megabytes", round(max(worst.own, worst.reader), 1))
-    figures = f"{worst.reader:.0f} MB in the process that reads files, {worst.own:.0f} MB in the main process"
-    record_property("figures", figures)
+    record_property("worst_seconds", round(worst_seconds, 2))
+    record_property("worst_megabytes", round(max(worst_own, worst_reader), 1))

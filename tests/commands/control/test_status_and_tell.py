@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from training_pro.commands.control import tell
@@ -14,7 +13,6 @@ from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import hold_run_lock
 from training_pro.records.remote import read_progress, remote_control
 from training_pro.tests.records.on_disk import FINISHED, write_files
-from training_pro.tests.records.remote.test_remote_control import wait_for
 
 
 @pytest.fixture
@@ -32,34 +30,47 @@ def call(folders, capsys):
     return call
 
 
-def test_nothing_is_in_progress(call):
-    assert call("status") == (0, "", "No run is in progress.")
-
-
-def test_a_run_in_progress_and_one_that_is_finished(call, folders):
-    write_files(folders.loras, "story", FINISHED)
+@pytest.fixture
+def night(folders):
+    """A run that is in progress."""
     job = Job("training", "a test")
     job.log.append(Stage(text="Preparing the data"))
     with hold_run_lock("night", folders), remote_control("night", job, folders):
-        wait_for(lambda: read_progress("night", folders).stage)
-        code, out, err = call("status")
-        assert (code, err) == (0, "") and out.startswith("night: Preparing the data")
-        shown = json.loads(call("status", "night", "--json")[1])
-        assert (shown["name"], shown["status"], shown["step"]) == ("night", "in progress", 0)
+        while not read_progress("night", folders).stage:
+            Event().wait(0.01)
+        yield job
+
+
+def test_nothing_is_in_progress_and_a_name_that_does_not_exist_is_a_sentence(call):
+    assert call("status") == (0, "", "No run is in progress.")
+    code, out, err = call("status", "nobody")
+    assert (code, out) == (1, "") and err.startswith("There is no LoRA 'nobody'")
+    code, _, err = call("tell", "story", "stop")
+    assert code == 1 and err == "'story' is not being trained now, so it can't receive requests."
+    with pytest.raises(SystemExit) as ended:
+        call("tell", "story", "jump")
+    assert ended.value.code == 2
+
+
+def test_a_run_in_progress_and_one_that_is_finished(call, folders, night):
+    write_files(folders.loras, "story", FINISHED)
+    code, out, err = call("status")
+    assert (code, err) == (0, "") and out.startswith("night: Preparing the data")
+    shown = json.loads(call("status", "night", "--json")[1])
+    assert (shown["name"], shown["status"], shown["step"]) == ("night", "in progress", 0)
     assert call("status", "story")[1] == "story: finished at step 8 of 8\n"
     assert json.loads(call("status", "story", "--json")[1])["status"] == "finished"
 
 
-def test_a_name_that_does_not_exist_is_a_sentence(call):
-    code, out, err = call("status", "nobody")
-    assert (code, out) == (1, "") and err.startswith("There is no LoRA 'nobody'")
-
-
-def test_telling_says_what_the_run_will_do(call, folders):
-    job = Job("training", "a test")
-    with hold_run_lock("night", folders), remote_control("night", job, folders):
-        assert call("tell", "night", "save") == (0, "", "night saves a checkpoint after this step.")
-    assert job.control.asked(Request.CHECKPOINT)
+def test_telling_says_what_the_run_will_do_and_two_requests_at_once_both_arrive(call, folders, night):
+    assert call("tell", "night", "save") == (0, "", "night saves a checkpoint after this step.")
+    place = ["--user-data", str(folders.user_data)]
+    others = [Thread(target=main, args=[["tell", "night", word, *place]]) for word in ("evaluate", "sample")]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert night.control.pending == {Request.CHECKPOINT, Request.EVALUATE, Request.SAMPLE}
 
 
 def test_a_run_that_does_not_answer_is_told_about(call, folders, monkeypatch):
@@ -67,27 +78,3 @@ def test_a_run_that_does_not_answer_is_told_about(call, folders, monkeypatch):
     with hold_run_lock("night", folders):
         code, out, err = call("tell", "night", "stop")
     assert (code, out) == (0, "") and err.startswith("night has not received the request yet.")
-
-
-def test_a_run_that_is_not_in_progress_can_not_be_told_anything(call):
-    code, _, err = call("tell", "story", "stop")
-    assert code == 1 and err == "'story' is not being trained now, so it can't receive requests."
-
-
-def test_an_unknown_request_is_a_wrong_command_line(call):
-    with pytest.raises(SystemExit) as ended:
-        call("tell", "story", "jump")
-    assert ended.value.code == 2
-
-
-def test_two_requests_at_once_both_arrive(call, folders):
-    job = Job("training", "a test")
-    with hold_run_lock("night", folders), remote_control("night", job, folders):
-        place = ["--user-data", str(folders.user_data)]
-        calls = [partial(main, ["tell", "night", word, *place]) for word in ("save", "sample")]
-        others = [Thread(target=each) for each in calls]
-        for other in others:
-            other.start()
-        for other in others:
-            other.join()
-    assert job.control.pending == {Request.CHECKPOINT, Request.SAMPLE}

@@ -1,0 +1,176 @@
+"""What the guides and manuals say of datasets, splits and lengths, as Check and a run see it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+from training_pro.core.engine import PreviewQuery
+from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.seeds.conftest import checked, refusal, run_events, settings, write_rows
+from training_pro.train_utils import StepPlan
+
+PAGE = """<!DOCTYPE html><html><head><title>Example HTML Page</title></head><body>
+<h1>Welcome to the Example Page</h1>
+<p>This is a paragraph of text.</p>
+<div class="content"><h2>Section 1</h2><p>This is the first section.</p></div>
+</body></html>"""
+PAIRS = [(f"What is {n}?", f"It is the number {n}.") for n in range(20)]
+TEXTS = [{"text": f"This is the text number {n}."} for n in range(1000)]
+AUTO = {"cutoff": "auto"}
+
+
+def rows_of(place, keys=("input", "output"), **more):
+    return checked(place, **write_rows(place, *[dict(zip(keys, pair, strict=True)) for pair in PAIRS]), **more)
+
+
+def shown(report):
+    return "".join(piece.text for example in report.shown for piece in example.pieces)
+
+
+def problem_of(place, name, content, **more):
+    (place.folders.datasets / name).write_bytes(content)
+    (problem,) = checked(place, data=[name], **AUTO, **more).problems
+    assert name in problem
+    return problem
+
+
+def test_html_is_parsed_into_its_text(place):
+    place.write("page.html", PAGE)
+    text = shown(checked(place, data=["page.html"], show=PreviewQuery(9), **AUTO))
+    for words in ("Welcome to the Example Page", "This is a paragraph of text.", "This is the first section."):
+        assert words in text
+    assert "<p>" not in text
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "db"])
+def test_a_csv_tsv_or_db_file_is_the_dataset(place, ending):
+    name, names = f"data.{ending}", ("question", "answer")
+    place.write("other.csv", "question,answer\nNo?,No.")
+    if ending == "db":
+        with sqlite3.connect(place.folders.datasets / name) as connection:
+            connection.execute("create table chats (question text, answer text)")
+            connection.executemany("insert into chats values (?, ?)", PAIRS)
+        connection.close()
+    else:
+        place.write(name, "\n".join(("," if ending == "csv" else "\t").join(row) for row in [names, *PAIRS]))
+    report = checked(place, data=[name], **AUTO)
+    assert report.problems == () and report.examples == 20
+
+
+def test_a_column_of_a_csv_file_is_specified_by_its_name(place):
+    place.write("data.csv", "id,column_name\n" + "\n".join(f"{n},{row['text']}" for n, row in enumerate(TEXTS)))
+    report = checked(place, data=["data.csv"], columns="text=column_name", show=PreviewQuery(9), **AUTO)
+    assert report.problems == () and report.examples == 1000
+    assert "This is the text number 0." in shown(report)
+
+
+def test_files_that_cannot_be_used_are_refused_with_what_to_do(place):
+    advice = problem_of(place, "dump.sql", b"select * from foo; select * from bar;")
+    assert "import it into a database and save the database as .sqlite" in advice
+    advice = problem_of(place, "train.arrow", b"ARROW1\0\0" + bytes(range(256)))
+    assert "use the .jsonl or .parquet file that it was made from" in advice
+    assert "Use the .jsonl file from before tokenization." in read_page("tokenized .arrow files")
+
+
+def test_rows_of_preferences_are_refused_until_their_replies_are_named(place):
+    """Reinforcement learning is not here; the preferred replies can be trained on."""
+    columns = ("prompt", "chosen", "rejected")
+    asked = write_rows(place, *[dict(zip(columns, (*pair, "No."), strict=True)) for pair in PAIRS])
+    (problem,) = checked(place, **asked).problems
+    assert "the rows have the columns prompt, chosen, rejected, and none of them is recognized" in problem
+    page = read_page("reinforcement learning and preferences (DPO)")
+    report = checked(place, columns=page.partition("such as ")[2].removesuffix("."), **asked)
+    assert report.problems == () and report.examples == 20 and report.trained_tokens < report.tokens
+
+
+@pytest.mark.parametrize("names", [("prompt", "generation"), ("prompt", "completion"), ("input", "output")])
+def test_supervised_training_learns_the_output_and_reads_the_input(place, names):
+    report = rows_of(place, names)
+    assert report.problems == () and report.examples == 20
+    assert report.trained_tokens < 0.8 * report.tokens
+
+
+def test_the_keys_can_have_arbitrary_names(place):
+    columns = 'instruction=Frage output="Die Antwort"'
+    assert rows_of(place, ("Frage", "Die Antwort"), columns=columns).examples == 20
+
+
+def test_unsupervised_training_has_each_sequence_in_a_text_key(place):
+    report = checked(place, **write_rows(place, *TEXTS[:20]))
+    assert report.problems == () and report.examples == 20
+    assert report.trained_tokens > 0.8 * report.tokens, "everything is learned"
+
+
+def test_train_on_source_trains_on_the_input_as_well_and_the_default_does_not(place):
+    replies, everything = (rows_of(place, train_on=part).trained_tokens for part in ("replies", "everything"))
+    assert rows_of(place).trained_tokens == replies < everything
+
+
+def test_sequences_that_exceed_the_maximum_will_be_truncated(place):
+    long = [{"input": "one two three " * 9, "output": "four five " * 9}] * 3
+    plain, limited = (
+        checked(place, **write_rows(place, *long), **more)
+        for more in ({}, {"source_max_len": 12, "target_max_len": 12})
+    )
+    (rows,) = [source.rows for source in limited.sources]
+    assert (rows.long_prompts, rows.long_replies) == (3, 3) and limited.longest < plain.longest
+
+
+def test_the_longest_length_is_counted_in_tokens_and_limited_by_the_model(place):
+    asked = write_rows(place, *[{"text": "word " * n} for n in (5, 10, 400)]) | {"too_long": "cut_end"}
+    assert [checked(place, **asked | {"cutoff": n}).longest for n in (16, 32, 64)] == [16, 32, 64]
+    longest = json.loads((place.tiny / "config.json").read_text())["max_position_embeddings"]
+    report = checked(place, cutoff=2 * longest)
+    assert any(str(longest) in text.replace(",", "") for text in (*report.problems, *report.advice))
+
+
+@pytest.mark.parametrize(("per_cent", "kept"), [(1, 10), (0.1, 1), (0.01, 1)])
+def test_a_validation_split_is_generated_automatically(place, per_cent, kept):
+    report = checked(place, eval_share=per_cent / 100, **write_rows(place, *TEXTS))
+    assert report.problems == () and report.examples == 1000 - kept
+
+
+def test_a_split_ratio_is_refused_with_its_validation_part():
+    """For the training part alone, which is allowed as a validation part, there is advice."""
+    ratios = {"0.99,0.01": "0.01", "0.999, 0.001": "0.001", "0.8,0.2": "0.2", "99,1": "0.01"}
+    for ratio, part in ratios.items():
+        assert f"Enter only the validation part: {part}." in refusal(eval_share=ratio)
+    assert "the validation part alone: 0.01" in read_page("split_ratio 0.99,0.01")
+
+
+def test_the_training_part_of_a_split_ratio_would_train_on_the_rest(place):
+    wrong, right = (checked(place, eval_share=part, **write_rows(place, *TEXTS)) for part in (0.99, 0.01))
+    assert (wrong.examples, right.examples) == (10, 990)
+    (advice,) = [text for text in wrong.advice if text.startswith("Validation split")]
+    assert "trains on only 1% of the dataset" in advice and advice.endswith("enter 0.01.")
+    assert not any(text.startswith("Validation split") for text in right.advice)
+
+
+def test_the_processing_step_is_not_run_every_time_you_restart_a_run(place, monkeypatch, tmp_path):
+    """And its result is not in HF_DATASETS_CACHE."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    asked = {"if_exists": "replace", "max_steps": 1, **write_rows(place, *TEXTS[:8])}
+    said = [str(run_events(place, **asked)) for _ in range(2)]
+    assert ["Using the cached version" in words for words in said] == [False, True]
+    assert list(place.folders.prepared_data.glob("*.arrow")) and not (tmp_path / "cache").exists()
+    folder = place.folders.prepared_data.relative_to(place.folders.user_data).as_posix()
+    expected = f"does not use this variable. It stores the tokenized data in {folder} "
+    assert expected in read_page("HF_DATASETS_CACHE")
+
+
+def test_batches_epochs_and_steps_are_counted_as_in_the_guide(place):
+    plan = StepPlan(examples=200, batch_size=5, accumulation=1, epochs=1000)
+    assert (plan.steps_per_epoch, plan.steps) == (40, 40_000)
+    assert StepPlan(examples=1000, batch_size=8, accumulation=4, epochs=1).examples_per_step == 32
+    for size in (32, 64, 128):
+        assert settings(batch_size=size).steps.batch_size == size
+    one, two, divided = (checked(place, **more).steps for more in ({}, {"epochs": 2}, {"batch_size": 2}))
+    assert (one, two, divided) == (4, 8, 8)
+    for key in ("batch_size", "epochs"):
+        assert SETTINGS[key].label in refusal(**{key: 0})
+    assert "Epochs: 1001 is out of range. Allowed: 0.01 to 1000." in refusal(epochs=1001)
+    assert checked(place, max_steps=5000, batch_size=16).steps == 5000, "max_steps goes on from there"
+    assert "Epochs ends at 1000" in read_page("an infinite number of epochs")

@@ -1,0 +1,287 @@
+"""What the guides and notes say of one step: batches, gradients, optimizers, decay and learning rates, in runs."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from training_pro.core.jobs import Step
+from training_pro.engine.checks import optimizer_problems
+from training_pro.schedulers import SCHEDULES
+from training_pro.tests.coming_from import read_page, read_section
+from training_pro.tests.engine.architectures import read_graph
+from training_pro.tests.seeds.conftest import (
+    change,
+    checked,
+    lora_weights,
+    model_host,
+    model_weights,
+    prepared,
+    rates,
+    refusal,
+    settings,
+    steps_of,
+    write_rows,
+)
+from training_pro.tests.tiny import watched_job
+from transformers import AutoModelForCausalLM
+from transformers.trainer_utils import SchedulerType
+
+SAMPLES = 16
+PLAIN = {
+    "method": "full", "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 0, "learning_rate": 0.01,
+    "batch_size": SAMPLES,
+}  # fmt: skip
+PLAIN_SGD = {**PLAIN, "optimizer": "sgd"}
+
+
+def changes(place, name, **more):
+    """By how much each weight changes in one step of plain gradient descent."""
+    return change(model_weights(place), model_weights(place, name, **{**PLAIN_SGD, **more}))
+
+
+def cosine(share):
+    return 0.5 * (1 + math.cos(share * math.pi))
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes", "steps"),
+    [
+        ({"batch_size": SAMPLES}, [16], 1),
+        ({"batch_size": 1}, [1] * 16, 16),
+        ({"batch_size": 6}, [6, 6, 4], 3),
+        ({"batch_size": 64}, [16], 1),
+        ({"batch_size": 3, "accumulation": 5, "max_steps": 1}, [3] * 5, 1),
+    ],
+    ids=["batch gradient descent", "stochastic", "smaller final batch", "more than samples", "accumulated"],
+)
+def test_the_batch_size_is_the_number_of_samples_before_each_update(place, batches, more, sizes, steps):
+    assert len(steps_of(place, **more)) == steps
+    assert [len(batch) for batch in batches] == sizes
+
+
+@pytest.mark.parametrize(("order", "shuffled"), [("shuffled", True), ("sequential", False)])
+def test_in_one_epoch_each_sample_is_used_once_and_shuffled_if_you_enable_it(place, batches, order, shuffled):
+    place.train(epochs=2, batching=order)
+    numbers = [number for batch in batches for number in batch]
+    assert sorted(numbers[:SAMPLES]) == sorted(numbers[SAMPLES:]) == list(range(SAMPLES))
+    assert (numbers[:SAMPLES] != numbers[SAMPLES:]) == (numbers[:SAMPLES] != list(range(SAMPLES))) == shuffled
+
+
+def test_group_by_length_groups_samples_of_roughly_the_same_length(place, batches):
+    asked, spreads = write_rows(place, *[{"text": "one " * (1 + 7 * n % 20)} for n in range(24)]), []
+    for order in ("shuffled", "by_length"):
+        batches.clear()
+        place.train(name=order, batching=order, **asked)
+        spreads.append(sum(max(batch.lengths) - min(batch.lengths) for batch in batches))
+    assert spreads[1] < spreads[0] / 2
+
+
+def test_causal_language_modeling_predicts_the_next_word_given_the_preceding_context(place):
+    """The loss is the cross entropy of each token after those before it, by hand; no token is masked."""
+    asked = {"batch_size": SAMPLES, "max_steps": 1, "optimizer": "sgd", "add_bos": False}
+    (step,) = steps_of(place, **asked)
+    model, losses = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32), []
+    for example in prepared(place, **asked).examples:
+        ids = torch.tensor(np.asarray(example.ids)[None].astype(np.int64))
+        with torch.no_grad():
+            scores = model(ids).logits[0, :-1].log_softmax(-1)
+        losses += [-float(scores[at, token]) for at, token in enumerate(ids[0, 1:])]
+    assert step.loss == pytest.approx(sum(losses) / len(losses), rel=1e-3)
+    assert "predict the next token" in read_page("masked language modeling")
+
+
+def test_in_sgd_each_variable_changes_by_the_learning_rate_times_its_gradient(place):
+    """The gradient is the same, so twice the rate is twice the change, and accumulated parts are the whole."""
+    once, twice = changes(place, "a"), changes(place, "b", learning_rate=0.02)
+    assert once.norm() > 0
+    assert (twice - 2 * once).norm() < 0.01 * twice.norm()
+    for size in (8, 2):
+        accumulated = changes(place, f"c{size}", batch_size=size, accumulation=SAMPLES // size)
+        assert (accumulated - once).norm() < 1e-3 * once.norm()
+
+
+def test_a_smaller_learning_rate_requires_more_epochs(place):
+    """And each step along the gradient lowers the loss."""
+    slow, fast = (
+        [
+            step.loss
+            for step in steps_of(
+                place, name=f"a{1000 * rate:.0f}", **{**PLAIN_SGD, "learning_rate": rate}, epochs=4
+            )
+        ]
+        for rate in (0.002, 0.01)
+    )
+    assert slow == sorted(slow, reverse=True) and fast == sorted(fast, reverse=True) and len(set(fast)) == 4
+    assert fast[1] < slow[-1]
+
+
+def test_a_gradient_above_the_max_norm_is_scaled_down_to_it(place):
+    """g' = norm / |g| * g: the change has the length lr * norm, and its direction; one below is not scaled."""
+    whole = changes(place, "whole")
+    assert whole.norm() > 0.01 * 0.3 and changes(place, "limited", max_grad_norm=1000).equal(whole)
+    for norm in (0.3, 0.05):
+        clipped = changes(place, f"clipped{100 * norm:.0f}", max_grad_norm=norm)
+        assert float(clipped.norm()) == pytest.approx(0.01 * norm, rel=1e-3)
+        assert torch.cosine_similarity(whole, clipped, dim=0) > 0.999
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
+def test_weight_decay_shrinks_each_weight_but_norms(place, optimizer):
+    """Decoupled from the optimization step in AdamW, and L2 regularization in SGD: lr * decay * weight in both."""
+    before = model_weights(place)
+    plain = model_weights(place, "a", **PLAIN, optimizer=optimizer)
+    decayed = model_weights(place, "b", **PLAIN, optimizer=optimizer, weight_decay=0.5)
+    for name in before:
+        share = 0 if "norm" in name else 0.5
+        assert torch.allclose(plain[name] - decayed[name], 0.01 * share * before[name], atol=1e-6), name
+
+
+def test_weight_decay_spares_biases_and_layer_norms(place):
+    """In a GPT-2, whose layers and norms have biases."""
+    host = model_host(place, "gpt2")
+    without, decayed = (
+        model_weights(place, name, host=host, **PLAIN, weight_decay=decay)
+        for name, decay in (("a", 0.0), ("b", 0.5))
+    )
+    spared = {name for name, weight in without.items() if weight.equal(decayed[name])}
+    assert spared == {name for name in without if name.endswith(".bias") or ".ln_" in name}
+    assert sum(name.endswith("c_attn.bias") for name in spared) == 2
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "adafactor"])
+def test_optimizers_that_transformers_still_has_take_a_step(place, optimizer):
+    place.train(optimizer=optimizer, max_steps=1)
+    weights = lora_weights(place)
+    assert all(float(weight.norm()) > 0 for name, weight in weights.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "device", "reason"),
+    [
+        ("adamw_hf", "cuda", "Optimizer: "), ("adamw_apex_fused", "cuda", "Optimizer: "),
+        ("adamw_anyprecision", "cuda", "Optimizer: "), ("paged_adamw_32bit", "cpu", "needs a GPU"),
+        ("paged_adamw_8bit", "cpu", "needs a GPU"), ("adamw_torch_xla", "cpu", "it is for TPUs"),
+    ],
+)  # fmt: skip
+def test_optimizers_that_are_gone_or_need_what_is_not_here_are_refused(optimizer, device, reason):
+    (problem,) = optimizer_problems(optimizer, device)
+    assert reason in problem.text
+    assert read_page("TPUs") == "Training PRO trains on CPUs and GPUs."
+
+
+def test_paged_optimizers_run_on_a_gpu_and_save_memory(place):
+    pytest.importorskip("bitsandbytes")
+    for name in ("paged_adamw_32bit", "paged_adamw_8bit"):
+        assert list(optimizer_problems(name, "cuda")) == []
+        assert checked(place, optimizer=name).memory.optimizer == 0, "the states can be in RAM"
+    assert checked(place, optimizer="adamw_torch").memory.optimizer > 0
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"adam_beta1": 0.5}, {"adam_beta2": 0.9}, {"adam_epsilon": 1e-3}, {"label_smoothing": 0.1}, {"seed": 43}],
+)
+def test_the_betas_the_epsilon_and_the_seed_decide_the_weights(place, more):
+    place.train(max_steps=3)
+    place.train(name="b", max_steps=3, **more)
+    assert place.weights("a") != place.weights("b")
+
+
+def test_each_value_of_the_guide_and_the_notes_is_allowed():
+    for rate in (0, -1e-5, 1.0, "1", 1.5):
+        assert "Learning Rate" in refusal(learning_rate=rate)
+    for decay in (1e-2, 1e-4, 1e-5, 1e-6):
+        assert settings(weight_decay=decay).learning.weight_decay == decay
+    for norm in (0.3, 1.0, 5.0, 10.0):
+        assert settings(max_grad_norm=norm).learning.max_grad_norm == norm
+
+
+def test_fixed_rate_step_exponential_and_cosine_decay():
+    """With gamma 0.5 and N 1, a k of 3 over the run, and between the maximum and 0, over the run or an epoch."""
+    steps = range(100)
+    assert set(rates("constant")) == {1.0}
+    assert rates("step_decay") == pytest.approx([0.5 ** (step // 10) for step in steps])
+    assert rates("exponential") == pytest.approx([math.exp(-3 * step / 100) for step in steps])
+    assert "k = 3 over the whole run" in read_page("exponential decay with k")
+    assert rates("cosine") == pytest.approx([cosine(step / 100) for step in steps])
+    assert rates("cosine_with_restarts") == pytest.approx([cosine(step % 10 / 10) for step in steps])
+
+
+@pytest.mark.parametrize(("gamma", "every"), [(0.1, 2), (0.5, 3)])
+def test_step_decay_by_gamma_every_n_epochs_is_entered_as_points(gamma, every):
+    levels = range(-(-10 // every))
+    points = " ".join(f"{n * every}e:{gamma**n:g} {(n + 1) * every}e:{gamma**n:g}" for n in levels)
+    values = rates(settings(schedule=points).learning.schedule)
+    assert values == pytest.approx([gamma ** (step // 10 // every) for step in range(100)])
+    assert "enter points: 0:1 2e:1 2e:0.1" in read_page("step decay with gamma and N")
+
+
+def test_cosine_annealing_with_eta_min_is_entered_as_points():
+    """The points in the refusal are near the curve from 1 to 0.1."""
+    said = refusal(schedule="cosine_with_min_lr")
+    values = rates(said.partition("For a minimum above 0, enter points, such as ")[2].removesuffix("."))
+    assert max(abs(rate - 0.1 - 0.9 * cosine(step / 100)) for step, rate in enumerate(values)) < 0.04
+    assert "cosine decays to 0 over the run" in read_page("cosine with a minimum rate and a cycle of T")
+
+
+@pytest.mark.parametrize("name", [kind.value for kind in SchedulerType if kind.value not in SCHEDULES])
+def test_every_scheduler_type_of_transformers_is_one_here_or_answered(name):
+    answer = r"is called 'constant' in Training PRO|is not a valid value in Training PRO\. .*\bcosine\b"
+    assert re.search(answer, refusal(schedule=name))
+    assert f"| `schedule` | `{name}` |" in read_section("Values that are different in Training PRO")
+
+
+def test_one_cycle_rises_and_falls():
+    values = rates("one_cycle")
+    top = values.index(max(values))
+    assert values[0] < 0.1 and 20 < top < 40 and values[-1] < 0.01
+    assert values[:top] == sorted(values[:top]) and values[top:] == sorted(values[top:], reverse=True)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "exponential", "step_decay"])
+def test_warmup_is_used_in_conjunction_with_other_schedulers(schedule):
+    values = rates(schedule, warmup=5)
+    assert values[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=0.1) and max(values) == pytest.approx(1.0)
+    assert schedule != "constant" or set(values[5:]) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "steps"), [("linear", 2, 2), ("constant", 0.25, 2), ("constant", 3, 3)]
+)
+def test_the_scheduled_rates_are_the_rates_of_the_steps(place, schedule, warmup, steps):
+    """Warmup in steps, or as a share of all; the rate of each step is in the log and on the curve."""
+    trained = steps_of(place, schedule=schedule, warmup_steps=warmup, epochs=2, learning_rate=1e-3)
+    found = [step.learning_rate for step in trained]
+    assert found == pytest.approx([1e-3 * rate for rate in rates(schedule, warmup=steps, steps=8, per_epoch=4)])
+    assert [entry["learning_rate"] for entry in read_graph(place) if "loss" in entry] == pytest.approx(found)
+
+
+def test_max_steps_overrides_the_epochs_and_a_part_of_the_last_epoch_is_trained(place):
+    last = steps_of(place, epochs=1, max_steps=9)[-1]
+    assert (last.step, last.epoch) == (9, 2.25)
+    assert len(steps_of(place, name="b", epochs=1.5)) == 6
+
+
+@pytest.mark.parametrize(("value", "passes"), [("on", 2), ("off", 1)])
+def test_gradient_checkpointing_is_slower_by_a_second_forward_pass_and_never_reentrant(place, value, passes):
+    host, forward, kinds = place.host(), [], []
+    model = host.loaded_model().model
+
+    def watch(job, event):
+        if isinstance(event, Step):
+            found = [getattr(module, "_gradient_checkpointing_func", None) for module in model.modules()]
+            kinds.extend(function.keywords["use_reentrant"] for function in found if function)
+
+    hook = model.model.layers[0].mlp.register_forward_pre_hook(
+        lambda *_: forward.append(1) if torch.is_grad_enabled() else None
+    )
+    place.train(host, job=watched_job(watch), gradient_checkpointing=value, max_steps=1)
+    hook.remove()
+    assert len(forward) == passes and set(kinds) <= {False} and bool(kinds) == (value == "on")
+    assert not model.is_gradient_checkpointing, "the model is given back as it was"
+    place.train(name="plain", max_steps=1)
+    assert place.weights("plain") == place.weights()

@@ -1,0 +1,283 @@
+"""What the guides say of LoRAs, quantized models and full fine-tuning: what is trained, and its cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import PeftModel
+from training_pro.commands import options, push
+from training_pro.core.errors import SavingError, SettingsError
+from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.engine.architectures import make_model, read_log
+from training_pro.tests.seeds.conftest import (
+    checked,
+    lora_weights,
+    memory_model,
+    model_host,
+    model_weights,
+    refusal,
+    settings,
+)
+from transformers import AutoModelForCausalLM
+
+TYPES = {"float32": torch.float32, "float16": torch.float16, "8bit": torch.int8, "4bit": torch.uint8}
+MODULES = "up_proj,down_proj,q_proj,v_proj,k_proj,o_proj,embed_tokens,lm_head"
+FULL = {"method": "full", "learning_rate": 1e-5}
+
+
+def trained(place, model="llama", **more):
+    """Train one step; return PEFT's config and weights."""
+    place.train(model_host(place, model), max_steps=1, **more)
+    return json.loads((place.lora() / "adapter_config.json").read_text()), lora_weights(place)
+
+
+def test_the_parameters_of_lora_config_and_the_target_modules_as_the_guide_lists_them(place):
+    config, weights = trained(place, rank=3, alpha=16, dropout=0.1, targets=MODULES)
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (3, 16, 0.1)
+    inner = {weight.shape[0] for name, weight in weights.items() if "q_proj.lora_A" in name}
+    assert inner == {3} and settings(rank=128, alpha=256).lora.strength == 2
+    assert all(any(f".{name}.lora_" in key for key in weights) for name in MODULES.split(","))
+    assert not any("gate_proj" in key for key in weights)
+
+
+def test_rank_decides_the_size_and_the_memory_and_ends_at_the_hidden_size(place):
+    low, middle, high = (checked(place, rank=rank) for rank in (2, 8, 32))
+    assert 16 * low.disk.made == 4 * middle.disk.made == high.disk.made
+    assert high.memory.total > middle.memory.total and high.memory.optimizer == 4 * middle.memory.optimizer
+    hidden = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+    assert checked(place, rank=hidden).problems == ()
+    (problem,) = checked(place, rank=hidden + 1).problems
+    assert f"hidden size ({hidden})" in problem and settings(rank=8192).lora.rank == 8192
+
+
+def test_a_rank_below_8_is_allowed_without_advice(place):
+    for rank in (1, 7):
+        report = checked(place, rank=rank, alpha=rank, learning_rate=1e-4)
+        assert (report.problems, report.advice) == ((), ())
+    assert "Lower ranks are allowed" in read_page("rank of at least 8")
+
+
+@pytest.mark.parametrize(
+    ("bias", "expected"), {"none": set(), "all": {"q_proj", "k_proj"}, "lora_only": {"q_proj"}}.items()
+)
+def test_bias_none_all_or_lora_only(place, bias, expected):
+    config, weights = trained(place, "qwen2", bias=bias, targets=["q_proj"])
+    biases = {key for key in weights if key.endswith("bias")}
+    assert config["bias"] == bias
+    assert {name for name in ("q_proj", "k_proj") if any(f".{name}." in key for key in biases)} == expected
+
+
+def test_bias_is_not_applicable_to_llama_models(place):
+    assert any("this model has no biases" in text for text in checked(place, bias="all").advice)
+
+
+def test_modules_to_save_are_trainable_and_saved(place):
+    config, weights = trained(place, modules_to_save=["norm", "lm_head"], targets="q-v")
+    assert set(config["modules_to_save"]) == {"model.norm", "lm_head"}
+    assert {"base_model.model.model.norm.weight", "base_model.model.lm_head.weight"} <= weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "pattern"), [("llama", "model.layers"), ("gpt2", "transformer.h"), ("gpt_neox", "gpt_neox.layers")]
+)
+def test_layers_to_transform_finds_common_layer_patterns_and_without_it_all_layers(place, model, pattern):
+    for value, layers in (("", {"0", "1"}), ("1", {"1"})):
+        _, weights = trained(place, model, layers_to_transform=value, if_exists="replace")
+        assert {key.partition(f".{pattern}.")[2].split(".")[0] for key in weights} == layers
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("GPTJConfig", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 4}),
+        ("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 256, "expansion_ratio": 2}),
+    ],
+)
+def test_older_models_that_the_guide_recommends_are_trained(place, kind, config):
+    import transformers
+
+    folder = shutil.copytree(place.tiny, place.folders.models / kind)
+    model = AutoModelForCausalLM.from_config(getattr(transformers, kind)(vocab_size=512, **config))
+    model.save_pretrained(folder)
+    place.train(StandaloneHost(place.folders, model=str(folder)), max_steps=1, layers_to_transform="0")
+    assert all(".0." in key and ".1." not in key for key in lora_weights(place))
+
+
+def test_the_names_of_the_modules_are_listed_where_one_is_wrong(place):
+    (problem,) = checked(place, targets=["no_such_proj"]).problems
+    names = ("no_such_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    assert all(name in problem for name in names)
+
+
+def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(place):
+    host = place.host()
+    before = {key: weight.clone() for key, weight in host.loaded_model().model.state_dict().items()}
+    place.train(host, max_steps=1)
+    after = host.loaded_model().model.state_dict()
+    assert before.keys() == after.keys() and all(weight.equal(after[key]) for key, weight in before.items())
+    names = lora_weights(place)
+    assert names and not any(part in name for name in names for part in ("norm", "lm_head", "embed_tokens"))
+    assert list(place.lora().rglob("*.safetensors")) and not list(place.lora().rglob("*model*.bin"))
+
+
+def test_the_trained_weights_are_used_in_other_contexts_and_adapt_the_model_by_their_scale(with_lora):
+    """Loaded by PEFT alone, without this program, as well; at strength 0 the model keeps its knowledge."""
+    ids, host = torch.arange(3, 30)[None], with_lora.host()
+    with torch.no_grad():
+        base, distances = host.loaded_model().model(ids).logits, []
+        for strength in (0.0, 0.5, 1.0):
+            with_lora.attach_lora(host, "a", strength)
+            distances.append(float((host.loaded_model().model(ids).logits - base).norm()))
+            with_lora.detach_lora(host)
+        model = AutoModelForCausalLM.from_pretrained(with_lora.tiny, dtype=torch.float32)
+        alone = PeftModel.from_pretrained(model, with_lora.lora())(ids).logits
+    assert distances[0] == 0 and 0 < distances[1] < distances[2]
+    assert float((alone - base).norm()) == pytest.approx(distances[2], rel=1e-3)
+
+
+@pytest.mark.parametrize("loading", TYPES)
+def test_compute_type_is_the_dtype_in_which_a_model_is_trained_and_resumed(place, loading):
+    """A LoRA is resumed in 8 and 4 bits as well, where the model itself can't be fully fine-tuned."""
+    assert loading in LOADING_OPTIONS and loading in options_of("--load", loading)
+    host, asked = place.host(loading), {"save_every": 1, "save_each_epoch": False}
+    model = host.loaded_model().model
+    assert model.model.layers[0].self_attn.q_proj.weight.dtype == TYPES[loading]
+    place.train(host, max_steps=1, **asked)
+    assert place.train(place.host(loading), resume="newest", max_steps=2, **asked).outcome == "finished"
+    weights = lora_weights(place)
+    assert all(float(weight.norm()) > 0 for name, weight in weights.items() if "lora_B" in name)
+    assert "resume a LoRA there" in read_page("Checkpoint loading is disabled in 8 and 4 bits.")
+    if "bit" not in loading:
+        return
+    sentence = f"{loading[0]}-bit can't be fully fine-tuned"
+    assert any(sentence in problem for problem in checked(place, host, **FULL).problems)
+    with pytest.raises(SettingsError, match=sentence):
+        place.train(host, if_exists="replace", **FULL)
+    if loading == "4bit":
+        config = model.config.quantization_config
+        assert (config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant) == ("nf4", True)
+
+
+def options_of(*words):
+    parser = options.make_parser("train", "")
+    options.add_model(parser)
+    return str(parser.parse_args(["--model", "m", *words]))
+
+
+def test_fewer_bits_take_less_memory(place):
+    """The tiny model's embeddings, which are never quantized, are a large part of it."""
+    four, two, one, half = (
+        checked(place, place.host(kind)).memory.weights for kind in ("float32", "float16", "8bit", "4bit")
+    )
+    assert four == 2 * two and one < 0.6 * four and half < 0.5 * four
+    assert "bfloat16" in options_of("--load", "bfloat16") and "48000MB" in options_of("--max-memory", "48000MB")
+
+
+@pytest.mark.parametrize("loading", ["auto", "8bit", "4bit"])
+@pytest.mark.parametrize("model_type", ["gpt_neo", "gpt_neox", "llama", "opt", "mistral"])
+def test_model_type_is_trained_also_with_a_lora_in_8_and_4_bits(place, model_type, loading):
+    folder = place.folders.models / model_type
+    make_model(model_type, vocab_size=512).save_pretrained(folder)
+    for file in place.tiny.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    host = StandaloneHost(place.folders, model=str(folder), loading=loading)
+    assert place.train(host, max_steps=1).outcome == "finished"
+
+
+def test_tokenizer_name_is_the_tokenizer_that_you_want_to_use(place):
+    folder = place.folders.models / "words"
+    shutil.copytree(place.tiny, folder, ignore=shutil.ignore_patterns("model*", "config*"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<|im_start|>"}))
+    host = StandaloneHost(place.folders, model=str(place.tiny), tokenizer="words")
+    assert host.card().tokenizer.eos_token == "<|im_start|>" != place.host().card().tokenizer.eos_token
+    place.train(host, max_steps=1)
+    assert read_log(place)["tokenizer"] == "words"
+
+
+@pytest.mark.parametrize("loading", ["auto", "4bit"])
+def test_a_checkpoint_is_loaded_from_the_path_of_its_file_also_in_4_bits(place, loading):
+    folder = place.folders.models / "saved_models"
+    shutil.copytree(place.tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(model_weights(place), folder / "pytorch_model.bin")
+    host = StandaloneHost(place.folders, model=str(folder / "pytorch_model.bin"), loading=loading)
+    assert place.train(host, max_steps=1).outcome == "finished"
+
+
+def test_qlora_fits_a_65b_model_on_a_single_48_gb_gpu_and_16_bits_do_not():
+    asked = settings(rank=64, batch_size=1, optimizer="paged_adamw_32bit")
+    for loading, fits in {"4bit": True, "float16": False}.items():
+        model = memory_model(80, 8192, 22016, loading, 48, 512)
+        assert model.fits(model.memory(asked)) == fits
+
+
+def test_the_memory_follows_from_the_model_the_batch_the_length_and_checkpointing(place):
+    plain, long, large, small, on = (
+        checked(place, **more).memory.total
+        for more in (
+            {}, {"cutoff": 64}, {"batch_size": 8}, {"batch_size": 2, "accumulation": 4},
+            {"gradient_checkpointing": "on"},
+        )
+    )  # fmt: skip
+    assert on < plain < long and small == checked(place, batch_size=2).memory.total < plain < large
+    assert plain == checked(place, gradient_checkpointing="off").memory.total
+    assert SETTINGS["gradient_checkpointing"].default == "auto"
+    assert read_page("Gradient checkpointing is off by default.").startswith("The default is auto")
+    weights = checked(place).memory.weights
+    assert weights == pytest.approx((place.tiny / "model.safetensors").stat().st_size, rel=0.05)
+    assert plain > 1.2 * weights, "training takes more than inference"
+    evaluated = (checked(place, eval_share=0.2, eval_batch_size=size).memory.total for size in (1, 1024))
+    assert len(set(evaluated)) == 1
+    assert "split in halves" in read_page("evaluation batch in the memory estimate")
+
+
+def test_a_full_fine_tune_holds_gradients_and_two_values_of_adam_and_a_lora_a_fraction(place):
+    """No amount of data is required: the guide's rule of thumb is 100 MiB; a validation split shows memorizing."""
+    full, lora = checked(place, **FULL), checked(place, rank=1, targets="q-v")
+    memory = full.memory
+    assert (memory.gradients, memory.optimizer) == (memory.weights, 2 * memory.weights)
+    assert memory.weights == 4 * sum(weight.numel() for weight in model_weights(place).values())
+    assert 20 * lora.disk.made < full.disk.made and lora.memory.total < memory.total / 2
+    assert (full.problems, full.advice) == ((), ())
+    assert "16 bytes per weight in float32" in read_page("160 to 192 GB for a full fine-tune of a 7B model")
+    assert "Check names no minimum" in read_page("100 MiB of data for a full fine-tune")
+
+
+def test_check_advises_a_slower_pace_for_all_weights_than_for_a_lora(place):
+    """Continued pre-training needs a slower learning pace, against catastrophic forgetting."""
+    lora, full = (
+        " ".join(checked(place, method=method, learning_rate=2e-3).advice) for method in ("lora", "full")
+    )
+    assert "Learning Rate" not in lora
+    assert "Learning Rate 0.002 is far above the usual value (1e-05)" in full
+
+
+def test_method_full_trains_the_model_and_shard_size_splits_it(place):
+    """As with the LoRA config None; the model is loaded from its folder, and uploaded as the push command says."""
+    before, after = model_weights(place), model_weights(place, "new", shard_size="100MB")
+    assert any(not before[name].equal(after[name]) for name in before)
+    place.train(name="parts", method="full", learning_rate=1e-3, max_steps=1, shard_size="200KB")
+    parts = list((place.folders.models / "parts").glob("*.safetensors"))
+    assert len(parts) > 1 and all(part.stat().st_size < 200 * 2**10 for part in parts)
+    assert place.train(StandaloneHost(place.folders, model="parts"), max_steps=1).outcome == "finished"
+    with pytest.raises(SavingError) as refused:
+        push.run(["new", "--to", "me/story", "--user-data", str(place.folders.user_data)])
+    assert f'hf upload me/story "{place.folders.models / "new"}" . --private' in str(refused.value)
+    assert "it shows the hf upload command" in read_page("upload of a fully fine-tuned model")
+    assert "set Method to full" in read_page("Keep the LoRA config None unless the model is in 8 or 4 bits.")
+
+
+def test_flash_attention_can_be_chosen(place):
+    assert "flash_attention_2" in SETTINGS["attention"].choices
+    findings = checked(place, attention="flash_attention_2")
+    assert any("flash" in text.lower() for text in (*findings.problems, *findings.advice))
+
+
+def test_a_large_number_of_workers_is_refused():
+    assert "Workers: 65 is out of range. Allowed: 0 to 64." in refusal(workers=65)
+    assert "0 to 64" in read_page("A large number of workers has unexpected outcomes.")

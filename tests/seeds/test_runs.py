@@ -1,0 +1,262 @@
+"""What the guides and manuals say of a whole run: evaluating, saving, resuming, logging, seeds and workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from training_pro.core.errors import SettingsError
+from training_pro.core.jobs import CheckpointSaved, EvaluationDone, Step
+from training_pro.engine.training import trainer
+from training_pro.records.folder import PARAMETERS
+from training_pro.settings import presets
+from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
+from training_pro.tests.seeds.conftest import checked, prepared, refusal, run_events, settings, write_rows
+from training_pro.tests.tiny import watched_job
+from training_pro.train_utils import is_logged
+from transformers import TrainerCallback
+from transformers.integrations import integration_utils
+
+REPORTERS = (
+    *("azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "mlflow", "neptune"),
+    *("tensorboard", "wandb", "all", "none"),
+)
+FULL_SCRIPT = {
+    "report_to": "wandb", "optimizer": "adamw_torch_fused", "seed": 42, "data_seed": 42,
+    "logging_first_step": True, "logging_steps": 1, "workers": 1, "batch_size": 8, "eval_batch_size": 8,
+    "eval_every": 128, "save_every": 128, "keep_checkpoints": 2, "accumulation": 8, "learning_rate": 1.0e-5,
+    "schedule": "cosine", "warmup_steps": 64, "epochs": 1,
+}  # fmt: skip
+LORA_SCRIPT = {
+    **FULL_SCRIPT, "eval_every": 80, "save_every": 80, "accumulation": 64, "learning_rate": 5.0e-5,
+    "schedule": "constant", "warmup_steps": 8, "rank": 128, "alpha": 256, "gradient_checkpointing": "on",
+    "targets": "up_proj,down_proj,q_proj,v_proj,k_proj,o_proj,embed_tokens,lm_head", "attention": "sdpa",
+}  # fmt: skip
+QLORA_SCRIPT = {
+    "train_on": "everything", "learning_rate": 0.000075, "warmup_steps": 0, "epochs": 1, "source_max_len": 2500,
+    "target_max_len": 2500, "batch_size": 1, "accumulation": 1, "logging_first_step": True, "logging_steps": 1,
+    "save_every": 100, "eval_every": 10, "keep_checkpoints": 2, "data_seed": 41, "eval_batch_size": 1,
+    "optimizer": "paged_adamw_32bit", "report_to": "wandb", "format": "auto",
+}  # fmt: skip
+DEFAULTS = {
+    "weight_decay": 0, "max_grad_norm": 1.0, "accumulation": 1, "compile": False, "adam_beta1": 0.9,
+    "adam_beta2": 0.999, "adam_epsilon": 1e-8, "workers": 0, "optimizer": "adamw_torch", "max_steps": 0,
+    "batching": "shuffled",
+}  # fmt: skip
+DIFFERENT_DEFAULTS = {
+    "learning_rate": 5e-5, "schedule": "linear", "epochs": 3, "batch_size": 8, "logging_steps": 500,
+    "save_every": 500, "report_to": "all", "warmup_steps": 0,
+}  # fmt: skip
+EXAMPLE_RUN = {
+    "epochs": 2, "save_each_epoch": True, "batch_size": 4, "compile": False, "accumulation": 1,
+    "gradient_checkpointing": "on", "tf32": False, "max_grad_norm": 0.3, "learning_rate": 5e-5,
+    "optimizer": "adamw_8bit", "schedule": "constant", "warmup_steps": 0.03, "seed": 42, "batching": "shuffled",
+    "logging_steps": 10, "max_steps": 0,
+}  # fmt: skip
+STEPS = {"epochs": 2, "batch_size": 3, "save_each_epoch": False, "backup_minutes": 0}
+
+
+@pytest.mark.parametrize("asked", [FULL_SCRIPT, LORA_SCRIPT, QLORA_SCRIPT], ids=["full", "LoRA", "QLoRA"])
+def test_the_values_of_the_scripts_are_settings(asked):
+    flat = settings(**asked).values()
+    expected = {**asked, "targets": asked["targets"].split(",")} if "targets" in asked else asked
+    assert {key: flat[key] for key in expected} == expected
+    assert settings(**{key: str(value) for key, value in asked.items()}).values() == flat, "a command line"
+
+
+def test_the_defaults_of_the_notes_and_those_that_are_different_here():
+    assert {key: SETTINGS[key].default for key in DEFAULTS} == DEFAULTS
+    assert [key for key, value in DIFFERENT_DEFAULTS.items() if SETTINGS[key].default == value] == []
+    assert "its own defaults" in read_page("defaults of TrainingArguments")
+
+
+def test_the_example_run_is_a_preset_which_trains_and_reports_where_you_ask_for_it(place, tmp_path):
+    """With the plain optimizer, since the 8-bit one needs a GPU."""
+    preset = presets.find_preset("instruction-tuning", tmp_path).values
+    flat = settings(**preset).values()
+    assert {key: flat[key] for key in EXAMPLE_RUN} == EXAMPLE_RUN
+    assert not {"report_to", "run_name"} & preset.keys()
+    asked = settings(**preset, report_to="wandb", run_name="mine").records
+    assert (asked.reporters, asked.run_name) == (("wandb",), "mine")
+    assert "does not report to any service" in read_page("report_to=wandb in the example run")
+    assert place.train(**{**preset, "optimizer": "adamw_torch"}).outcome == "finished"
+
+
+@pytest.mark.parametrize(
+    ("more", "measured", "saved"),
+    [
+        ({}, "", ""),
+        ({"eval_share": 0.2, "eval_every": 2, "save_every": 2, "keep_checkpoints": 2}, "2 4 6 8 10", "2 4 6 8 10"),
+        ({"eval_share": 0.2, "eval_every": 0, "save_each_epoch": True}, "5 10", "5 10"),
+        ({"eval_share": 0.2, "eval_every": 0.25, "save_every": 0.5}, "3 6 9 10", "5 10"),
+    ],
+    ids=["no", "steps", "epoch", "a share of all steps"],
+)
+def test_evaluation_and_save_strategy_and_the_limit_of_checkpoints(place, more, measured, saved):
+    events = run_events(place, **{**STEPS, **more})
+    steps = [str(event.step) for event in events if isinstance(event, EvaluationDone) and event.step]
+    made = [event.folder.name.split("-")[1] for event in events if isinstance(event, CheckpointSaved)]
+    assert (" ".join(steps), " ".join(made)) == (measured, saved)
+    full = {path.parent.name.split("-")[1] for path in place.lora().glob("checkpoint-*/optimizer*")}
+    assert full == set(made[-2:] if "keep_checkpoints" in more else made)
+    values = json.loads((place.lora() / PARAMETERS).read_text(encoding="utf-8"))
+    assert all(values[key] == value for key, value in more.items())
+
+
+def test_intervals_are_whole_numbers_of_steps_or_ratios_of_the_total_training_steps(place):
+    for key in ("save_every", "eval_every", "logging_steps"):
+        assert settings(**{key: 5.0}).values()[key] == 5
+        assert "1.5 is not a whole number" in refusal(**{key: 1.5})
+    assert settings(logging_steps="0.25").values()["logging_steps"] == 0.25
+    assert [step for step in range(1, 41) if is_logged(step, 40, 0.25, first=True)] == [1, 10, 20, 30, 40]
+    share, steps = (checked(place, save_every=n, epochs=4, save_each_epoch=False) for n in (0.25, 4))
+    assert share.steps == 16 and share.disk.made == steps.disk.made
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", min), ("accuracy", max)])
+def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(place, metric, better):
+    asked = {"keep_best": metric, "eval_share": 0.2, "eval_every": 1, "epochs": 6, "learning_rate": 0.05}
+    events = run_events(place, save_each_epoch=False, backup_minutes=0, **asked)
+    measured = {event.step: getattr(event, metric) for event in events if isinstance(event, EvaluationDone)}
+    saved = [event.step for event in events if isinstance(event, CheckpointSaved) and event.reason == "best"]
+    for step in saved:
+        earlier = [value for at, value in measured.items() if 0 < at < step]
+        assert all(better(value, measured[step]) == measured[step] for value in earlier)
+    assert saved and measured[saved[-1]] == better(value for step, value in measured.items() if step)
+
+
+def test_an_interrupted_run_is_resumed_from_a_saved_checkpoint(place):
+    asked = {"save_every": 2, "save_each_epoch": False, "epochs": 2}
+    place.train(name="whole", **asked)
+
+    def stop_at_3(job, event):
+        if isinstance(event, Step) and event.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.train(job=watched_job(stop_at_3), **asked)
+    assert place.train(resume="newest", **asked).outcome == "finished"
+    assert place.weights("a") == place.weights("whole")
+
+
+def test_set_to_minus_1_for_a_random_number_which_makes_the_run_reproducible(place):
+    place.train(seed=-1, max_steps=2)
+    drawn = json.loads((place.lora() / PARAMETERS).read_text(encoding="utf-8"))["seed"]
+    assert 0 <= drawn < 2**32
+    place.train(name="again", seed=drawn, max_steps=2, workers=1, tf32=False)
+    assert place.weights("again") == place.weights()
+
+
+def test_the_validation_set_is_randomly_selected_and_never_trained_on(place):
+    data = write_rows(place, *[{"text": f"This is the text number {n}."} for n in range(40)])
+
+    def split(seed):
+        made = prepared(place, eval_share=0.25, data_seed=seed, **data)
+        return [{tuple(e.ids.tolist()) for e in part} for part in (made.examples, made.validation)]
+
+    train, validation = split(1)
+    assert (len(train), len(validation)) == (30, 10) and not train & validation
+    assert split(1)[1] == validation != split(2)[1]
+
+
+def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place):
+    host, sizes = place.host(), []
+
+    def fits_two(module, inputs):
+        if not torch.is_grad_enabled() and len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(inputs[0]))
+
+    host.loaded_model().model.get_input_embeddings().register_forward_pre_hook(fits_two)
+    asked = {"eval_share": 0.25, "eval_batch_size": 4, "max_steps": 1, "recall_passages": 0, "packing": "off"}
+    assert run_events(place, host, kind=EvaluationDone, **asked)
+    assert 2 in sizes
+
+
+@pytest.mark.parametrize("reporter", REPORTERS)
+def test_supported_platforms_are_refused_only_for_what_they_lack_here(place, reporter):
+    """For a package or a variable, with what to install."""
+    assert settings(report_to=reporter).records.report_to == reporter
+    for problem in checked(place, report_to=reporter).problems:
+        assert problem.startswith((f"Report to: {reporter} ", f"Report to: {reporter!r} "))
+
+
+def test_a_platform_that_transformers_does_not_know_is_refused_as_such(place):
+    (problem,) = checked(place, report_to="azureml").problems
+    assert "no reporting integration called 'azureml'. Choose one of azure_ml," in problem
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """The logs that a stand-in for two services gets: the service, the step, the name of the run, the project."""
+    found = []
+
+    def stand_in(name):
+        class Recorder(TrainerCallback):
+            def on_log(self, args, state, control, **_):
+                found.append((name, state.global_step, args.run_name, os.environ.get("WANDB_PROJECT")))
+
+        return Recorder
+
+    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["wandb", "trackio"])
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, stand_in(name))
+    return found
+
+
+def test_report_to_all_reports_to_all_installed_integrations_and_none_to_none(place, logged):
+    place.train(name="b", report_to="none", max_steps=1)
+    place.train(report_to="all", max_steps=1)
+    assert {(service, name) for service, _, name, _ in logged} == {("wandb", "a"), ("trackio", "a")}
+    assert settings(report_to=["tensorboard", "wandb"]).records.reporters == ("tensorboard", "wandb")
+
+
+@pytest.mark.parametrize(
+    ("first", "expected", "project"), [(True, [1, 3, 6, 8], "mine"), (False, [3, 6, 8], "training_pro")]
+)
+def test_logging_steps_run_name_and_wandb_project(place, logged, monkeypatch, first, expected, project):
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    if first:
+        monkeypatch.setenv("WANDB_PROJECT", project)
+    place.train(report_to="all", run_name="run", logging_steps=3, logging_first_step=first, epochs=2)
+    assert [log for log in logged if log[0] == "wandb"] == [("wandb", step, "run", project) for step in expected]
+    assert "uses the project in this variable" in read_page("WANDB_PROJECT")
+
+
+def test_a_missing_service_is_refused_with_what_to_install(place):
+    with pytest.raises(SettingsError, match=r"comet_ml is not installed. Install it \(pip install comet-ml\)"):
+        place.train(report_to="comet_ml")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_num_workers_are_the_workers_of_the_data_loader(place, monkeypatch, workers):
+    loaders, make = [], trainer.RunTrainer.get_train_dataloader
+    monkeypatch.setattr(
+        trainer.RunTrainer, "get_train_dataloader", lambda self: loaders.append(make(self)) or loaders[-1]
+    )
+    place.train(workers=workers, max_steps=1)
+    assert [loader.num_workers for loader in loaders] == [workers]
+
+
+def test_accelerate_launch_starts_the_same_run(place, monkeypatch):
+    """In the environment that it gives to the script; its own start takes many seconds."""
+    from accelerate.commands import launch
+
+    started = []
+    process = SimpleNamespace(wait=lambda: None, returncode=0)
+    popen = lambda command, env: started.append((command[1:], env)) or process  # noqa: E731
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=popen))
+    words = ["--cpu", "--num_processes", "1", "script.py", "train", "--epochs", "1"]
+    launch.launch_command(launch.launch_command_parser().parse_args(words))
+    ((command, environment),) = started
+    assert command == ["script.py", "train", "--epochs", "1"] and environment["ACCELERATE_USE_CPU"] == "True"
+    place.train(max_steps=2)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    place.train(name="launched", max_steps=2)
+    assert place.weights("launched") == place.weights()
+    assert "accelerate launch script.py train" in read_page("accelerate launch")
