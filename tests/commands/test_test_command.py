@@ -92,9 +92,9 @@ def ci(folder, *, fails="nothing", chromium=True):
 def test_ci_runs_both_kinds_of_tests_and_fails_when_either_fails(tmp_path, failing, code):
     ended, (newest, pinned) = ci(tmp_path, fails=failing)
     assert (ended, newest) == (code, "script.py test CI=true")
-    assert pinned.startswith("script.py test --webui-pins --ignore=") and pinned.endswith(" CI=true")
-    ignored = [word.removeprefix("--ignore=") for word in pinned.split() if word.startswith("--ignore=")]
-    assert len(ignored) > 9 and all((ROOT / name).exists() for name in ignored)
+    assert pinned.startswith("script.py test --webui-pins -n 2 ") and pinned.endswith(" CI=true")
+    smoke = [word for word in pinned.split() if word.startswith("tests/")]
+    assert len(smoke) > 5 and all((ROOT / name).exists() for name in smoke)
 
 
 @posix
