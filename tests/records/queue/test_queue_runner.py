@@ -167,12 +167,16 @@ def test_another_job_or_a_chat_is_waited_for_but_its_end_starts_nothing(program)
     )
     program.line.start()
     assert program.session.auto_start.pending and program.began == []
-    with program.host.exclusive_use():  # a chat
-        resume.set()
-        program.wait_until(lambda: (job := program.session.current) is not None and job.kind == "training")
-        assert program.began == []
+    resume.set()
     program.release("a")
     program.wait_for_queue(done=["a"])
+    program.put("b")
+    with program.host.exclusive_use():  # a chat
+        program.line.start()
+        program.wait_until(lambda: program.session.current is not None)
+        assert program.began == ["a"]
+    program.release("b")
+    program.wait_for_queue(done=["b"])
 
 
 def test_a_run_for_another_model_or_that_another_program_trains_is_skipped_and_stays(program):
