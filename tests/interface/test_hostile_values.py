@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import gradio as gr
 import pytest
+from gradio.state_holder import SessionState
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Request, Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
-from training_pro.interface.base import Form, PageContext, confirm, page_context
-from training_pro.interface.page import page
-from training_pro.interface.run import run_panel
-from training_pro.interface.tabs import runs_tab
+from training_pro.interface.base import PageContext
+from training_pro.interface.page import build_page
+from training_pro.interface.tabs import RunsTab
 from training_pro.tests import hostile
+from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
-WRITTEN_BY_PAGE = (
-    "training/form.json",
-    "training/queue.json",
-    "training/queue.json.lock",
-    "training/prepared",
-    "training/presets/story.json",
-    "logs",
+WRITTEN_BY_PAGE = tuple(
+    f"training/{name}" for name in ("form.json", "queue.json", "prepared", "presets/story.json")
 )
 """Files that the page itself writes; names of presets are stripped, so 'story ' becomes a preset."""
 OTHER_VALUES = {"tp-runs-name": "new", "tp-runs-note": "mine"}
@@ -59,21 +55,12 @@ def user_data(tmp_path):
     return root
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Shorten all waiting times."""
-    monkeypatch.setattr(page_context, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(page_context.LOOKS, "shortest", 0.001)
-    monkeypatch.setattr(run_panel, "REFRESH_SECONDS", 0.001)
-    monkeypatch.setattr(confirm, "CONFIRM_SECONDS", 0)
-
-
 def disk(root: Path) -> dict[str, str]:
     """Hashes of all files and targets of all links below a folder, except the files that the page writes."""
     state = {}
     for path in root.rglob("*"):
         name = path.relative_to(root).as_posix()
-        if name.removeprefix("user_data/").startswith(WRITTEN_BY_PAGE) or path == root / "user_data" / "training":
+        if name.removeprefix("user_data/").startswith((*WRITTEN_BY_PAGE, "logs")) or name == "user_data/training":
             continue
         if path.is_symlink():
             state[name] = f"-> {path.readlink()}"
@@ -82,54 +69,34 @@ def disk(root: Path) -> dict[str, str]:
     return state
 
 
-def changes(before, after):
-    """Files that were added, removed, or changed."""
-    return {name: (before.get(name), after.get(name)) for name, _ in before.items() ^ after.items()}
-
-
-def default_value(component):
-    """The value that the page sends for an untouched component."""
-    return OTHER_VALUES.get(component.elem_id, component.value)
-
-
-def sent(component, value):
-    """A hostile value as this component would send it."""
-    several = isinstance(component, gr.Dropdown) and component.multiselect
-    return [value] if several else value
-
-
-def is_open(component):
-    """Whether the API accepts any text for this component; the hidden box of the queue is one of these."""
-    return isinstance(component, (gr.Textbox, gr.Dropdown))
-
-
 def hostile_inputs(endpoint, values):
     """Inputs with each value in each box alone; for a whole form, in name boxes and in all boxes at once."""
-    boxes = list(filter(is_open, endpoint.inputs))
+    defaults = {box: OTHER_VALUES.get(box.elem_id, box.value) for box in endpoint.inputs}
+    boxes = [box for box in endpoint.inputs if isinstance(box, (gr.Textbox, gr.Dropdown))]
     single = boxes if len(boxes) <= MAX_SINGLE else [box for box in boxes if box.elem_id in NAME_BOXES]
-    for value in values:
-        yield from ({box: sent(box, value)} for box in single)
-        if len(single) < len(boxes):
-            yield {box: sent(box, value) for box in boxes}
-
-
-async def exhaust(stream):
-    async for _ in stream:
-        pass
+    for value in values if boxes else [None]:
+        sent = {box: [value] if getattr(box, "multiselect", False) else value for box in boxes}
+        yield from ({**defaults, box: sent[box]} for box in single)
+        if len(single) < len(boxes) or not boxes:
+            yield defaults | sent
 
 
 def call(endpoint, inputs):
     """Call an endpoint as Gradio does. Exceptions do not matter, only changes on the disk."""
-    with suppress(Exception):
-        arguments = [inputs] if endpoint.inputs_as_dict else list(inputs.values())
-        result = endpoint.fn(*arguments)
+
+    async def run():
+        result = endpoint.fn(inputs) if endpoint.inputs_as_dict else endpoint.fn(*inputs.values())
         if inspect.isasyncgen(result):
-            with suppress(TimeoutError, asyncio.TimeoutError):
-                asyncio.run(asyncio.wait_for(exhaust(result), STREAM_SECONDS))
-        elif inspect.iscoroutine(result):
-            asyncio.run(result)
+            async with aclosing(result):
+                await anext(result)
+                await asyncio.wait_for(anext(result), STREAM_SECONDS)
+        elif inspect.isawaitable(result):
+            await result
         elif inspect.isgenerator(result):
             list(result)
+
+    with suppress(Exception):
+        asyncio.run(run())
 
 
 def stop_jobs(session):
@@ -143,117 +110,76 @@ def stop_jobs(session):
 def make_page(user_data):
     session = Session()
     host = StandaloneHost(standalone_folders(user_data))
-    blocks, _ = page.build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS, first_look=True)
+    blocks, _ = build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS, first_look=True)
     return blocks, session
 
 
 @pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
-def test_no_endpoint_touches_files_that_no_menu_offers(user_data, quick, share):
+def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeypatch):
     """Each endpoint gets every `share`-th value, the next endpoint the values after these."""
-    page_blocks, session = make_page(user_data)
-    endpoints = [endpoint for endpoint in page_blocks.fns.values() if endpoint.fn is not None]
-    all_values, calls = hostile.some(hostile.hostile_values(user_data.parent / "outside")), 0
+    monkeypatch.setattr("training_pro.interface.base.confirm.CONFIRM_SECONDS", 0)
+    blocks, session = make_page(user_data)
+    endpoints = [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]
+    values, calls = hostile.some(hostile.hostile_values(user_data.parent / "outside")), 0
     before = disk(user_data.parent)
     for number, endpoint in enumerate(endpoints):
-        values = all_values[number % share :: share]
-        defaults = {component: default_value(component) for component in endpoint.inputs}
-        for inputs in [{**defaults, **changed} for changed in hostile_inputs(endpoint, values)] or [defaults]:
+        for inputs in hostile_inputs(endpoint, values[number % share :: share]):
             call(endpoint, inputs)
             calls += 1
         stop_jobs(session)
-        assert changes(before, disk(user_data.parent)) == {}, f"by {endpoint.fn}"
+        changed = {name for name, _ in before.items() ^ disk(user_data.parent).items()}
+        assert not changed, f"by {endpoint.fn.failing.what}"
     assert len(endpoints) >= ENDPOINTS and calls >= CALLS // share
 
 
-STRANGE = (
-    None,
-    "",
-    "x" * 100,
-    -1,
-    1e308,
-    float("nan"),
-    True,
-    [],
-    [[]],
-    {},
-    {"a": 1},
-    [None, {"b": [1]}],
-    "\udc80",
-)
+STRANGE = (None, "", "x" * 100, -1, 1e308, float("nan"), [], [[]], {"a": 1}, [None, {"b": [1]}], "\udc80")
 """Values that no component of the page sends."""
+MALFORMED = ("{", '{"set": 1, "queue": "up x"}', True, [1])
+"""Values that some components do send."""
 
 
-def test_a_value_of_the_wrong_kind_is_answered_with_a_sentence(user_data):
+def test_malformed_requests_are_answered_with_a_sentence_and_without_a_python_error(user_data, capsys):
     """Gradio alone would answer `{"error": null}`, and the page would show nothing but "Error"."""
-    blocks, _ = make_page(user_data)
-    refused = 0
+    blocks, session = make_page(user_data)
+    refused, state = 0, SessionState(blocks)
     for endpoint in blocks.fns.values():
-        for values in (
-            *([value] * len(endpoint.inputs) for value in STRANGE),
-            [None] * (len(endpoint.inputs) - 1),
-        ):
+        count = len(endpoint.inputs)
+        for values in (*([value] * count for value in (*STRANGE, *MALFORMED)), [None] * (count - 1)):
             try:
-                asyncio.run(blocks.preprocess_data(endpoint, values, None, explicit_call=True))
+                inputs = asyncio.run(blocks.preprocess_data(endpoint, values, state, explicit_call=True))
             except gr.Error as error:
                 refused += 1
-                assert len(error.message) < 400
                 assert "Reload the page" in error.message and error.message.isprintable(), error.message
+                assert len(error.message) < 400
+            else:
+                if endpoint.fn and values and values[0] in MALFORMED:
+                    call(endpoint, dict(zip(endpoint.inputs, inputs, strict=True)))
+        stop_jobs(session)
     assert refused > ENDPOINTS
+    assert "Traceback" not in capsys.readouterr().err, "what gets past Gradio reaches the handlers"
 
 
-def test_new_names_must_not_be_paths(user_data, quick):
+def test_new_names_must_not_be_paths(user_data):
     """Copy as a LoRA, Merge, and Write as GGUF, with an existing run and a hostile new name."""
-    before = disk(user_data.parent)
-    host = StandaloneHost(standalone_folders(user_data))
-    with gr.Blocks(), gr.Tab() as parent:
-        tab = runs_tab.RunsTab(PageContext(host, PeftEngine(), Session()), Form())
-        tab.draw(parent)
+    before, host = disk(user_data.parent), StandaloneHost(standalone_folders(user_data))
+    page = open_tab(RunsTab, PageContext(host, PeftEngine(), Session()), "shard_size")
     values = hostile.some(hostile.hostile_values(user_data.parent))
     for value in filter(lambda value: value.strip() not in ("", "story", hostile.LINK), values):
-        inputs = {tab._chosen: "story", tab._other: "", tab._name: value, tab._note: ""}
-        for action in (tab._on_copy, tab._on_gguf):
-            with pytest.raises(TrainingProError):
-                action(inputs, host.folders)
-        with pytest.raises(TrainingProError):
-            tab._merge_panel._start_merge("story", value)
-    assert changes(before, disk(user_data.parent)) == {}
+        for action in ("own", "gguf", "merge"):
+            said = page.press(f"runs-{action}", runs_chosen="story", runs_name=value)["runs-said"]
+            assert "tp-bad" in said, (action, value)
+    assert disk(user_data.parent) == before
 
 
-def test_the_size_is_only_shown_for_models(user_data):
+def test_a_path_is_no_model(user_data):
+    """Nothing is told of it, and it is not loaded, unless the command line named it."""
     outside = user_data.parent / "outside"
-    host = StandaloneHost(standalone_folders(user_data))
-    for value in (
-        *hostile.hostile_values(outside),
-        str(outside / "big.gguf"),
-        "tiny/model.safetensors",
-        "../models/tiny",
-    ):
-        assert host.size_on_disk(value) == 0 and host.config(value) == {}
-    assert host.size_on_disk("tiny") == len("weights") and host.config("tiny") == {"model_type": "none"}
-
-
-def test_load_model_takes_no_path(user_data, quick):
-    """A loaded model stays loaded; the model of the command line may be loaded again."""
-    outside = user_data.parent / "outside"
-    host = StandaloneHost(standalone_folders(user_data), model=str(outside))
-    assert host.validate_name("tiny") == "tiny" and host.validate_name(str(outside)) == str(outside)
     host = StandaloneHost(standalone_folders(user_data), model="tiny")
-    for value in hostile.some(hostile.hostile_values(outside)):
+    for value in (*hostile.hostile_values(outside), str(outside / "big.gguf"), "../models/tiny"):
+        assert host.size_on_disk(value) == 0 and host.config(value) == {}
         with pytest.raises(TrainingProError):
             host.validate_name(value)
+    assert host.size_on_disk("tiny") == len("weights") and host.config("tiny") == {"model_type": "none"}
     assert host.selected_model == ("tiny", "auto")
-
-
-def test_malformed_requests_are_answered_without_a_python_error(user_data, quick, caplog):
-    """What gets past Gradio reaches the handlers, whose unexpected errors are logged."""
-    blocks, session = make_page(user_data)
-    for endpoint in [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]:
-        for value in ("{", '{"set": 1, "queue": "up x"}', True, [1]):
-            with suppress(gr.Error):
-                inputs = asyncio.run(
-                    blocks.preprocess_data(endpoint, [value] * len(endpoint.inputs), None, explicit_call=True)
-                )
-                call(endpoint, dict(zip(endpoint.inputs, inputs, strict=True)))
-        stop_jobs(session)
-    failed = [record for record in caplog.records if record.exc_info]
-    assert not failed, "\n".join(sorted({f"{r.getMessage()}: {r.exc_info[1]!r}" for r in failed}))
+    host = StandaloneHost(standalone_folders(user_data), model=str(outside))
+    assert host.validate_name("tiny") == "tiny" and host.validate_name(str(outside)) == str(outside)

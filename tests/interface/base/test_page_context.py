@@ -1,4 +1,4 @@
-"""The page context, and following the events of a job."""
+"""The page context, following the events of a job, the Stop button, and notices on outdated results."""
 
 from __future__ import annotations
 
@@ -6,128 +6,137 @@ import asyncio
 import threading
 from contextlib import aclosing
 
+import gradio as gr
 import pytest
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import ModelStatus
-from training_pro.core.jobs import Job, JobEnded, Note, Session, Stage
-from training_pro.interface.base import page_context
-from training_pro.interface.base.page_context import (
-    PageContext,
-    follow_changes,
-    follow_events,
-    follow_refusal,
-    latest_status,
-)
+from training_pro.core.jobs import JobEnded, Note, Request, Session
+from training_pro.interface import base
 from training_pro.tests.fakes import FakeHost
+from training_pro.tests.interface.visit import Visit
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(page_context, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(page_context.LOOKS, "shortest", 0.01)
+@pytest.fixture
+def context():
+    return base.PageContext(FakeHost(), None, Session())
 
 
-def job(*events):
-    new_job = Job("answer", "a test")
-    for event in events:
-        new_job.log.append(event)
-    return new_job
-
-
-def test_the_current_training_is_identified_by_name_and_not_by_title():
-    session, finish = Session(), threading.Event()
-    page = PageContext(FakeHost(), None, session)
-
-    def work(job):
-        finish.wait(10)
-        return JobEnded(outcome="finished", text="")
-
-    assert not page.is_training("story") and not page.is_training("")
-    training = session.train("story", page.host, work)
-    assert (training.kind, training.title) == ("training", "Training 'story'")
-    assert page.is_training("story") and not page.is_training("stories")
+def test_the_current_training_is_identified_by_name_and_not_by_title(context):
+    finish = threading.Event()
+    work = lambda job: finish.wait(60) and JobEnded(outcome="finished", text="")  # noqa: E731
+    assert not context.is_training("story") and not context.is_training("")
+    training = context.session.train("story", context.host, work)
+    assert context.is_training("story") and not context.is_training("stories")
     finish.set()
     training.log.wait_closed()
-    assert not page.is_training("story")
+    assert not context.is_training("story")
     finish.clear()
-    session.start("answer", "Training 'story'", page.host, work)
-    assert not page.is_training("story") and not page.is_training("")
+    context.session.start("answer", "Training 'story'", context.host, work)
+    assert not context.is_training("story") and not context.is_training("")
     finish.set()
 
 
-def test_a_missing_model_is_one_of_the_problems_of_the_form():
+def test_a_missing_model_is_one_of_the_problems_of_the_form(context):
     class Empty(FakeHost):
         def model_status(self):
             return ModelStatus(problem="No model is loaded.")
 
-    problems = []
-    for host in (FakeHost(), Empty()):
+    empty = base.PageContext(Empty(), None, Session())
+    for page, named in ((context, ["Name:", "Dataset:"]), (empty, ["Name:", "Dataset:", "No"])):
         with pytest.raises(SettingsError) as error:
-            PageContext(host, None, Session()).parse_settings({"name": "", "data": []})
-        problems.append([sentence.partition(" ")[0] for sentence in error.value.problems])
-    assert problems == [["Name:", "Dataset:"], ["Name:", "Dataset:", "No"]]
-    assert (
-        PageContext(Empty(), None, Session()).parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
-    )
+            page.parse_settings({"name": "", "data": []})
+        assert [sentence.partition(" ")[0] for sentence in error.value.problems] == named
+    assert empty.parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
 
 
-def test_every_event_is_yielded_once_and_in_order():
-    events = [Note(text=str(number)) for number in range(200)]
-    running = job(*events[:50])
+def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
+    events, go_on = [Note(text=str(number)) for number in range(200)], threading.Event()
+    end = JobEnded(outcome="finished", text="done")
 
-    def work():
-        for event in events[50:]:
-            running.log.append(event)
-        running.log.close()
+    def work(job):
+        for number, event in enumerate(events):
+            if number == 50:
+                go_on.wait(60)
+            job.log.append(event)
+        return end
+
+    def start():
+        return context.session.start("answer", "a test", context.host, work)
 
     async def followed():
         received = []
-        async for new_events in follow_events(running):
-            assert new_events
-            received += new_events
-            if len(received) == 50:
-                threading.Thread(target=work).start()
+        async for _, new in base.follow_job(context.session, start, "Begun"):
+            received += new
+            go_on.set()
         return received
 
-    assert asyncio.run(followed()) == events
+    assert asyncio.run(followed()) == [*events, end]
 
 
-def test_all_events_of_an_ended_job_are_yielded_at_once():
-    ended = job(Stage(text="one"), JobEnded(outcome="finished", text="done"))
-    ended.log.close()
+def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_page_only_then(context, monkeypatch):
+    monkeypatch.setattr(base.page_context, "KEEPALIVE_SECONDS", 0.05)
+    release, session = threading.Event(), context.session
 
-    async def all_of(stream):
-        return [events async for events in stream]
+    async def first(count, stream):
+        async with aclosing(stream):
+            return [await anext(stream) for _ in range(count)]
 
-    assert asyncio.run(all_of(follow_events(ended))) == [ended.log.since(0)]
-    silent = job()
-    silent.log.close()
-    assert asyncio.run(all_of(follow_events(silent))) == []
+    def start():
+        return session.start(
+            "merge", "Merging", FakeHost(), lambda _: release.wait() and JobEnded(outcome="finished")
+        )
 
-
-async def first(count, stream):
-    async with aclosing(stream):
-        return [await anext(stream) for _ in range(count)]
-
-
-def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_page_only_then(monkeypatch):
-    monkeypatch.setattr(page_context, "KEEPALIVE_SECONDS", 0.1)
-    session, release = Session(), threading.Event()
-    session.start(
-        "merge", "Merging", FakeHost(), lambda _: (release.wait(), JobEnded(outcome="finished", text=""))[1]
-    )
     try:
-        running = session.current
-        assert asyncio.run(first(3, follow_changes(lambda: "as before"))) == [None] * 3
-        assert asyncio.run(first(4, follow_events(running)))[1:] == [[]] * 3
-        refusals = asyncio.run(first(4, follow_refusal(session, BusyError("Busy."))))
+        updates = asyncio.run(first(4, base.follow_job(session, start, "Merging")))
+        assert [events for _, events in updates[2:]] == [[]] * 2
+        assert asyncio.run(first(3, base.follow_changes(lambda: "as before"))) == [None] * 3
+        refusals = asyncio.run(first(3, base.follow_refusal(session, BusyError("Busy."))))
         assert len(set(refusals)) == 1 and "Busy." in refusals[0]
     finally:
         release.set()
 
 
-def test_the_latest_status_is_kept_until_a_new_one():
-    status = latest_status([Stage(text="one"), Stage(text="two"), Note(text="n")], "")
-    assert "two ..." in status and "one" not in status
-    assert latest_status([Note(text="n")], status) == status
-    assert "tp-bad" in latest_status([JobEnded(outcome="failed", text="no")], status)
+def test_stop_is_enabled_for_jobs_of_its_kind_and_follows_them_to_their_end(context):
+    def draw():
+        working, said = gr.Textbox(elem_id="working"), gr.HTML(elem_id="said")
+        button = base.StopButton(context, "answer", "stop")
+        button.draw()
+        button.connect(said)
+        button.follow(working)
+
+    def work(job):
+        while not job.control.asked(Request.STOP):
+            threading.Event().wait(0.01)
+        return JobEnded(outcome="stopped", text="That was all.")
+
+    page = Visit(draw)
+    assert page.named["stop"].interactive is False and page.press("stop")["said"] == ""
+    for kind in ("", "model", "answer"):
+        enabled = page.press("working", "change", working=kind)["stop"]["interactive"]
+        assert enabled is (kind == "answer")
+    context.session.start("answer", "Generating text", context.host, work)
+    stopping, end = page.steps("stop")
+    assert "Stopping." in stopping["said"] and "That was all." in end["said"]
+    context.host.read_only_reason = "Only the owner may train."
+    assert page.press("working", "change", working="answer")["stop"]["interactive"] is False
+
+
+CHECKED = base.ResultInputs({"rank": 32, "learning_rate": "3e-4", "data": ["a.txt"]}, "toy")
+
+
+def test_a_result_is_outdated_if_a_new_one_could_differ():
+    for values, model, differs in (
+        ({}, "toy", False),
+        ({"learning_rate": "0.0003"}, "toy", False),
+        ({"rank": 64}, "toy", True),
+        ({"rank": "a word"}, "toy", True),
+        ({"data": []}, "toy", True),
+        ({}, "another", True),
+        ({}, "", True),
+    ):
+        assert CHECKED.differs(base.ResultInputs({**CHECKED.values, **values}, model)) is differs
+    assert base.outdated.style([]) == ""
+    for kind in base.outdated.NOTICES:
+        assert f"tp-outdated-{kind}" in base.outdated.notice(
+            kind
+        ) and f"tp-outdated-{kind} " in base.outdated.style([kind])

@@ -1,0 +1,163 @@
+"""Below the run: its buttons, the queue, the report of Check, and browsing the examples."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from functools import partial
+
+import gradio as gr
+import pytest
+from training_pro.core.engine import PreviewQuery
+from training_pro.core.host import ModelCard
+from training_pro.core.jobs import AutoStart, JobEnded, Request, Session
+from training_pro.data.prepare import check_datasets
+from training_pro.data.report import DatasetReport, preview_examples
+from training_pro.interface.base import PageContext
+from training_pro.interface.run import queue_view, report_view
+from training_pro.interface.train import TrainTab
+from training_pro.records.queue import Queue
+from training_pro.tests.chapters import CHAPTERS
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.interface.visit import open_tab
+from training_pro.tests.rowing import chat, family, prepare_rows
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+class Engine:
+    """An engine with the real Check, but without a model."""
+
+    def check(self, settings, host, *, show):
+        tokenizer = family("ChatML")
+        card = ModelCard("toy", {}, tokenizer.tokenizer, "auto")
+        return check_datasets(settings, host.folders, card, tokenizer, lambda text, share: None, show=show)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    folders = make_folders(tmp_path_factory.mktemp("page"))
+    sections = (f"The {word} slept.\n\n\n" for word in ("cat", "dog", "cow", "cat"))
+    (folders.datasets / "a.txt").write_text("".join(sections), encoding="utf-8")
+    return PageContext(FakeHost(folders=folders), Engine(), Session())
+
+
+@pytest.fixture(scope="module")
+def page(context):
+    return open_tab(TrainTab, context)
+
+
+@pytest.fixture
+def running(context):
+    """A run that ends when the test does."""
+    finish = threading.Event()
+    work = lambda job: finish.wait(60) and JobEnded(outcome="finished", text="")  # noqa: E731
+    job = context.session.train("night", context.host, work)
+    yield job
+    finish.set()
+    job.log.wait_closed()
+
+
+def enabled(page):
+    page.press("look")
+    shown = page.press("version", "change")
+    names = ("stop", "pause", "save", "sample", "evaluate", "wind-down", "halve", "free", "extend", "throw-away")
+    return [name for name in names if shown[name].get("interactive")]
+
+
+def test_epochs_are_added_to_a_run_and_one_that_is_stopping_can_only_be_discarded(page, running):
+    for epochs in (0, 0.001, -1, None, 1001, float("inf"), float("nan")):
+        assert "More epochs: " in page.press("extend", more_epochs=epochs)["answer"]
+    assert running.control.pending == frozenset()
+    assert [page.press("extend", more_epochs=epochs)["answer"] for epochs in (0.05, 2)] == ["", ""]
+    assert running.control.take_epochs() == 2.05
+    assert len(enabled(page)) > 6
+    page.press("stop")
+    assert running.control.asked(Request.STOP) and enabled(page) == ["throw-away"]
+    running.control.ask(Request.DISCARD)
+    assert enabled(page) == []
+
+
+def queue_of(count):
+    queue, values = (
+        Queue(),
+        {"name": "<b>", "data": ["story.txt", "chats.jsonl:50"], "epochs": 2.0, "max_steps": 0},
+    )
+    for number in range(count):
+        queue = queue.with_run(f"<b>{number}", "tiny", values, 1300)
+    return queue
+
+
+def test_a_row_of_the_queue_names_its_run_and_has_buttons():
+    html = partial(queue_view.queue_html, auto_start=AutoStart(), training=True)
+    page = html(queue_of(2))
+    assert "Queue: 2 wait" in page and "data-tp-set" in page and html(Queue()) == ""
+    assert "<b>&lt;b&gt;0</b> story.txt, chats.jsonl:50; 1,300 steps in 2 epochs; tiny" in page
+    assert 'data-tp-queue="away 2" title="Remove: &lt;b&gt;1"' in page
+    assert "Skipped: &lt;why&gt;" in html(queue_of(1).with_skip_reasons({1: "<why>"}))
+    queue = queue_of(1)
+    page = html(queue.with_started(queue.waiting[0]).with_ended(1, "failed", "Out of <memory>."))
+    assert "Load into form" in page and "&lt;b&gt;0: failed. Out of &lt;memory&gt;." in page
+
+
+def test_the_queue_says_what_happens_next():
+    def said(*, training):
+        return queue_view.queue_html(queue_of(1), auto_start, training=training)
+
+    auto_start = AutoStart()
+    assert "After a restart, the queue does not start by itself" in said(training=False)
+    auto_start.enable()
+    assert "When the current run ends or fails, the next" in said(training=True)
+    assert "after the next run that you start, or right away" in said(training=False)
+    auto_start.disable("Stopped by hand.")
+    assert "Stopped by hand. To continue the queue when the current run ends" in said(training=True)
+    assert "Stopped by hand. Press Resume queue." in said(training=False)
+    auto_start.start_now()
+    assert "as soon as the model is free" in said(training=False)
+
+
+def test_user_text_in_the_report_is_escaped(tmp_path):
+    rows, tokenizer = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")], family("ChatML")
+    data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
+    shown = preview_examples(data.examples, PreviewQuery(3), tokenizer.decode, tokenizer.stops)
+    page = report_view.html(replace(data.report, shown=shown))
+    assert "<img" not in page and "&lt;img src=x onerror=alert(1)&gt;" in page
+    page = report_view.html(DatasetReport.of_problems(["a < b"]))
+    assert "Check: not ready" in page and "a &lt; b" in page
+
+
+@pytest.mark.parametrize(("rows", "all_fit"), [(100, True), (20, False)])
+def test_a_report_has_figures_and_suggestions_and_those_that_fit_are_folded(tmp_path, rows, all_fit):
+    data = {"rows.jsonl": [chat("Hi", f"No{' no' * (n % 9)}.") for n in range(rows)]}
+    report = prepare_rows(tmp_path, family("ChatML"), data).report
+    page, changes = report_view.html(report), [each for each in report.suggestions if not each.keep]
+    assert "Check: ready" in page and "trained tokens per epoch" in page and "&lt;" not in page
+    assert f"all {rows} rows end with a stop token" in page and page.count("<rect") == len(report.lengths.counts)
+    assert (not changes) == all_fit
+    assert f"<summary>{7 - len(changes)} {'other ' if changes else ''}settings are fine" in page
+    assert all_fit or re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">Use \d+</button>', page)
+
+
+def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
+    html = report_view.html(prepare_rows(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
+    assert r">Use \nChapter</button>" in html and r"{&#34;hard_cut&#34;: &#34;\\nChapter&#34;}" in html
+
+
+def browse(page, direction, number, holding="", **values):
+    values = {"data": ["a.txt"], "hard_cut": r"\n\n\n", **values}
+    page.fill(leafing_number=number, leafing_holding=holding, **values)
+    shown = page.press(f"leafing-{direction}")
+    return shown["leafing-number"], " ".join(re.sub("<[^>]*>", " ", shown["leafing-said"]).split())
+
+
+def test_examples_are_browsed_in_both_directions_and_found_by_a_text(page):
+    at, html = browse(page, "show", 1)
+    assert at == 1 and "Example 1 of 4" in html and "The cat slept." in html
+    at, html = browse(page, "next", 1)
+    assert at == 2 and "The dog slept." in html
+    assert browse(page, "next", 1, " CAT ")[0] == 4 and browse(page, "before", 4, "cat")[0] == 1
+    assert "&#39;dog&#39; was not found from example 3 on" in browse(page, "next", 2, "dog")[1]
+    assert "&#39;dog&#39; was not found in examples 1 to 1" in browse(page, "before", 2, "dog")[1]
+    at, html = browse(page, "next", 4)
+    assert at == gr.update() and "There is no example 5. The data has 4 examples." in html
