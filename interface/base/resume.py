@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...records.folder import PARAMETERS, loras
-from ...records.folder.journal import read_journal
+from ...records.folder import PARAMETERS, loras, read_journal
 from ...settings import files
 from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings

@@ -22,6 +22,7 @@ from .filenames import (
 from .heartbeat import Heartbeat
 from .hub_upload import plan_upload
 from .inventory import LoraEntry, LoraPart
+from .journal import read_journal
 from .output_place import choose_output
 from .promote_checkpoint import copy_as_lora
 from .run_files import read_samples, read_training_prompt
@@ -77,6 +78,7 @@ __all__ = [
     "plan_upload",
     "read_evidence",
     "read_graph",
+    "read_journal",
     "read_log",
     "read_parameters",
     "read_prompt",
