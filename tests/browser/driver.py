@@ -121,6 +121,7 @@ class TrainingPage:
 
     def __init__(self, page: Page) -> None:
         self._page = page
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
         self._beat = page.locator("#tp-beat")
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
