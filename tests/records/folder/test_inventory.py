@@ -39,7 +39,6 @@ def test_a_run_that_goes_on_now_is_in_progress_also_before_its_first_checkpoint(
     with hold_run_lock("story 2", folders), hold_run_lock("new", folders):
         found = [(entry.name, entry.status) for entry in inventory.list_entries(folders)]
     assert found == [("new", "in progress"), ("story 2", "in progress"), ("story 10", "finished")]
-    assert [entry.name for entry in inventory.list_entries(folders)] == ["story 2", "story 10"]
 
 
 def test_a_lock_is_held_only_inside_and_by_the_first_of_several_processes_of_a_run(folders, monkeypatch):
@@ -58,7 +57,6 @@ def test_a_lock_is_held_only_inside_and_by_the_first_of_several_processes_of_a_r
     ("name", "words"),
     [
         ("stroy 2", "There is no LoRA 'stroy 2' .* Did you mean 'story 2'"),
-        ("../loras", r"There is no LoRA '\.\.'"),
         ("story 2/checkpoint-9", "checkpoint-2, checkpoint-4, backup/checkpoint-5"),
         ("story 2/../story 10", "has no checkpoint"),
     ],

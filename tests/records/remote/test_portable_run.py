@@ -57,5 +57,4 @@ def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     assert training_settings(loaded) == place.settings(**SETTINGS)
     readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
     assert "train FOLDER/settings.json --user-data FOLDER --model tiny" in readme and "loras/a" in readme
-    torch_line = (tmp_path / "out" / "requirements.txt").read_text("utf-8").splitlines()[0]
-    assert torch_line.startswith("torch==") and "+" not in torch_line
+    assert "+" not in (tmp_path / "out" / "requirements.txt").read_text("utf-8").splitlines()[0]

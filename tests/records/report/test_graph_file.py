@@ -23,9 +23,8 @@ def test_a_step_and_an_evaluation_are_written_with_their_keys_and_read_back():
     keys = "current_steps loss smoothed_loss learning_rate epoch gradient_norm tokens seconds loss_by_source phase"
     assert list(entry) == keys.split() and read_steps([entry]) == [step]
     done = evaluation(4, 2.0, by_source={"a": 1.5}, context_gain=0.1, validation_key="mark")
-    graph = json.loads(
-        dump_json([graph_entry(done), graph_entry(evaluation(8, math.nan))]), parse_constant=pytest.fail
-    )
+    written = dump_json([graph_entry(done), graph_entry(evaluation(8, math.nan))])
+    graph = json.loads(written, parse_constant=pytest.fail)
     assert read_evaluations(graph, "mark") == [done] and math.isnan(read_evaluations(graph)[1].loss)
     (old,) = read_steps([{"current_steps": 3, "loss": None}, {"current_steps": 3, "eval_loss": 2.0}])  # fewer keys
     assert (old.step, old.epoch, old.learning_rate, old.tokens, old.seconds) == (3, 0, 0, 0, 0)
