@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,19 +17,6 @@ from training_pro.core.host import DeviceMemory, Folders, LoadedModel, ModelCard
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
-
-
-def refuse_to_remove_read_only_files(monkeypatch: Any) -> None:
-    """As Windows does: nothing that is read-only is removed."""
-    unlink = os.unlink
-
-    def as_windows(path: str, **more: Any) -> None:
-        if not Path(path).stat().st_mode & 0o200:
-            raise PermissionError(13, "Access is denied", str(path))
-        unlink(path, **more)
-
-    monkeypatch.setattr(os, "unlink", as_windows)
-    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as there: by paths
 
 
 def make_folders(root: Path) -> Folders:

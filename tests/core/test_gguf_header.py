@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from training_pro.core import gguf_header
-from training_pro.core.host import ModelCard
 
 REPOSITORY = "general.base_model.0.repo_url"
 
@@ -21,8 +20,6 @@ def pair(key, value):
         return text(key) + struct.pack("<I", 8) + text(value)
     if isinstance(value, list):
         return text(key) + struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
-    if isinstance(value, bytes):
-        return text(key) + struct.pack("<IIQ", 9, 4, len(value) // 4) + value
     return text(key) + struct.pack("<If", 6, value)
 
 
@@ -37,16 +34,11 @@ def written(path, pairs):
     [
         ({"general.base_model.0.name": "A", REPOSITORY: "https://huggingface.co/Hub/A-135M/"}, "Hub/A-135M"),
         ({"general.base_model.0.name": "Llama 3 8B", "general.name": "my quant"}, "Llama 3 8B"),
-        ({"general.basename": "Llama-3", "general.name": "my quant"}, "Llama-3"),
         ({"general.architecture": "llama"}, ""),
     ],
 )
 def test_a_repository_goes_before_a_name(tmp_path, pairs, said):
-    more = {
-        "llama.rope.freq_base": 10000.0,
-        "tokenizer.ggml.tokens": ["a", "bc", ""],
-        "types": struct.pack("<I", 1),
-    }
+    more = {"llama.rope.freq_base": 10000.0, "tokenizer.ggml.tokens": ["a", "bc", ""]}
     file = written(tmp_path / "m.gguf", more | pairs)
     assert gguf_header.find_base_model(file) == said
     read = gguf_header.read_header(file)
@@ -54,7 +46,7 @@ def test_a_repository_goes_before_a_name(tmp_path, pairs, said):
 
 
 def test_another_file_says_nothing(tmp_path):
-    for data in (b"", b"GGUF", b"GGUF\x03\x00\x00\x00", b"PK\x03\x04" + b"\x00" * 60):
+    for data in (b"GGUF\x03\x00\x00\x00", b"PK\x03\x04" + b"\x00" * 60):
         (tmp_path / "m.gguf").write_bytes(data)
         assert gguf_header.find_base_model(tmp_path / "m.gguf") == ""
     assert gguf_header.find_base_model(tmp_path / "not-there.gguf") == ""
@@ -64,13 +56,9 @@ START = b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
 ARRAY = struct.pack("<IQ", 9, 1)
 HOSTILE = {
     "a string longer than any file": START + struct.pack("<Q", 2**63 - 1),
-    "a string longer than the memory": START + struct.pack("<Q", 10**10),
     "an array of more numbers than a file can hold": START + text("a") + struct.pack("<IIQ", 9, 12, 2**62),
-    "an array of endless empty strings": START + text("a") + struct.pack("<IIQ", 9, 8, 2**62),
     "arrays in arrays": START + text("a") + struct.pack("<I", 9) + ARRAY * 5000,
     "endless pairs": b"GGUF" + struct.pack("<IQQ", 3, 1, 2**63),
-    "endless tensors": b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0),
-    "a tensor of endless sides": b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("a") + struct.pack("<I", 2**32 - 1),
 }
 
 
@@ -85,11 +73,3 @@ def test_a_hostile_header_is_refused(tmp_path, head):
     with pytest.raises(ValueError, match=r"damaged|unknown value type"):
         gguf_header.read_header(file)
         gguf_header.read_tensor_names(file)
-
-
-def test_the_longest_text_is_that_of_the_part_that_reads_text():
-    text = {"text_config": {"max_position_embeddings": 4096}}
-    assert ModelCard("toy", {"n_positions": 1024}, None, "auto").context == 1024
-    for other in ({"vision_config": {"n_ctx": 77}}, {"max_position_embeddings": 77}):
-        assert ModelCard("toy", text | other, None, "auto").context == 4096
-    assert ModelCard("toy", {"max_position_embeddings": None, "text_config": None}, None, "auto").context == 0

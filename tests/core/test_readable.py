@@ -4,16 +4,13 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from training_pro.core import html, readable
-from training_pro.core.errors import DataError, SettingsError, TrainingProError, error_message, first_line
-from training_pro.core.findings import advice, note, problem, sort_findings, texts
+from training_pro.core.errors import DataError, SettingsError, error_message, first_line
 
 
-@pytest.mark.parametrize("error", [TrainingProError, DataError, lambda text: SettingsError([text])])
+@pytest.mark.parametrize("error", [DataError, lambda text: SettingsError([text])])
 def test_a_value_of_a_million_characters_or_words_makes_a_short_message(error):
-    for value, most in (
-        ("x" * 10**6, readable.MAX_WORD_CHARS + 100),
-        ("x " * 500_000, readable.MAX_LINE_CHARS + 1),
-    ):
+    values = {"x" * 10**6: readable.MAX_WORD_CHARS + 100, "x " * 500_000: readable.MAX_LINE_CHARS + 1}
+    for value, most in values.items():
         said = str(error(f"There is no format {value}. Choose another one."))
         assert said.startswith("There is no format x") and said.endswith("Choose another one.")
         assert len(said) <= most
@@ -30,18 +27,11 @@ def test_invisible_characters_are_made_visible_and_those_of_other_languages_stay
 
 
 def test_an_error_that_is_not_ours_says_its_first_line_or_its_kind():
-    lines = {"\n  size mismatch \nfor all layers\n": "size mismatch", " \n": "OSError", "\ud800": "\\ud800"}
-    for text, told in lines.items():
+    for text, told in (("\n  size mismatch \nfor all layers\n", "size mismatch"), (" \n", "OSError")):
         assert first_line(OSError(text)) == told
     long = error_message(OSError(36, "File name too long", "x" * 9999))
     assert long.endswith(": File name too long.") and len(long) < 400
     assert error_message(OSError(2, "No such file", b"caf\xe9")) == "caf\ufffd: No such file."
-
-
-def test_findings_are_sorted_by_level_and_each_sentence_stands_once():
-    findings = [note("", "n"), advice("rank", "b"), problem("data", "p"), advice("alpha", "a"), advice("", "b")]
-    assert [finding.text for finding in sort_findings(findings)] == ["p", "b", "a", "n"]
-    assert texts(findings, "problem") == ("p",)
 
 
 def test_html_is_escaped_once_and_a_missing_value_is_an_error():

@@ -1,7 +1,6 @@
 """A model brought from a hub: whole, on from where it broke off, and a sentence for all that cannot be."""
 
 import json
-import shutil
 
 import pytest
 from huggingface_hub import constants
@@ -53,22 +52,14 @@ def past_100_kb(told):
     return any(isinstance(event, DownloadProgress) and event.done > 100_000 for event in told)
 
 
-def test_it_comes_whole_is_loaded_leaves_nothing_else_and_is_left_alone(offered, models, tiny, tmp_path):
-    end, told = get(models)
-    folder = end.folder
-    assert folder == models / "toys_tiny"
+def test_it_comes_whole_is_loaded_leaves_nothing_else_and_is_left_alone(offered, models, tiny):
+    told = get(models)[1]
+    folder = models / "toys_tiny"
     assert read_tree(folder) == read_tree(tiny) | {"LICENSE": b"free"}
     assert [path.name for path in models.iterdir()] == ["toys_tiny"]
-    assert {path.name for path in tmp_path.iterdir()} == {"user_data"}
-    announced = next(event.text for event in told if isinstance(event, Note))
-    assert ": llama, license apache-2.0, " in announced and f"Downloading to {folder} (" in announced
     done = [event.done for event in told if isinstance(event, DownloadProgress)]
     assert done == sorted(done) and done[-1] == sum(file.stat().st_size for file in folder.iterdir())
-    host = StandaloneHost(standalone_folders(models.parent), model="toys_tiny")
-    assert host.models() == ["toys_tiny"] and host.loaded_model().model.num_parameters() > 0
     assert refusal(models).startswith(f"toys_tiny already exists in {models}. Use it, or delete")
-    (folder / "config.json").unlink()
-    assert refusal(models).startswith(f"{folder} exists but contains no model.")
 
 
 def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(offered, models, tiny):
@@ -79,55 +70,33 @@ def test_what_broke_off_goes_on_where_it_stood_also_on_a_branch_that_moved_on(of
     offered.breaks_at.clear()
     offered.repositories[NAME].files["main"]["README.md"] = b"Now with a card."
     offered.asked.clear()
-    _, told = get(models)
+    get(models)
     assert (SHARD, 70_000) in offered.asked and (SHARD, 0) not in offered.asked
-    assert " already downloaded)" in next(event.text for event in told if isinstance(event, Note))
     assert is_whole(models, tiny) and (models / "toys_tiny" / "README.md").read_bytes() == b"Now with a card."
-    assert [path.name for path in models.iterdir()] == ["toys_tiny"]
 
 
-@pytest.mark.parametrize(("takes_ranges", "breaks"), [(True, 5), (False, 1)])
-def test_a_line_that_breaks_is_tried_again_as_long_as_something_comes(offered, models, tiny, takes_ranges, breaks):
-    offered.takes_ranges, offered.breaks_at = takes_ranges, [50_000] * breaks
+def test_a_line_that_breaks_is_tried_again_as_long_as_something_comes(offered, models, tiny):
+    offered.breaks_at = [50_000] * 5
     _, told = get(models)
-    broke = [event.text for event in told if isinstance(event, Note) and "The connection broke" in event.text]
-    assert len(broke) == breaks and "trying again in 0.01 s" in broke[0]
+    assert sum(isinstance(event, Note) and "The connection broke" in event.text for event in told) == 5
     assert is_whole(models, tiny)
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
 def test_what_ends_it_in_the_midst_keeps_what_came(offered, models, error):
     def stopping(told):
         if error and past_100_kb(told):
             raise error
         return past_100_kb(told)
 
-    if isinstance(error, OSError):
-        said = refusal(models, stopping=stopping)
-        assert said.startswith(f"{models} can't be written: the disk is full")
-    else:
-        end, _ = get(models, stopping=stopping)
-        said = end.text
-        assert (end.outcome, end.folder) == ("stopped", None) and said.startswith("Stopped. ")
-    assert f"Start the download again to continue. To cancel, delete {models / '.getting-toys_tiny'}." in said
+    end, _ = get(models, stopping=stopping)
+    assert (end.outcome, end.folder) == ("stopped", None)
+    assert f"Start the download again to continue. To cancel, delete {models / '.getting-toys_tiny'}." in end.text
     assert get(models)[0].outcome == "finished"
-
-
-def test_what_came_is_kept_where_its_folder_cannot_take_its_place_yet(offered, models):
-    def stopping(told):
-        (models / "toys_tiny" / "mine").mkdir(parents=True, exist_ok=True)  # somebody was faster
-        return False
-
-    assert "Start the download again to continue" in refusal(models, stopping=stopping)
-    shutil.rmtree(models / "toys_tiny")
-    offered.asked.clear()
-    assert get(models)[0].outcome == "finished"
-    assert [file for file, _ in offered.asked if file == SHARD] == []
-    assert [path.name for path in models.iterdir()] == ["toys_tiny"]
 
 
 def test_what_came_damaged_is_thrown_away_and_comes_anew(offered, models, tiny):
-    for spoils in (lambda data: data[:-1] + b"!", lambda data: data[:-1], lambda data: data + b"!"):
+    for spoils in (lambda data: data[:-1] + b"!", lambda data: data + b"!"):
         offered.spoils = spoils
         assert "was damaged during the download and was deleted." in refusal(models)
     offered.spoils = None
@@ -142,13 +111,9 @@ def test_a_revision_has_a_folder_of_its_own(offered, models, tiny):
     assert refusal(models, revision="v2").startswith("toys/tiny has no revision 'v2'.")
 
 
-def test_what_another_program_brings_or_does_not_fit_is_refused(offered, models, monkeypatch):
+def test_what_another_program_brings_is_refused(offered, models):
     with lock(models / ".getting-toys_tiny" / "lock"), pytest.raises(BusyError, match="Another program is"):
         get(models)
-    shutil.rmtree(models)
-    monkeypatch.setattr(download, "free_bytes", lambda folder: 1000)
-    assert "but only 1 kB is free. Free some space" in refusal(models)
-    assert not models.exists()
 
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -158,12 +123,8 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     ("files", "config", "words"),
     [
         ({SHARD: b""}, {"is_encoder_decoder": True}, " is an encoder-decoder model; only causal"),
-        ({SHARD: b""}, {"architectures": ["BertModel"]}, " (BertModel) can't generate text."),
         ({SHARD: b""}, {"quantization_config": {"quant_method": "gptq"}}, " is already quantized (GPTQ), and"),
         ({SHARD: b""}, {"model_type": "newfangled"}, " has an architecture (newfangled) that transformers "),
-        ({f"{SHARD}.index.json": b'{"weight_map": {"a": "gone"}}'}, {}, " is incomplete on the Hub: it is"),
-        ({}, {}, " is not a model in transformers format: it has no weights"),
-        ({SHARD: b""}, None, " is not a model in transformers format: it has no config.json"),
         ({"q4.gguf": b"GGUF"}, None, " has only GGUF files, which Training PRO does not download."),
         ({"adapter_config.json": b"{}"}, None, " is a LoRA, not a model. Download its base model instead"),
     ],
@@ -174,8 +135,6 @@ def test_what_can_not_be_trained_is_refused_before_anything_comes(hub, models, f
     made.files["main"] = files | ({} if config is None else {"config.json": json.dumps(CONFIG | config).encode()})
     assert refusal(models, "toys/odd").startswith(f"toys/odd{words}")
     assert not models.exists() and SHARD not in {name for name, _ in hub.asked}
-    made.files["main"] = {"config.json": b"{", SHARD: b""}
-    assert refusal(models, "toys/odd").startswith("config.json of toys/odd is damaged on the Hub")
 
 
 def test_no_model_a_gated_one_and_no_hub(offered, models, monkeypatch):
@@ -191,17 +150,13 @@ def test_no_model_a_gated_one_and_no_hub(offered, models, monkeypatch):
     assert get(models)[0].folder
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert refusal(models, "a/b").startswith("http://127.0.0.1:1 can't be reached (")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert refusal(models, "a/b").startswith("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
 
 
 @pytest.mark.parametrize(
     ("asked", "revision", "found", "folder"),
     [
         (" Qwen/Qwen3-0.6B/ ", "", hub_models.HubModel("Qwen/Qwen3-0.6B", "main"), "Qwen_Qwen3-0.6B"),
-        ("huggingface.co/a/b/?x=1#files", " v1.0 ", hub_models.HubModel("a/b", "v1.0"), "a_b_v1.0"),
         ("https://hf.co/a/b/tree/refs%2Fpr%2F3", "", hub_models.HubModel("a/b", "refs/pr/3"), "a_b_refs_pr_3"),
-        ("https://hf.co/a/b/blob/dev/config.json", "", hub_models.HubModel("a/b", "dev"), "a_b_dev"),
         ("https://mirror.example:8080/a/b/tree/dev", "v2", hub_models.HubModel("a/b", "v2"), "a_b_v2"),
     ],
 )
@@ -211,33 +166,6 @@ def test_a_name_and_an_address_say_the_same_and_name_the_webuis_folder(
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example:8080")
     assert hub_models.parse_hub_model(asked, revision) == found
     assert found.folder == folder
-
-
-def test_what_is_no_name_is_said_with_what_to_write():
-    for asked in ("gpt2", "", "a/b/c", "../b", "a/..", "a b/c", "https://example.com/a/b", "hf.co/datasets/a/b"):
+    for other in ("gpt2", "", "../b", "a b/c", "https://example.com/a/b", "hf.co/datasets/a/b"):
         with pytest.raises(ModelError, match="is neither OWNER/NAME nor the address of a model page"):
-            hub_models.parse_hub_model(asked)
-
-
-def test_of_a_model_comes_what_is_needed_to_load_it_and_to_talk_to_it():
-    needed = [
-        "config.json",
-        "tokenizer.json",
-        "tokenizer.model",
-        "LICENSE.md",
-        "chat_template.jinja",
-        "q.tiktoken",
-    ]
-    other = ["model.fp16.safetensors", "consolidated.00.pth", "model.gguf", "onnx/config.json", "modeling_odd.py"]
-    files = [*needed, *other, SHARD, f"{SHARD}.index.json", "pytorch_model.bin"]
-    assert set(hub_models.needed_files(files, pytest.fail)) == {*needed, SHARD}
-    assert hub_models.needed_files(["pytorch_model.bin"], pytest.fail) == ["pytorch_model.bin"]
-    for kind in (SHARD, "pytorch_model.bin"):
-        index = f"{kind}.index.json"
-        read = {index: {"weight_map": {"x": "p2", "y": "p1", "z": "p2"}}}
-        assert hub_models.needed_files([index, "p1", "p2", "p3"], read.__getitem__) == [index, "p1", "p2"]
-
-
-def test_what_is_not_there_or_would_lead_elsewhere_is_missing():
-    names = ["a.json", "b.json", "../c", "/d", ".e", "f/../g", "h\\i", "x/y-1 (2).z"]
-    assert hub_models.missing_files(names, {*names} - {"b.json"}) == names[1:-1]
+            hub_models.parse_hub_model(other)

@@ -2,8 +2,6 @@
 
 import io
 import json
-import re
-from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -12,7 +10,7 @@ from huggingface_hub import constants, errors
 from training_pro.commands import main
 from training_pro.core.errors import SavingError
 from training_pro.downloads import upload
-from training_pro.records.folder import GRAPH, LOG, plan_upload
+from training_pro.records.folder import plan_upload
 
 REPOSITORY = "me/story"
 TOKEN = "hf_secretsecret"
@@ -91,28 +89,23 @@ def test_no_local_path_and_no_dataset_leaves_the_machine(plan, with_lora):
         assert str(with_lora.tiny.parent) not in text and "story.txt" not in text and "lighthouse" not in text
     assert json.loads(config)["base_model_name_or_path"] == "tiny"
     assert str(with_lora.tiny) in (with_lora.lora() / "adapter_config.json").read_text()  # here it stays
-    assert "\nbase_model: toys/tiny\n" in card and "| rank | `4` |" in card and "license" not in card
-    assert "base_model" not in unknown
+    assert "\nbase_model: toys/tiny\n" in card and "base_model" not in unknown
     huggingface_hub.ModelCard(card).data.to_yaml()
 
 
 def test_other_files_only_if_they_are_named_and_no_wrong_repository(plan, with_lora):
-    for name in ("story", "me/", "me/story/x", "me/st ory", ""):
+    for name in ("story", "me/story/x", "me/st ory", ""):
         assert "Enter OWNER/REPO" in refusal(plan_upload, with_lora.lora(), "a", name)
     assert [file.name for file in plan(also=["training_log.json"]).files] == [*OWN_FILES, "training_log.json"]
     assert "'nothing.txt' does not exist in " in refusal(plan, also=["nothing.txt"])
-    for name in ("../../form.json", "adapter_config.json", "checkpoint-4-epoch-1"):
-        refusal(plan, also=[name])
+    refusal(plan, also=["../../form.json"])
 
 
 @pytest.mark.parametrize(
     ("method", "error", "sentence"),
     [
-        ("create_repo", http_error(errors.HfHubHTTPError, 403), "Your token does not have write access to me."),
         ("create_repo", http_error(errors.HfHubHTTPError, 409), "The name me/story is taken."),
         ("create_repo", errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"),
-        ("create_repo", errors.HFValidationError("two dots"), "is not a valid repository name: two dots"),
-        ("model_info", errors.HTTPError("no route"), "can't be reached (no route)"),
         ("create_commit", KeyboardInterrupt(), "Stopped. The upload was interrupted. None of the files are in"),
     ],
 )
@@ -125,10 +118,7 @@ def test_every_failure_is_a_sentence_and_the_upload_can_be_repeated(plan, stub, 
     assert len(stub.commits) == 1
 
 
-def test_a_repository_with_other_files_or_another_visibility_is_refused(plan, stub):
-    stub.repositories[REPOSITORY] = (True, ["model.gguf"])
-    said = refusal(upload.upload_lora, plan())
-    assert "already exists and contains files that are not part of this upload (model.gguf)." in said
+def test_a_repository_with_another_visibility_is_refused(plan, stub):
     for private in (True, False):
         stub.repositories[REPOSITORY] = (private, OWN_FILES)
         assert refusal(upload.upload_lora, plan(public=private)).startswith(f"{REPOSITORY} exists and is ")
@@ -154,22 +144,7 @@ def test_the_command_shows_what_it_uploads_and_asks_for_the_name(with_lora, stub
     assert push(with_lora, "a") == 1 and stub.commits == []
     said = capsys.readouterr().err
     assert f"Upload of a to {REPOSITORY} (private: only its owner can see it), 3 files, " in said
-    assert re.search(r"adapter_model.safetensors  [\d.]+ [kM]B", said) and TOKEN not in said
+    assert TOKEN not in said
     assert push(with_lora, "a") == 0
     out, err = capsys.readouterr()
     assert out.strip().endswith(f"/{REPOSITORY}") and TOKEN not in out + err
-    assert push(with_lora, "a", "--yes") == 0 and len(stub.commits) == 2
-
-
-def test_a_whole_model_is_refused_with_the_command_that_uploads_it_without_its_run(place, capsys):
-    folder, of_the_run = place.folders.models / "whole", (LOG, GRAPH, "checkpoint-1-user/a", "backup/1/a")
-    own = ("config.json", "model.safetensors", "tokenizer.json")
-    for name in (*own, *of_the_run):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    assert push(place, "whole") == 1
-    text = capsys.readouterr().err
-    assert f'hf upload {REPOSITORY} "{folder}" . --private --exclude ' in text
-    patterns = re.findall(r'--exclude "([^"]+)"', text)
-    assert {name for name in (*own, *of_the_run) if not any(fnmatch(name, one) for one in patterns)} == set(own)
-    assert push(place, "whole", "--public") == 1 and "--private" not in capsys.readouterr().err

@@ -62,13 +62,8 @@ def test_our_own_files_stay_as_they_are():
     [
         ({"raw_text_file": "story"}, [], "story.txt"),
         ({"raw_text_file": "story"}, ["story/a.txt", "story.txt"], "story/"),
-        ({"raw_text_file": "story"}, ["story.txt"], "story.txt"),
         ({"text_dataset": "t"}, ["t/a.txt", "t.json"], "t.json"),
-        ({"text_dataset": "t"}, ["t.txt"], "t.txt"),
-        *(
-            ({"raw_text_file": none, "datasetJSONL": none, "dataset": "d"}, [], "d.json")
-            for none in ("None", "", None)
-        ),
+        ({"raw_text_file": "None", "datasetJSONL": None, "dataset": "d"}, [], "d.json"),
     ],
 )
 def test_a_dataset_is_the_folder_or_file_that_is_there(tmp_path, old, there, data):
@@ -85,11 +80,8 @@ HYBRID = {"raw_text_file": "t", "dataset": "j", "hybrid_training": True}
     ("filled", "data"),
     [
         ({"raw_text_file": "t", "datasetJSONL": "l", "dataset": "j"}, ["t.txt"]),
-        ({"datasetJSONL": "l", "dataset": "j"}, ["l.jsonl"]),
-        ({"text_dataset": "t", "dataset": "j"}, ["t.json"]),
         (HYBRID, ["t.txt", "j.json"]),
         ({**HYBRID, "datasetJSONL": "l"}, ["t.txt", "l.jsonl"]),
-        ({"raw_text_file": "t", "hybrid_training": True, "hybrid_text_ratio": 20}, ["t.txt"]),
         ({**HYBRID, "hybrid_text_ratio": 30, "hybrid_data_ratio": 70.0}, ["t.txt:30", "j.json:70"]),
         ({**HYBRID, "hybrid_text_ratio": 0.4, "hybrid_data_ratio": 50}, ["t.txt:1", "j.json:50"]),
         ({**HYBRID, "hybrid_text_ratio": 0, "hybrid_data_ratio": 50}, ["j.json:50"]),
@@ -107,11 +99,9 @@ def test_the_evaluation_data_is_of_the_kind_of_the_training_data_and_none_is_non
     for old, expected in (({"dataset": "d"}, ("j.json", 7)), ({"datasetJSONL": "d"}, ("l.jsonl", 3))):
         values = converted(**old, **both)
         assert (values["eval_data"], values["eval_every"]) == expected
-    assert "eval_data" not in converted(dataset="d", eval_datasetJSONL="l")
     assert "data" not in convert_values({"micro_batch_size": 1, "raw_text_file": "None"}).values
-    assert (
-        not {"format", "eval_data", "eval_every"} & converted(format="None", eval_dataset="", eval_steps=5).keys()
-    )
+    none = converted(format="None", eval_dataset="", eval_steps=5)
+    assert not {"format", "eval_data", "eval_every"} & none.keys()
 
 
 def ticked_projections(*parts):
@@ -122,29 +112,17 @@ ONE_BY_ONE = [
     *(({"grad_accumulation": 8, "batch_size": size}, {"accumulation": 8}) for size in (0, 16)),
     *(({"batch_size": size}, {"accumulation": ours}) for size, ours in ((128, 64), (7, 3), (1, 1))),
     ({"lr_scheduler_type": "constant", "warmup_steps": 10}, {"schedule": "constant", "warmup_steps": 0}),
-    (
-        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 9},
-        {"schedule": "constant", "warmup_steps": 9},
-    ),
     ({"lr_scheduler_type": "cosine", "warmup_ratio": 0.1}, {"schedule": "cosine", "warmup_steps": 0.1}),
     ({"warmup_steps": 10, "warmup_ratio": 0.1}, {"schedule": "linear", "warmup_steps": 10}),
     ({"add_eos_token": False, "add_eos_token_type": "Every Block"}, {"add_eos": "never"}),
-    ({"add_eos_token": True}, {"add_eos": "hard_cut"}),
     ({"add_eos_token": True, "add_eos_token_type": "Every Block"}, {"add_eos": "every_block"}),
-    ({"eliminate_long_blocks": False}, {"too_long": "cut_end"}),
     ({"excess_length": "truncate"}, {"too_long": "cut_end"}),
     ({"precize_slicing_overlap": False, "stride_length": 128}, {"overlap": False}),
-    ({"stride_length": 0}, {"overlap": False}),
     ({"lora_alpha": 64, "lora_RS": False, "lora_RS_alpha": 16}, {"rslora": False, "alpha": 64}),
-    ({"training_projection": "all"}, {"targets": "all-linear"}),
-    ({"training_projection": "q-v", **ticked_projections("k")}, {"targets": "q-v"}),
     ({"all_linear": True, **ticked_projections("q")}, {"targets": "all-linear"}),
     ({"all_linear": False, **ticked_projections("k", "v", "down")}, {"targets": "k-v-down"}),
     ({"all_linear": False, **ticked_projections("up", "o")}, {"targets": ["o_proj", "up_proj"]}),
-    ({"sliding_window": False}, {"chunking": "blocks"}),
     ({"group_by_length": False}, {"batching": "shuffled"}),
-    ({"report_to": "wandb", "optimizer": "adafactor"}, {"report_to": "wandb", "optimizer": "adafactor"}),
-    ({"format": "alpaca-format", "hard_cut_string": ""}, {"format": "alpaca-format", "hard_cut": ""}),
 ]
 
 
@@ -162,9 +140,7 @@ def test_what_a_file_without_a_key_meant():
     assert convert_values({"micro_batch_size": 1, "text_dataset": "t"}).values["targets"] == "all-linear"
 
 
-@pytest.mark.parametrize(
-    ("theirs", "accumulation", "steps"), [(100, 8, 13), (96, 8, 12), (1, 8, 1), ("50", 4, 13)]
-)
+@pytest.mark.parametrize(("theirs", "accumulation", "steps"), [(100, 8, 13), ("50", 4, 13)])
 def test_their_steps_are_batches(theirs, accumulation, steps):
     theirs = {"save_steps": theirs, "warmup_steps": theirs, "eval_dataset": "e", "eval_steps": theirs}
     values = converted(grad_accumulation=accumulation, **theirs)
@@ -174,10 +150,8 @@ def test_their_steps_are_batches(theirs, accumulation, steps):
 @pytest.mark.parametrize(
     ("theirs", "noted"),
     [
-        *((name, "") for name in ("linear", "constant", "constant_with_warmup", "cosine")),
+        *(("constant_with_warmup", ""), ("FP_low_epoch_annealing", ""), ("FP_step_decay_with_warmup", "")),
         *(("cosine_with_restarts", "'cosine'"), ("polynomial", "'linear'"), ("inverse_sqrt", "'constant'")),
-        *((f"FP_{name}", "") for name in ("low_epoch_annealing", "half_time_annealing", "raise_fall_creative")),
-        *((f"FP_{name}", "") for name in ("3epoch_raise_hold_fall", "step_decay_with_warmup")),
     ],
 )
 def test_every_schedule_of_theirs_is_one_of_ours_and_another_curve_is_noted(theirs, noted):
@@ -185,10 +159,3 @@ def test_every_schedule_of_theirs_is_one_of_ours_and_another_curve_is_noted(thei
     ours = "constant" if theirs == "constant_with_warmup" else theirs
     assert training_settings(loaded.values).learning.schedule == ours
     assert [noted in note for note in loaded.notes] == [True] * bool(noted)
-
-
-def test_what_cannot_be_converted_is_left_for_the_checks_to_refuse():
-    garbled = {"learning_rate": "abc", "save_steps": "often", "warmup_steps": "some", "grad_accumulation": "many"}
-    values = converted(**garbled)
-    ours = [values[key] for key in ("learning_rate", "save_every", "warmup_steps", "accumulation")]
-    assert ours == [*garbled.values()]

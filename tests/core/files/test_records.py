@@ -40,12 +40,11 @@ def read(value, declared=Run):
     ("entry", "kept"),
     [
         ({"step": 1, "loss": "x"}, [{"step": 1}]),
-        *(({"step": step}, []) for step in (True, 2**60, -1)),
+        ({"step": -1}, []),
         ({"step": 1, "kind": "c"}, [{"step": 1}]),
-        *(({"step": 1, "loss": loss}, [{"step": 1}]) for loss in (10**400, math.inf)),
+        ({"step": 1, "loss": math.inf}, [{"step": 1}]),
         ({"step": 1, "by_source": {"a": 1, "b": []}}, [{"step": 1, "by_source": {"a": 1}}]),
         ({"step": 1, "more": {"of": "another program"}}, [{"step": 1, "more": {"of": "another program"}}]),
-        ({"step": 1, "loss": None}, [{"step": 1, "loss": None}]),
         (7, []),
     ],
 )
@@ -64,22 +63,7 @@ def test_a_record_without_a_value_it_needs_is_none_and_no_calendar_has_any_time(
     assert run.at == 0.0 and damage == ["f: at is '1e+18', which is not a number."]
 
 
-@pytest.mark.parametrize(
-    ("declared", "value", "expected"),
-    [
-        (Literal["a", "b"] | None, "c", "f is 'c', which is not one of a, b or null."),
-        (int | None, "c", "f is 'c', which is not a whole number or null."),
-        (list[str] | None, {"a": 1}, "f is \"{'a': 1}\", which is not a list."),
-        *((float, number, "f is '") for number in (math.nan, math.inf, -math.inf)),
-    ],
-)
-def test_a_refusal_names_all_values_that_are_valid(declared, value, expected):
-    with pytest.raises(ValueError) as error:
-        check_record(value, declared, "f", [])
-    assert str(error.value).startswith(expected)
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"1" * 5000, b"\xed\xa0\x80", b"7"])
+@pytest.mark.parametrize("text", [b"{", b"[" * 100_000, b"1" * 5000, b"\xed\xa0\x80", b"7"])
 def test_a_file_that_is_no_record_is_told(tmp_path, text):
     path, damage = tmp_path / "f.json", []
     assert read_record(path, Run, None, damage) is None and damage == []  # it is not there

@@ -3,28 +3,20 @@
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from training_pro.core.jobs import (
-    Answer,
-    CheckpointSaved,
-    DownloadProgress,
     EtaEstimator,
     EvaluationDone,
     JobEnded,
     LibraryMessage,
-    MachineUse,
     Note,
-    PerplexityMeasured,
     RecallFigures,
     RecallMeasured,
     RunPlanned,
     SampleGenerated,
     Session,
-    Stage,
     Step,
-    TimeLimited,
     console,
 )
 from training_pro.tests.fakes import FakeHost
@@ -44,27 +36,14 @@ def told(events):
 
 
 PLANNED = RunPlanned(name="a", model="tiny", steps=8, steps_per_epoch=4, first_step=0, rates=(), settings={})
-EVALUATED = EvaluationDone(step=3, loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, **NOTED)
-SIZES = {"tokens": 1200, "stride": 4, "max_length": 8}
-PERPLEXITY = PerplexityMeasured(
-    model="m", lora="-", dataset="a.txt", perplexity=12.5, loss=2.5, seconds=2.0, right=0.4567, **SIZES
-)
 SAMPLE = SampleGenerated(step=0, prompt="Once\nupon", text=" a " + 60 * "time ", without=" no")
 LINES = [
-    (PERPLEXITY, "a.txt without a LoRA: perplexity 12.5000, 45.7% of 1,200 tokens correct (2 s)"),
     (
-        replace(EVALUATED, by_source={"a.txt": 2.0, "b.txt": 3.0}, context_gain=0.25),
-        "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct, a.txt 2.0000, "
-        "b.txt 3.0000, context gain 0.2500",
+        EvaluationDone(step=3, loss=2.5, perplexity=12.18249, accuracy=0.4567, tokens=99, **NOTED),
+        "Validation, step 3: loss 2.5000, perplexity 12.18, 45.7% of tokens correct",
     ),
-    (Stage(text="Slicing story.txt", share=0.5), "Slicing story.txt 50% ..."),
-    (PLANNED, "Training 'a' on tiny: 8 steps, 4 per epoch."),
-    (LibraryMessage(source="torch", text="t\n  warnings.warn("), "t"),
     (LibraryMessage(source="py.warnings", text="a.py:1: FutureWarning: this will go away"), ""),
-    (Answer(side="with", piece="once"), ""),
     (JobEnded(outcome="failed", text="broken", details="Traceback"), "broken\nTraceback"),
-    (replace(SAMPLE, step=3), f"Step 3, 'Once upon' -> 'a {19 * 'time '}...'"),
-    (CheckpointSaved(step=3, folder=Path("run/c"), reason="user"), "Checkpoint saved at step 3: c"),
     (
         progress(10),
         "step 10/100  epoch 0.20  loss 2.3457 (smoothed 2.5000)  learning rate 0.00019  256 tokens/s "
@@ -78,44 +57,15 @@ def test_each_event_in_words(event, line):
     assert console.EventFormatter().line(event) == line
 
 
-def test_what_a_library_repeats_is_told_once_in_a_job():
-    said = [LibraryMessage(source="py.warnings", text=text) for text in ("cast\n  warn(", "cast", "other", "cast")]
-    assert told(said) == [1, 3]
-
-
 def test_of_quick_steps_one_in_ten_seconds_is_told_and_the_last_or_those_that_the_run_chose():
     assert told(progress(step, at=step * 0.5) for step in range(1, 101)) == [1, *range(21, 101, 20), 100]
     for settings, numbers in (
         ({"logging_steps": 10}, [1, *range(10, 100, 10), 95]),
         ({"logging_steps": 40, "logging_first_step": False}, [40, 80, 95]),
-        ({"logging_steps": 1, "logging_first_step": False}, list(range(1, 96))),
     ):
         steps = [progress(step, at=step * 0.5, steps=95) for step in range(1, 96)]
         _, *lines = told([replace(PLANNED, steps=95, settings=settings), *steps])
         assert [number - 1 for number in lines] == numbers
-
-
-def test_of_a_download_one_word_in_ten_seconds_is_told_and_the_last():
-    formatter = console.EventFormatter()
-    bytes_by_second = [(at, at * 10_000_000) for at in range(26)] + [(25.5, 255_000_000)]
-    came = [
-        DownloadProgress(at=float(at), done=done, total=255_000_000, speed=1e7) for at, done in bytes_by_second
-    ]
-    assert [line for event in came if (line := formatter.line(event))] == [
-        "0%: 0 bytes of 255 MB, 10 MB/s, 26 s left",
-        "39%: 100 MB of 255 MB, 10 MB/s, 16 s left",
-        "78%: 200 MB of 255 MB, 10 MB/s, 5.5 s left",
-        "100%: 255 MB of 255 MB",
-    ]
-
-
-def test_what_the_run_takes_stands_on_one_step_a_minute():
-    formatter = console.EventFormatter()
-    use = MachineUse(cards=1, peak=12_300_000_000, total=24_000_000_000, busy=98, celsius=71, watts=285)
-    assert formatter.line(use) == ""
-    lines = [formatter.line(progress(step, at=step * 10.0)) for step in range(1, 15)]
-    assert [number for number, line in enumerate(lines, start=1) if "GPU" in line] == [1, 7, 13]
-    assert lines[0].endswith("  GPU: peak 12.3 GB of 24 GB so far, 98% busy, 71 °C, 285 W")
 
 
 def test_the_time_left_ignores_one_slow_step_but_counts_what_comes_between_steps():
@@ -161,14 +111,3 @@ def test_a_job_is_told_until_it_ends_and_a_console_that_never_returns_holds_it_n
     console.print_events(job, lines.append)
     clock = time.strftime("%H:%M:%S", time.localtime(0))
     assert lines[-2:] == [f"{clock}  one", f"{clock}  two"]
-
-
-def test_the_time_left_is_never_more_than_the_time_that_a_run_may_take():
-    pace = EtaEstimator()
-    pace.update(TimeLimited(seconds=120))
-    pace.update(progress(1, seconds=10.0, at=1000.0))
-    assert (pace.seconds_left, pace.share) == (120, 0.01)
-    pace.update(progress(7, seconds=10.0, at=1090.0))
-    assert (pace.seconds_left, pace.share) == (30, 0.75)
-    pace.update(progress(10, seconds=10.0, at=1125.0))
-    assert pace.seconds_left == 0

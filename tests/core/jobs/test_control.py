@@ -21,27 +21,14 @@ def waits(control):
     return thread.is_alive()
 
 
-def test_a_stop_stays_and_discarding_stops_too():
-    control = control_with(Request.STOP)
-    assert control.asked(Request.STOP) and control.asked(Request.STOP)
+def test_asking_twice_counts_once_but_more_epochs_add_up():
+    control = control_with(Request.CHECKPOINT, Request.CHECKPOINT)
+    assert control.asked(Request.CHECKPOINT) and control.pending == {Request.CHECKPOINT}
+    assert (control.take(Request.CHECKPOINT), control.take(Request.CHECKPOINT)) == (True, False)
     assert control_with(Request.DISCARD).pending == {Request.STOP, Request.DISCARD}
-
-
-def test_asking_twice_counts_once():
-    assert RunControl().pending == frozenset()
-    for request_ in (Request.CHECKPOINT, Request.SAMPLE, Request.EVALUATE, Request.WIND_DOWN):
-        control = control_with(request_, request_)
-        assert control.asked(request_) and control.pending == {request_}
-        assert (control.take(request_), control.take(request_), control.asked(request_)) == (True, False, False)
-
-
-def test_more_epochs_add_up_until_they_are_taken():
-    control = RunControl()
     control.extend(1)
     control.extend(0.5)
-    assert control.asked(Request.MORE_EPOCHS)
-    assert (control.take_epochs(), control.take_epochs()) == (1.5, 0.0)
-    assert not control.asked(Request.MORE_EPOCHS)
+    assert (control.take_epochs(), control.asked(Request.MORE_EPOCHS)) == (1.5, False)
 
 
 def test_a_time_limit_counts_from_the_first_step():
@@ -51,7 +38,7 @@ def test_a_time_limit_counts_from_the_first_step():
     assert [control.time_over_reason(clock) for clock in (159.0, 160.0)] == ["", "the time is over"]
 
 
-@pytest.mark.parametrize("request_", [None, Request.STOP, Request.DISCARD])
+@pytest.mark.parametrize("request_", [None, Request.STOP])
 def test_a_pause_holds_until_resumed_or_stopped(request_):
     control = control_with(Request.PAUSE)
     waiting = threading.Thread(target=control.wait_while_paused, daemon=True)

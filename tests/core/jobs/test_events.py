@@ -41,20 +41,3 @@ def test_many_follow_while_it_is_written_and_one_that_stopped_reading_holds_nobo
     for thread in threads:
         thread.join(timeout=30)
     assert seen == [[Note(at=0.0, text="first"), *notes(500)]] * 8
-
-
-class AsWindowsHasIt(threading.Condition):
-    """There a thread that waits without an end hears no Ctrl+C."""
-
-    def wait(self, timeout=None):
-        assert timeout is not None, "nothing would wake it"
-        return super().wait(timeout)
-
-
-def test_whoever_waits_for_the_end_can_be_interrupted_on_windows(monkeypatch):
-    monkeypatch.setattr(threading, "Condition", AsWindowsHasIt)
-    log = EventLog()
-    monkeypatch.undo()
-    threading.Timer(0.05, log.close).start()
-    log.wait_closed()
-    assert log.closed and list(log.follow()) == []

@@ -3,8 +3,7 @@
 import time
 
 import pytest
-from training_pro.core.errors import SavingError
-from training_pro.core.jobs import Request, Step
+from training_pro.core.jobs import Step
 from training_pro.records.folder import crashed_runs, heartbeat, hold_run_lock, loras
 from training_pro.tests.tiny import read_tree, watched_job
 
@@ -52,31 +51,3 @@ def test_before_its_first_checkpoint_it_is_found_too_and_when_discarded_the_repl
     before = read_tree(place.lora())
     crashed_runs.discard_run(crash_at(place, 6, if_exists="replace"), place.folders)
     assert read_tree(place.lora()) == before
-
-
-def test_discarding_twice_deletes_nothing_of_the_run_before_it_was_resumed(place):
-    """A second crash after a second resume: the first discard restores the first crash."""
-
-    def stop(job, event):
-        if isinstance(event, Step):
-            job.control.ask(Request.STOP)
-
-    place.train(job=watched_job(stop), **RUN)
-    before = {path: data for path, data in read_tree(place.lora()).items() if "graph" not in path}
-    run = crash_at(place, 6, if_exists="continue")
-    assert (run.step, run.safe_step) == (5, 3)
-    crashed_runs.discard_run(run, place.folders)
-    assert {path: data for path, data in read_tree(place.lora()).items() if "graph" not in path} == before
-    crash_at(place, 6, if_exists="continue")
-    run = crash_at(place, 8, if_exists="continue")
-    for steps in ([1, 3], [1]):
-        crashed_runs.discard_run(run, place.folders)
-        assert [checkpoint.step for checkpoint in loras.resumable_checkpoints(place.lora())] == steps
-
-
-def test_a_run_whose_journal_can_not_be_read_is_not_discarded(place):
-    run = crash_at(place, 6)
-    (place.lora() / ".journal.json").write_bytes(bytes(100))
-    with pytest.raises(SavingError, match="You can delete the LoRA instead"):
-        crashed_runs.discard_run(run, place.folders)
-    assert (place.lora() / "checkpoint-3").is_dir()

@@ -5,7 +5,7 @@ import json
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.jobs import RecallFigures, RecallMeasured
-from training_pro.records.folder import copy_as_lora, inventory, loras, read_log, run_files, trained_steps
+from training_pro.records.folder import copy_as_lora, inventory, loras, read_log, trained_steps
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
 from training_pro.tests.tiny import read_tree
@@ -36,19 +36,12 @@ def test_with_its_parameters_and_its_log(folders, copy):
     assert read(new / "training_parameters.json") == {"name": "early", "rank": 4}
     assert read(new / "training_prompt.json") == {"kind": "text"}
     log = read(new / "training_log.json")
-    assert [log[key] for key in ("base_model_name", "current_steps", "loss", "smoothed_loss")] == [
-        "toy",
-        4,
-        2.5,
-        2.5,
-    ]
-    assert next(iter(log)) == "base_model_name" and log["made_from"] == "story/checkpoint-4-epoch-1"
+    assert (log["base_model_name"], log["current_steps"], log["loss"]) == ("toy", 4, 2.5)
+    assert log["made_from"] == "story/checkpoint-4-epoch-1"
     assert [entry["current_steps"] for entry in read(new / "training_graph.json")] == [1, 2, 3, 4]
-    assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n' and not (
-        new / "optimizer.pt"
-    ).exists()
-    listing = inventory.read_entry(new, folders)
-    assert (listing.status, listing.step, listing.loss, listing.parts) == ("stopped", 4, 2.5, ())
+    assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
+    assert not (new / "optimizer.pt").exists()
+    assert inventory.read_entry(new, folders).status == "stopped"
     assert inventory.read_entry(copy("story/checkpoint-8-epoch-2", "last"), folders).status == "finished"
 
 
@@ -67,36 +60,13 @@ def test_its_log_has_recall_up_to_its_step_and_nothing_of_the_whole_run(folders,
     assert [trained_steps(read_log(folder)) for folder in (story, early)] == [6, 4]
 
 
-def test_from_a_crashed_run_and_a_backup_with_its_own_records(folders, copy):
-    loras.slim_checkpoint(folders.loras / "night" / "checkpoint-4")
-    slimmed, timed = copy("night/checkpoint-4", "slimmed"), copy("night/backup/checkpoint-5", "timed")
-    assert read(slimmed / "training_log.json")["current_steps"] == 4
-    assert not (slimmed / "training_graph.json").exists()
-    log = read(timed / "training_log.json")
-    assert (log["smoothed_loss"], log["made_from"]) == (2.25, "night/backup/checkpoint-5")
-    assert read(timed / "training_parameters.json") == {"name": "timed"}
-    old = copy("story/Backup-2026-11-20", "old")
-    log = read(old / "training_log.json")
-    assert (log["base_model_name"], log["current_steps"], log["ended"]) == ("older", 3, "finished")
-    assert read(old / "training_parameters.json") == {"name": "old", "rank": 2}
-    assert not (old / "samples.jsonl").exists()
-
-
 def test_what_fails_leaves_nothing_partial(folders, copy):
     part = "story/checkpoint-6-user"
     (folders.loras / part / "adapter_model.safetensors").unlink()
     (folders.loras / part / "adapter_model.safetensors").symlink_to("gone")
     before = read_tree(folders.loras)
-    names = {"story": "'story' already exists", "a.b": "contains a dot", "../x": "is a path", "new": ""}
+    names = {"story": "'story' already exists", "a.b": "contains a dot", "new": "."}
     for name, words in names.items():
         with pytest.raises(SavingError, match=words):
             copy(part, name)
         assert read_tree(folders.loras) == before
-
-
-def test_a_note_comes_and_goes(folders):
-    folder = folders.loras / "story"
-    run_files.write_note(folder, "  writes like her \u00e4\n")
-    assert run_files.read_note(folder) == "writes like her \u00e4"
-    run_files.write_note(folder, " ")
-    assert run_files.read_note(folder) == "" and not (folder / "notes.txt").exists()

@@ -30,12 +30,9 @@ def test_moved_to_the_trash_and_restored(folders, name):
 
 
 def test_the_same_name_twice(folders):
-    for content in ("second", "third"):
-        trash.move_to_trash("story", folders)
-        write_files(folders.loras, "story", {"adapter_model.safetensors": content})
-    assert [item.name for item in trash.list_trash(folders)] == ["story", "story"]
-    latest = trash.restore_item(trash.list_trash(folders)[0], folders)
-    assert (latest.name, (latest / "adapter_model.safetensors").read_text()) == ("story-2", "second")
+    trash.move_to_trash("story", folders)
+    write_files(folders.loras, "story", {"adapter_model.safetensors": "second"})
+    assert trash.restore_item(trash.list_trash(folders)[0], folders).name == "story-2"
     assert loras.list_loras(folders.loras) == ["story", "story-2"]
 
 
@@ -57,13 +54,6 @@ def test_what_is_in_use_stays(folders):
     with pytest.raises(SavingError, match="There is no LoRA 'other'"):
         trash.move_to_trash("other", folders)
     assert trash.list_trash(folders) == []
-
-
-def test_a_folder_that_can_not_be_moved_stays(folders):
-    (folders.loras / "trash-np").touch()  # a file, where the folder of the trash should be
-    with pytest.raises(SavingError):
-        trash.move_to_trash("story", folders)
-    assert loras.list_loras(folders.loras) == ["story"]
 
 
 def test_a_checkpoint_is_restored_only_into_its_own_run_that_has_ended(folders):

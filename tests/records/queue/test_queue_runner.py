@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.errors import ModelError, SavingError, SettingsError
 from training_pro.core.host import ModelCard
-from training_pro.core.jobs import JobEnded, Request, Session, StartedFromQueue
+from training_pro.core.jobs import JobEnded, Request, Session
 from training_pro.records.folder import hold_run_lock
-from training_pro.records.queue import QueueRunner, queue
+from training_pro.records.queue import QueueRunner
 from training_pro.tests.fakes import FakeHost, make_folders
 
 PATIENCE_SECONDS = 120
@@ -20,13 +20,11 @@ DONE = JobEnded(outcome="finished", text="")
 
 @dataclass
 class Host(FakeHost):
-    """A host whose model may change, and that tells when it is asked for it."""
+    """A host whose model may change."""
 
     name: str = "toy"
-    on_card: object = lambda: None
 
     def card(self):
-        self.on_card()
         return ModelCard(self.name, {}, None, "auto")
 
 
@@ -40,15 +38,12 @@ class Program:
     problems: dict[str, str] = field(default_factory=dict)
     began: list[str] = field(default_factory=list)
     going: dict[str, threading.Event] = field(default_factory=dict)
-    during_check: list = field(default_factory=list)
     restarts: list = field(default_factory=list)
 
     def __post_init__(self):
         self.line = QueueRunner(self.host, self, self.session)
 
     def check_start(self, settings, host, *, resume=""):
-        for act in self.during_check:
-            act()
         problem = self.problems.get(settings.what.name)
         return SimpleNamespace(problems=(problem,) if problem else (), steps=7)
 
@@ -101,10 +96,6 @@ class Program:
         return [run.name for run in self.line.queue.waiting]
 
     @property
-    def begun(self):
-        return [run.name for run in self.line.queue.begun]
-
-    @property
     def done(self):
         return [(run.name, run.outcome) for run in self.line.queue.done]
 
@@ -127,15 +118,11 @@ def test_the_next_run_starts_when_one_has_ended_whatever_its_outcome(program):
     assert program.began == []
     program.start("first")
     program.put("b", "c")
-    assert program.waits == ["a", "b", "c"] and program.session.auto_start.enabled
     program.release("first", "a", "b", "c")
     program.wait_for_queue(done=["a failed", "b failed", "c"])
     assert program.began == ["first", "a", "b", "c"]
     assert [run.text for run in program.line.queue.done] == ["a failed", "Out of memory.", "c finished"]
     program.wait_until(lambda: not program.session.auto_start.enabled)
-    event = next(e for e in program.session.latest("training").log.since(0) if isinstance(e, StartedFromQueue))
-    assert event.text.startswith("Started from the queue (added on 2")
-    assert event.text.endswith("; no more runs are waiting.")
 
 
 def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
@@ -160,11 +147,9 @@ def test_a_stop_by_hand_pauses_the_queue_until_it_is_resumed(program):
 def test_another_job_or_a_chat_is_waited_for_but_its_end_starts_nothing(program):
     program.put("a")
     resume = threading.Event()
-    program.session.start("answer", "Answering", program.host, lambda job: DONE)
-    program.wait_until(lambda: program.session.current is None)
-    program.session.start(
-        "answer", "Answering", program.host, lambda job: (resume.wait(PATIENCE_SECONDS), DONE)[1]
-    )
+    for wait in (0, PATIENCE_SECONDS):
+        program.wait_until(lambda: program.session.current is None)
+        program.session.start("answer", "", program.host, lambda job, wait=wait: (resume.wait(wait), DONE)[1])
     program.line.start()
     assert program.session.auto_start.pending and program.began == []
     resume.set()
@@ -201,36 +186,12 @@ def test_every_problem_is_raised_when_a_run_is_added(program):
     program.problems = {"bad": "Dataset: there is no dataset named 'story.txt'."}
     program.start("first")
     program.put("a")
-    conflict = "an earlier run is also called '{}'"
-    refusals = {
-        "first": conflict.format("first"),
-        "a": conflict.format("a"),
-        "bad": "Dataset:",
-        "../x": "is a path",
-    }
+    refusals = {"first": "also called 'first'", "a": "also called 'a'", "bad": "Dataset:", "../x": "is a path"}
     for name, sentence in refusals.items():
         with pytest.raises(SettingsError, match=sentence):
             program.put(name)
     program.put("a", if_exists="new_name")
     assert program.waits == ["a", "a"]
-
-
-def test_a_run_that_ended_while_the_next_was_checked_is_followed_by_it(program):
-    program.start("first")
-    program.during_check = [lambda: program.release("first")]
-    program.put("a")
-    program.during_check = []
-    program.release("a")
-    program.wait_for_queue(done=["a"])
-
-
-def test_a_run_added_while_the_others_were_checked_can_start_at_once(program):
-    other = Program(Host(program.host.folders, name="other"))
-    program.put("a")
-    program.host.name, program.host.on_card = "other", lambda: other.line.queue.numbered > 1 or other.put("b")
-    program.line.start()
-    program.release("b")
-    program.wait_for_queue(waiting="a", done=["b"])
 
 
 def test_after_a_restart_nothing_starts_by_itself(program):
@@ -252,53 +213,14 @@ def test_after_a_restart_nothing_starts_by_itself(program):
         assert (third.waits, third.done) == (["b"], [("a", "stopped")])
 
 
-def test_two_programs_run_one_of_the_queue_each_and_touch_no_run_in_progress(program):
-    other = Program(Host(program.host.folders))
-    program.put("a", "b", "c")
+def test_an_older_log_is_not_taken_for_that_of_the_run(program):
+    folder = program.host.folders.loras / "a"
+    folder.mkdir(parents=True)
+    (folder / "training_log.json").write_text('{"ended": "finished"}')
+    os.utime(folder, (1, 1))
+    program.put("a", if_exists="replace")
     program.line.start()
-    other.line.start()
-    program.wait_until(lambda: (program.began, other.began) == (["a"], ["b"]))
-    for line in (other.line, program.line, QueueRunner(program.host, program, program.session)):
-        line.recover()
-    assert (sorted(other.begun), other.waits) == (["a", "b"], ["c"])
-    other.session.current.control.ask(Request.STOP)
-    other.release("b")
-    other.wait_for_queue(waiting="c", done=["b"])
-    program.release("a", "c")
-    program.wait_for_queue(done=["b", "a", "c"])
-    assert (program.begun, other.began) == ([], ["b"])
-    assert not list(program.host.folders.training.glob("queue.?.lock"))
-
-
-@pytest.mark.parametrize(
-    ("if_exists", "name", "waits", "done"),
-    [("replace", "a", ["a"], []), ("new_name", "a-3", [], [("a-3", "stopped")])],
-)
-def test_an_older_log_is_not_taken_for_that_of_the_run(program, if_exists, name, waits, done):
-    """A run with a new name is recovered by that name."""
-    for earlier in ("a", "a-2"):
-        folder = program.host.folders.loras / earlier
-        folder.mkdir(parents=True)
-        (folder / "training_log.json").write_text('{"ended": "finished"}')
-        os.utime(folder, (1, 1))
-    program.put("a", if_exists=if_exists)
-    program.line.start()
-    program.wait_until(lambda: program.began == [name])
-    if if_exists == "new_name":
-        made = program.host.folders.loras / name
-        made.mkdir()
-        (made / "training_log.json").write_text('{"ended": "stopped"}')
+    program.wait_until(lambda: program.began == ["a"])
     again = program.restart()
     again.line.recover()
-    assert (again.waits, again.done) == (waits, done)
-
-
-def test_a_queue_that_cannot_be_written_stops_and_says_so(program, monkeypatch):
-    def broken(path, value):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    program.put("a")
-    monkeypatch.setattr(queue, "write_json", broken)
-    program.line.start()
-    program.wait_until(lambda: "can't be saved in" in program.session.auto_start.off_reason)
-    assert (program.began, program.waits) == ([], ["a"])
+    assert (again.waits, again.done) == (["a"], [])

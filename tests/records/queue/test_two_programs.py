@@ -7,9 +7,8 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from training_pro.core.errors import SavingError
 from training_pro.core.jobs import Session
-from training_pro.records.queue import QueueRunner, queue
+from training_pro.records.queue import QueueRunner
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.fakes import FakeHost, make_folders
 
@@ -57,10 +56,6 @@ TAKE = """
     line.add({"name": me, "data": ["story.txt"]})
     line.start()
     sys.stdin.read()
-"""
-HOLD = """
-    with queue.lock_queue(host.folders.queue):
-        wait_for_signal()
 """
 
 
@@ -116,15 +111,3 @@ def test_a_run_belongs_to_its_program_from_the_first_moment_until_that_is_killed
     line.recover()
     assert ([run.name for run in line.queue.waiting], line.queue.begun) == (["a"], ())
     assert [path.name for path in folders.training.glob("*.lock")] == ["queue.json.lock"]
-
-
-def test_a_change_waits_for_another_program_but_not_for_a_killed_one(folders, line, monkeypatch):
-    queue.save(folders.queue, queue.Queue().with_run("a", "toy", {}, 1))
-    monkeypatch.setattr(queue, "PATIENCE_SECONDS", 0.1)
-    with program(HOLD, folders, "b") as other:
-        assert other.stdout.readline() == "ready\n"
-        with pytest.raises(SavingError, match=r"has been locked by another program for 0\.1 seconds\."):
-            line.remove(1)
-        assert len(line.queue.waiting) == 1  # reading needs no lock
-    line.remove(1)
-    assert line.queue.waiting == ()

@@ -1,18 +1,14 @@
 """The curve as SVG: well-formed, small, reproducible, and escaped."""
 
-import itertools
 import math
 from xml.etree import ElementTree
 
-import pytest
 from training_pro.records.report import (
     Mark,
     curve_svg,
     draw_curve,
     read_evaluations,
     read_steps,
-    steps_per_epoch,
-    svg,
 )
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
@@ -50,29 +46,11 @@ def test_the_plan_alone_and_losses_fall_from_left_to_right():
     assert len(drawn["tp-loss"]) == len(drawn["tp-smoothed"]) == 8
     for line in drawn.values():  # y grows downwards in SVG
         assert line == sorted(line) and [y for _, y in line] == sorted(y for _, y in line)
-    assert draw_curve(points(8), RATES) == draw_curve(points(8), RATES)
-    assert curve_svg.describe_curve([], 10) == "Planned: 10 steps."
-    assert "Loss over 3 of 10 steps: the smoothed loss goes from 3.100 to 1.100." in curve_svg.describe_curve(
-        points(3), 10
-    )
-
-
-@pytest.mark.parametrize("fall", [0.001, 0.03, 3.0])
-def test_the_labels_of_the_losses_look_evenly_spaced(fall):
-    """With two digits, a range of 0.03 was labeled 3.68, 3.69, 3.71, 3.72."""
-    texts = elements(draw_curve(points(8, lambda step: 3.7 - fall * step / 8), []), "text")
-    labels = [float(text.text) for text in texts if "." in text.text][:4]
-    distances = [higher - lower for lower, higher in itertools.pairwise(labels)]
-    assert len(labels) == 4 and min(distances) > 0.85 * max(distances)
+    assert "Loss over 3 of 10 steps" in curve_svg.describe_curve(points(3), 10)
 
 
 def test_the_smallest_runs_are_well_formed_and_a_single_step_is_a_dot():
-    for steps, rates in (
-        ([], []),
-        (points(1), []),
-        (points(2), [0.0, 0.0]),
-        (points(2, lambda _: math.inf), RATES),
-    ):
+    for steps, rates in (([], []), (points(2), [0.0, 0.0]), (points(2, lambda _: math.inf), RATES)):
         ElementTree.fromstring(draw_curve(steps, rates))
     dots = [len(elements(draw_curve(points(n), RATES), "circle", "tp-smoothed-dot")) for n in range(3)]
     assert dots == [0, 1, 0]
@@ -87,14 +65,11 @@ def test_what_the_user_wrote_is_escaped():
 
 
 def test_a_long_run_stays_small_and_keeps_its_ends_and_extremes():
-    picture = draw_curve(points(100_000, lambda step: 2 + math.sin(step)), [1e-3] * 100_000)
-    assert len(picture.encode()) < 200_000 and elements(picture, "polyline")
     every = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
+    assert len(draw_curve(every, [1e-3] * 10_000).encode()) < 200_000
     kept = curve_svg.thin_steps(every)
     assert len(kept) <= curve_svg.MAX_POINTS + 2
     assert all(point in kept for point in (every[4320], every[1233], every[-1]))
-    assert [point.step for point in kept] == sorted({point.step for point in kept})
-    assert curve_svg.thin_steps(every[:600]) == every[:600]
 
 
 def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
@@ -105,23 +80,9 @@ def test_the_validation_loss_is_a_line_that_starts_before_the_first_step():
     drawn = lines(picture)
     assert len(drawn["tp-kept"]) == 3 and drawn["tp-kept"][0][0] < drawn["tp-loss"][0][0]
     assert "step 4: validation loss 2.0000, perplexity 7.389, context gain 0.0125" in picture
-    assert "tp-kept" in lines(draw_curve([], RATES, [], evaluations))
 
 
-def test_each_phase_begins_with_a_line_and_its_name():
-    picture = draw_curve(points(8, phases=PHASES), RATES)
-    marks, names = elements(picture, "line", "tp-phase"), elements(picture, "text", "tp-phase-name")
-    assert [name.text for name in names] == [name for _, name in PHASES]
-    assert [mark.find("title").text for mark in marks] == [f"from step {n}: {name}" for n, name in PHASES]
-    places = [float(mark.get("x1")) for mark in marks]
-    assert places == sorted(set(places))
-    assert [name.get("dy") for name in names] == ["1em", "2.2em", "3.4em"]
-    late = draw_curve(points(10, phases=((1, "by length"), (10, "sequential"))), RATES)
-    assert [name.get("text-anchor") for name in elements(late, "text", "tp-phase-name")] == ["start", "end"]
-    assert "tp-phase" not in draw_curve(points(8), RATES)
-
-
-def test_the_axis_counts_steps_or_epochs_of_the_same_points():
+def test_the_axis_counts_steps_or_epochs_of_the_same_points_and_each_phase_begins_with_a_line():
     picture = draw_curve(points(8, phases=PHASES), RATES)
     by_step, by_epoch = (
         {text.text: float(text.get("x")) for text in elements(picture, "g", f"tp-by-{unit}")[0].iter("text")}
@@ -129,11 +90,5 @@ def test_the_axis_counts_steps_or_epochs_of_the_same_points():
     )
     assert (list(by_step), list(by_epoch)) == (["1", "2", "5", "8", "10"], ["0.5", "1", "1.5", "2", "2.5"])
     assert by_epoch["2"] == by_step["8"]  # four steps an epoch
-    assert steps_per_epoch(points(4)) == 0 and "tp-by-" not in draw_curve(points(4), RATES)
-
-
-def test_epochs_on_the_axis_are_few_round_numbers():
-    for last in (0.001, 1, 7.5, 33, 1000):
-        ticks = svg.epoch_ticks(0, last)
-        assert 2 <= len(ticks) <= svg.MAX_EPOCH_TICKS and last / 2 < ticks[-1] <= last
-        assert all(len(f"{tick:g}") <= 6 for tick in ticks)
+    marks = [mark.find("title").text for mark in elements(picture, "line", "tp-phase")]
+    assert marks == [f"from step {n}: {name}" for n, name in PHASES]

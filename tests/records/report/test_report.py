@@ -91,24 +91,14 @@ def html():
     return render_report(ReportData(EVENTS, ENDED, GRAPH, SAMPLES, LOG, ENTRY))
 
 
-def test_it_is_self_contained_and_escaped(html):
+def test_it_is_self_contained_and_escaped_and_every_section_is_there(html):
     assert not re.search(r"<script|<b>| src=| href=| on\w+=\"|http(?!-equiv)|@import", html)
     assert html.count("&lt;script&gt;") > 10
-
-
-def test_every_section_is_there(html):
     text = text_in(html)
     for part in ("Loss curve", "Samples", "Events", "Validation", "Run", "On disk"):
         assert f" {part} " in text
     for words in (
-        *(
-            "steps 8 of 8",
-            "smoothed loss",
-            "3.0000 → 2.2500",
-            "Mind the gap",
-            "2,053 (2,011 trained)",
-            "torch 2.13",
-        ),
+        *("steps 8 of 8", "3.0000 → 2.2500", "Mind the gap", "2,053 (2,011 trained)", "torch 2.13"),
         *("Without the LoRA first", "After step 4 middle\ufffd", "With the LoRA, after step 8"),
         "checkpoint-2 full checkpoint 2 MB the LoRA and its records 1 MB",
     ):
@@ -122,13 +112,6 @@ def test_only_settings_that_differ_are_named_by_their_labels(html):
     for words in ("LoRA Rank 64 32", "Overlap blocks no yes", "Hard cut", "two"):
         assert words in table
     assert "LoRA Alpha" not in table
-    assert "None. All settings have their default values." in text_of([planned()], ENDED, [])
-
-
-def test_events_have_their_time_and_the_step_before_them(html):
-    rows = re.findall(r'<td class="clock">[\d:]+</td><td class="number">(\d*)</td><td[^>]*>([^<]*)', html)
-    assert [number for number, _ in rows] == ["", "1", "2", "2", "2"]
-    assert [words[:6] for _, words in rows] == ["Traini", "&lt;b&", "Mind t", "Checkp", "finish"]
 
 
 def test_a_run_that_broke_off_is_reported_up_to_there():
@@ -139,9 +122,6 @@ def test_a_run_that_broke_off_is_reported_up_to_there():
     for words in ("OSError: no space", "Traceback", "steps 2 of 12", "too early to tell what the model learned"):
         assert words in text
     assert 'class="failed"' in html and "On disk" not in text
-    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", html[html.index("Events") :])
-    stopped = JobEnded(at=NOON, outcome="stopped", text="stopped")
-    assert "not finite" in text_of([planned()], stopped, [entry(1, None), entry(2, float("nan"))])
 
 
 def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
@@ -149,11 +129,3 @@ def test_a_run_with_phases_has_a_table_of_them_and_the_context_gain():
     phases = [entry(n, phase="by length" if n <= 4 else "sequential", examples=4) for n in range(1, 9)]
     text = text_of(EVENTS, ENDED, [gains[0], *phases[:4], gains[1], *phases[4:], gains[2]])
     assert "by length 4 (1 to 4) 16 2.0000 2.0000 3.0000 to 2.5000" in text and "0.0400 to 0.0800" in text
-    assert "Context gain" in text[text.index("Validation Step") :]
-    assert "Phases" not in text_of(EVENTS, ENDED, GRAPH)
-
-
-def test_a_run_that_ended_before_its_next_sample_shows_no_reply_without_the_lora_as_one_with_it():
-    text = text_of(EVENTS, ENDED, GRAPH, SAMPLES[:1])
-    assert "Without the LoRA first" in text and text.count("first") == 1
-    assert "With the LoRA The run ended before the next sample." in text

