@@ -218,7 +218,7 @@ def test_an_installation_that_fails_is_a_sentence_and_no_promise(begun, tmp_path
     wheel = next((registry / "peft").glob("*.whl"))
     good = wheel.read_bytes()
     wheel.write_bytes(good[:200])
-    with pytest.raises(TrainingProError, match="(?s)peft.*pip could not install"):
+    with pytest.raises(TrainingProError, match=r"(?s)peft.*pip could not install"):
         begun.make(TRAIN)
     assert not begun.has_lists(TRAIN) and begun.is_ours
     put_wheel(registry, "peft", code="raise OSError('DLL load failed')")
