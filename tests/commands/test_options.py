@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import socket
 import sys
-from types import SimpleNamespace
 
 import pytest
-from training_pro.commands import options, page
+from training_pro.commands import page
 from training_pro.commands.main import main
 from training_pro.core.errors import SettingsError
-from training_pro.tests.fakes import FakeHost, make_folders
-
-
-def test_only_on_windows_a_window_that_is_closed_would_save_nothing(monkeypatch, capsys):
-    for system, said in (("linux", ""), ("win32", options.CLOSING_WARNING + "\n")):
-        monkeypatch.setattr(sys, "platform", system)
-        options.warn_about_closing()
-        assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(
@@ -58,12 +48,6 @@ def test_settings_shows_one_in_full_and_lines_on_a_terminal(capsys, monkeypatch)
     assert re.search(r"^  rank +32 +Size of the LoRA$", lines, re.MULTILINE) and "|" not in lines
 
 
-def asked(*words):
-    parser = argparse.ArgumentParser()
-    page.add_server_options(parser)
-    return parser.parse_args(words)
-
-
 def test_a_port_that_is_taken_or_none_is_refused_in_a_sentence():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -75,24 +59,3 @@ def test_a_port_that_is_taken_or_none_is_refused_in_a_sentence():
     for port in (-1, 70000):
         with pytest.raises(SettingsError, match=f"^Port {port} is not available"):
             page.refuse_used_port(port)
-
-
-def test_who_can_reach_the_page_is_said_and_a_password_may_stand_in_the_environment(capsys, monkeypatch):
-    for words, known, warned in (
-        ((), False, False),
-        (("--listen",), True, True),
-        (("--listen", "--password", "x"), True, False),
-    ):
-        page.print_addresses(asked(*words))
-        said = capsys.readouterr().err
-        assert (socket.gethostname() in said, "--password WORD" in said) == (known, warned)
-    monkeypatch.setenv("TRAINING_PRO_PASSWORD", "x")
-    assert asked().password == "x"
-
-
-def test_more_pages_can_be_open_than_gradio_allows_by_itself(monkeypatch, tmp_path):
-    """Gradio runs 40 streams at once, and each open page keeps one."""
-    given, blocks = {}, SimpleNamespace(launch=lambda **more: given.update(more), block_thread=lambda: None)
-    monkeypatch.setattr("training_pro.interface.page.build_page", lambda *_, **__: (blocks, {}))
-    page.serve(FakeHost(folders=make_folders(tmp_path)), asked("--no-browser", "--port", "0"))
-    assert given["max_threads"] >= 5 * page.MAX_PAGES

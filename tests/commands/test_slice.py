@@ -46,13 +46,6 @@ def test_each_block_is_the_text_between_its_places(cut, book):
     assert err.count("No characters are lost in slicing.") == 2
 
 
-def test_dementor_and_its_kind_and_without_json_it_is_for_reading(cut, book):
-    out = cut(book / "chapter 2.txt", "--chunking", "dementor", "--json")[1]
-    assert {json.loads(line)["kind"] for line in out.splitlines()} == {"dementor"}
-    out = cut(book / "chapter 10.txt")[1]
-    assert out.startswith("--- chapter 10.txt 0-") and "The last one." in out
-
-
 def test_into_a_pipe_any_letter_is_utf_8_and_a_console_keeps_its_letters(place, tmp_path):
     """As on Windows, where standard output has one alphabet, and no letter more."""
     text = "\u4eca\u65e5\u306f\u3002 \u041f\u0440\u0438\u0432\u0435\u0442, \U0001f600."
@@ -62,22 +55,3 @@ def test_into_a_pipe_any_letter_is_utf_8_and_a_console_keeps_its_letters(place, 
     env = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
     done = subprocess.run(command, env=env, capture_output=True, check=True)
     assert "".join(json.loads(line)["text"] for line in done.stdout.decode().splitlines()) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("nothing.txt", "There is no dataset "), ("picture.txt", "is not text"), ("empty.txt", "is empty")],
-)
-def test_what_cannot_be_cut_is_one_sentence(cut, tmp_path, name, said):
-    (tmp_path / "picture.txt").write_bytes(bytes(range(256)) * 20)
-    (tmp_path / "empty.txt").write_text("")
-    code, out, err = cut(tmp_path / name, "--json")
-    assert (code, out, said in err, "Traceback" in err) == (1, "", True, False)
-
-
-def test_boilerplate_is_dropped_when_asked_for(cut, tmp_path):
-    book = tmp_path / "book.txt"
-    book.write_text("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n\nOne two. Three.\n", encoding="utf-8")
-    code, out, err = cut(book, "--drop-boilerplate", "true")
-    assert code == 0 and "One two. Three." in out and "GUTENBERG" not in out
-    assert "Dropped from book.txt: 1 publisher notice (46 characters)." in err

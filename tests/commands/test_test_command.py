@@ -1,16 +1,15 @@
-"""The `test` command, the name that the webui's Gradio misses, and what CI runs."""
+"""The `test` command, and what CI runs."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+import re
 import sys
 
 import pytest
 from training_pro.commands import test as command
 
 ROOT = command.ROOT
-posix = pytest.mark.skipif(os.name == "nt", reason="CI runs bash")
 
 
 @pytest.fixture
@@ -39,67 +38,15 @@ def test_pytest_runs_the_short_tests_side_by_side_where_no_file_is_named(start):
     assert seen["env"]["PYTHONPATH"] == "theirs"
 
 
-@pytest.mark.parametrize("own", [["-m", "long"], ["-mlong"], ["-qm", "long or browser"], ["-m", ""]])
-def test_marks_of_the_user_win(own):
-    assert command.add_marks(own) == own
-
-
 def test_the_webuis_pins_and_the_wished_torch_are_not_pytests(start):
     words, seen = start("--webui-pins", "--torch", "cpu", "-q")
     assert words == ["-m", "not long", "-q"] and seen["webui_pins"] and seen["torch_spec"] == "cpu"
     assert seen["env"]["PYTHONPATH"].split(os.pathsep) == [str(command.WEBUI_PINS), "theirs"]
 
 
-def test_the_missing_name_is_there_for_children_and_nothing_is_imported_before_somebody_asks():
-    code = (
-        "import subprocess, sys\n"
-        "assert 'huggingface_hub' not in sys.modules and 'sitecustomize' in sys.modules\n"
-        "from huggingface_hub import HfFolder, hf_hub_download\n"
-        "assert HfFolder.get_token() is None or HfFolder.get_token()\n"
-        "again = [sys.executable, '-c', 'from huggingface_hub import HfFolder']\n"
-        "subprocess.run(again, check=True)\n"
-    )
-    # Without the folder of this project in front: `data` and `settings` are others' names there.
-    env = {**os.environ, "PYTHONPATH": str(command.WEBUI_PINS), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def ci(folder, *, fails="nothing", chromium=True):
-    """Run .ci/run where the programs it calls only note their words."""
-
-    def script(name, text):
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-
-    script("python3", f'echo "$* CI=$CI" >> {folder}/log; case "$*" in $FAILS) exit 3 ;; esac')
-    script("apt-get", f'echo "apt-get $*" >> {folder}/log')
-    for name in ("bash", "dirname", "id"):
-        (folder / name).symlink_to(f"/usr/bin/{name}")
-    if chromium:
-        script("chromium-headless-shell", "")
-    env = {"PATH": str(folder), "FAILS": fails}
-    done = subprocess.run([str(folder / "bash"), ROOT / ".ci" / "run"], env=env, capture_output=True, check=False)
-    return done.returncode, (folder / "log").read_text().splitlines()
-
-
-@posix
-@pytest.mark.parametrize(
-    ("failing", "code"),
-    [("nothing", 0), ("script.py test", 3), ("*--webui-pins*", 3)],
-    ids=["", "first", "second"],
-)
-def test_ci_runs_both_kinds_of_tests_and_fails_when_either_fails(tmp_path, failing, code):
-    ended, (newest, pinned) = ci(tmp_path, fails=failing)
-    assert (ended, newest) == (code, "script.py test CI=true")
-    assert pinned.startswith("script.py test --webui-pins -n 2 ") and pinned.endswith(" CI=true")
-    smoke = [word for word in pinned.split() if word.startswith("tests/")]
+def test_ci_runs_both_kinds_of_tests_and_its_smoke_tests_exist():
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    smoke = re.findall(r"tests/[\w/]+\.py", lines)
+    assert 'script.py test "$@"' in lines and "script.py test --webui-pins" in lines
+    assert lines.count("|| status=$?") == 2 and 'exit "$status"' in lines  # either fails the whole
     assert len(smoke) > 5 and all((ROOT / name).exists() for name in smoke)
-
-
-@posix
-@pytest.mark.skipif(os.name != "nt" and os.getuid() != 0, reason="asks sudo where it is not root")
-def test_ci_gets_a_browser_where_there_is_none(tmp_path):
-    code, log = ci(tmp_path, chromium=False)
-    assert code == 0 and log[0].startswith("apt-get update") and len(log) == 4
-    assert log[1].startswith("apt-get install") and "chromium" in log[1]

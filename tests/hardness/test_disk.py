@@ -6,14 +6,11 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
-from training_pro.core import files
 from training_pro.core.jobs import Advice, CheckpointSaved, Note, Step
 from training_pro.engine import saving
 from training_pro.records.folder import inventory, loras
@@ -86,15 +83,6 @@ def test_a_disk_that_fills_within_a_run(place, disk, leave):
     assert inventory.list_entries(place.folders) or end.folder != place.lora()
 
 
-@pytest.mark.parametrize("message", ["basic_ios::clear: iostream error", "file write failed"])
-def test_what_torch_says_of_a_full_disk_is_known(tmp_path, message):
-    error = RuntimeError(f"[enforce fail at inline_container.cc:664] . {message}")
-    assert saving.is_write_error(error) and files.is_disk_full(error, tmp_path)
-    assert files.write_error_reason(error, tmp_path).startswith("the disk is full")
-    assert saving.is_write_error(SafetensorError("Error while serializing: I/O error: No space left"))
-    assert not saving.is_write_error(RuntimeError("CUDA error: device-side assert triggered"))
-
-
 @pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("place_of", ["run", "loras"])
 def test_a_folder_that_is_gone_or_a_file_within_a_run(place, is_file, place_of):
@@ -110,20 +98,3 @@ def test_a_folder_that_is_gone_or_a_file_within_a_run(place, is_file, place_of):
     assert end.outcome == "finished" and loras.has_lora(end.folder)
     refuse_broken(end.folder)
     assert not [text for text in said(job) if "Traceback" in text or "Errno" in text]
-
-
-def test_a_limit_on_the_size_of_files_is_told(place):
-    """As a quota on other systems: the LoRA fits, the state of the optimizer does not."""
-    resource = pytest.importorskip("resource")
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    place.train(name="whole", **RUN)
-    limit = len(place.weights("whole")) + 50_000
-    job = at(1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
-    try:
-        end = place.train(job=job, **RUN)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert end.outcome == "finished" and place.weights() == place.weights("whole")
-    assert any("the disk is full or a quota is used up" in text for text in said(job))
-    refuse_broken(end.folder)

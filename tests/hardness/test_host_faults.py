@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
 import sys
 
 import pytest
 from training_pro.commands.environment import ROOT
-from training_pro.core import jobs
-from training_pro.core.errors import TrainingProError
-from training_pro.core.jobs import SESSION, Session, Step
+from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.tiny import watched_job
 
 # psutil is not among them: accelerate needs it, so no run starts without it.
 OPTIONAL = (
@@ -89,19 +84,7 @@ class LossyHost(StandaloneHost):
         return super().__getattribute__(name)
 
 
-FUNCTIONS = (
-    *(
-        "card",
-        "loaded_model",
-        "folders",
-        "memory",
-        "set_loras",
-        "exclusive_use",
-        "model_status",
-        "reload",
-        "unload",
-    ),
-)
+FUNCTIONS = ("card", "loaded_model", "folders", "memory", "set_loras", "exclusive_use", "reload", "unload")
 
 
 def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_works(
@@ -125,37 +108,3 @@ def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_w
             assert end.outcome == "finished" or function in end.text, end
             assert session.current is None
             assert run(resume="newest").outcome == "finished"
-
-
-@pytest.mark.parametrize("how", ["unloads the model", "loads another model", "restarts its interface"])
-def test_what_the_host_does_with_the_model_during_a_run_does_not_stop_it(place, proof, record_property, how):
-    """The webui executes script.py again; the modules below it, with the session, stay."""
-    record_property("what", f"The host program {how} during a run: the run finishes")
-    host = place.host()
-
-    def watch(job, event):
-        if not isinstance(event, Step) or event.step != 2:
-            return
-        if how == "unloads the model":
-            host.unload()
-        elif how == "loads another model":
-            host.load(str(place.tiny), "auto")
-        else:
-            spec = importlib.util.spec_from_file_location("training_pro", ROOT / "script.py")
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
-            assert jobs.SESSION is SESSION
-
-    with proof.case(how):
-        assert place.train(host, job=watched_job(watch)).outcome == "finished"
-        assert place.train(name="whole").outcome == "finished"
-        assert place.weights() == place.weights("whole")
-
-
-def test_a_model_folder_that_vanishes_before_a_run_is_a_sentence(place, proof, record_property, tmp_path):
-    record_property("what", "The model folder is deleted before a run: the run ends with a message")
-    with proof.case("no folder"):
-        gone = shutil.copytree(place.tiny, tmp_path / "gone")
-        host = StandaloneHost(place.folders, model=str(gone))
-        shutil.rmtree(gone)
-        with pytest.raises(TrainingProError, match="gone"):
-            place.train(host)

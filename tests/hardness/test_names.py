@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from contextlib import suppress
 
 import pytest
 from training_pro.commands.main import main
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Session
-from training_pro.data.dataset_index import find_datasets, list_datasets
+from training_pro.data.dataset_index import find_datasets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
-from training_pro.interface.page import build_page
-from training_pro.records.folder import choose_output, choose_run_folder, crashed_runs, inventory, loras, trash
+from training_pro.records.folder import choose_run_folder, crashed_runs
 from training_pro.records.queue import QueueRunner
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
@@ -27,7 +24,6 @@ from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
 SAFE = {"name": "new", "data": ["book.txt"]}
 OWN_LOCKS = ("queue.json.lock", "queue.damaged.json", "queue.json", "form.json")
-needs_bytes = pytest.mark.skipif(sys.platform != "linux", reason="names of other bytes are known on Linux only")
 
 
 @pytest.fixture
@@ -84,6 +80,7 @@ def test_every_field_of_settings(root):
 FLAGS = (
     *("train --name", "train --data", "check --preset", "check --format", "slice", "push --to me/it --yes", "get"),
     *("gguf --model tiny --lora", "merge --model tiny --out merged --lora", "runs --note n"),
+    *("runs --delete", "runs story --as"),
     "perplexity --model tiny --data book.txt --lora",
 )
 
@@ -105,17 +102,6 @@ def test_every_flag_of_every_command(root, words, capsys, monkeypatch):
         assert new == set(), value
     assert "Traceback" not in capsys.readouterr().err
     assert {path: tree(root)[path] for path in before} == before
-
-
-def test_every_place_to_write_to(root):
-    folders = standalone_folders(root)
-    for value in names(root):
-        with suppress(TrainingProError):
-            out = choose_output(str(folders.loras / "story") + os.sep + value, folders)
-            assert not out.resolve().is_relative_to(folders.loras / "story")
-        with suppress(TrainingProError):
-            out = choose_output(value, folders)
-            assert not out.resolve().is_relative_to(root.parent / "outside")
 
 
 def test_every_file_that_carries_names(root):
@@ -150,48 +136,6 @@ def test_a_record_of_a_run_names_no_other_folder(root):
         if run.name.startswith("cut-"):
             crashed_runs.discard_run(run, folders)
     assert tree(root) == kept
-
-
-@pytest.fixture
-def strange(root):
-    """One of everything under a name of bytes that are no text."""
-    bad = os.fsdecode(b"caf\xe9")
-    write_files(root / "loras", bad, FINISHED)
-    write_files(root / "loras" / "night", f"checkpoint-{bad}", {"adapter_model.safetensors": ""})
-    write_files(root / "models", bad, {"config.json": {"model_type": "none"}})
-    write_files(root / "models", "other", {f"{bad}.gguf": ""})
-    write_files(
-        root / "training", "datasets", {f"{bad}.txt": "text", f"folder/{bad}.txt": "text", "folder/a.txt": "a"}
-    )
-    write_files(root / "loras", "trash-np", {f"2026-11-21 10.00.00/lora/{bad}/notes.txt": ""})
-    for name in ("presets", "formats"):
-        write_files(root / "training", name, {f"{bad}.json": {"rank": 8}})
-    return root
-
-
-@needs_bytes
-def test_names_that_are_not_text_are_told_once_and_everything_else_works(strange, capsys):
-    host = StandaloneHost(standalone_folders(strange))
-    folders = host.folders
-    lists = [
-        *host.models(),
-        *(entry.name for entry in list_datasets(folders)),
-        *loras.list_loras(folders.loras),
-        *loras.list_loadable(folders.loras),
-        *presets.own_names(folders.presets),
-        *(item.name for item in trash.list_trash(folders)),
-        *(name for entry in inventory.list_entries(folders) for name in entry.names),
-        *(run.name for run in crashed_runs.find_crashed_runs(folders)),
-    ]
-    assert "story" in lists and "book.txt" in lists and "tiny" in lists
-    assert all(name.encode() for name in lists)
-    assert main(["runs", "--user-data", str(strange)]) == 0
-    said = capsys.readouterr()
-    assert said.out.encode() and said.err.count("can't be used") == 5
-    assert "1 name is not valid UTF-8 and can't be used: 'caf\\udce9'. Rename it." in said.err
-
-    blocks, _ = build_page(host, PeftEngine(), Session(), loadings={"auto": "auto"}, first_look=False)
-    assert json.dumps(blocks.get_config_file(), ensure_ascii=False, default=str).encode()
 
 
 @pytest.mark.parametrize(

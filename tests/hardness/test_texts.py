@@ -1,4 +1,4 @@
-"""Hostile texts, prompt formats and settings: each is used, or refused with a sentence.
+"""Hostile texts and prompt formats: each is used, or refused with a sentence.
 
 TRAINING_PRO_HARDNESS_CASES is the number of cases of each test.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -18,7 +17,6 @@ from training_pro.core.host import ModelCard
 from training_pro.data.prepare import prepare
 from training_pro.data.text import slice_text
 from training_pro.engine.tokenizer import make_working_tokenizer
-from training_pro.settings.definitions import SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
 from training_pro.tests.fakes import make_folders
@@ -125,16 +123,3 @@ def test_any_prompt_format(bounded, record_property, tmp_path):
 
     run_cases(use_format, st.tuples(FORMATS.map(json.dumps) | BROKEN, ROWS, TEMPLATES), CASES)
     assert used >= CASES / USED_SHARE
-
-
-def test_any_settings(bounded, record_property):
-    """Values of a form, a file or a request become settings, or are refused in sentences that are not endless."""
-    record_property("what", "Hostile settings")
-
-    def parse(values: dict[str, object]) -> None:
-        with bounded.case(repr(values)[:500]), suppress(SettingsError):
-            training_settings(values)
-
-    values = ANYTHING | st.sampled_from(["auto", "1e999", "9" * 5_000, "a" * 100_000, 10**400, "\ud800", "0.5"])
-    keys = st.sampled_from(sorted(SETTINGS)) | st.text(max_size=12)
-    run_cases(parse, st.dictionaries(keys, values, max_size=12), CASES)

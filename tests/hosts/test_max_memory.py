@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
-from accelerate import infer_auto_device_map
-from accelerate.utils import compute_module_sizes
-from training_pro.commands import options
 from training_pro.core.errors import ModelError
 from training_pro.hosts import max_memory
 from training_pro.hosts.standalone import StandaloneHost
-from transformers import AutoModelForCausalLM
 
 GB = 10**9
 EVERY = max_memory.EVERY_GPU
@@ -71,34 +66,8 @@ def test_a_limit_that_this_machine_cannot_have_is_refused(limits_on, memory, wor
     assert reason in refusal(limits_on, memory, words)
 
 
-def test_processes_that_train_together_have_a_gpu_each(limits_on, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refusal(limits_on, TWO_GPUS, "20GB").endswith("Omit --max-memory, or start only one process.")
-
-
-def test_accelerate_places_the_layers_within_the_limits(limits_on, tiny):
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
-    sizes = compute_module_sizes(model)
-    limit = sizes[""] * 0.95 / 10**6  # accelerate leaves room for the largest layer, too
-    layers = [type(model.model.layers[0]).__name__]
-    placement = infer_auto_device_map(model, limits_on(TWO_GPUS, f"{limit:.6f}MB"), no_split_module_classes=layers)
-    assert set(placement.values()) == {0, 1}
-    for gpu in (0, 1):
-        assert sum(sizes[name] for name, device in placement.items() if device == gpu) <= limit * 10**6
-
-
 def limited_host(place, *limits, loading="auto"):
     return StandaloneHost(place.folders, model=str(place.tiny), loading=loading, max_memory=limits)
-
-
-def test_transformers_gets_the_limits(place, monkeypatch):
-    given, load = [], AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *a, **k: given.append(k) or load(*a, **k))
-    place.host().loaded_model()
-    limited_host(place, "cpu=1GB").loaded_model()
-    plain, limited = given
-    assert "max_memory" not in plain and plain["device_map"] == {"": "cpu"}
-    assert (limited["device_map"], limited["max_memory"]) == ("auto", {"cpu": GB})
 
 
 def test_a_run_within_the_limits_gives_the_same_lora_and_its_log_names_them(place):
@@ -114,11 +83,3 @@ def test_a_model_that_does_not_fit_is_refused_with_the_way_out(place):
     assert said.startswith("tiny needs more memory than --max-memory allows: ")
     assert said.endswith("add a limit for another device, load the model in 4-bit, or choose a smaller model.")
     assert "--max-memory" in refusal(limited_host(place, "cpu=0.1MB", loading="4bit").loaded_model)
-
-
-def test_the_command_line_has_it(place):
-    parser = options.make_parser("train", "")
-    options.add_model(parser)
-    words = ["--model", str(place.tiny), "--max-memory", "20GB", "cpu=30GB"]
-    host = options.make_host(parser.parse_args([*words, "--user-data", str(place.folders.user_data)]))
-    assert host.card().max_memory == "20GB cpu=30GB"

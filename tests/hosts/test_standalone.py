@@ -11,7 +11,6 @@ import torch
 from training_pro.core.errors import ModelError
 from training_pro.hosts import standalone
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
-from transformers import AutoModelForCausalLM
 
 KINDS = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 GONE = " mine was unloaded to free memory. No model is loaded now."
@@ -45,18 +44,6 @@ def refusal(call, *words):
     return str(error.value)
 
 
-def test_the_working_folder_is_as_in_the_webui(tmp_path):
-    found = standalone_folders(tmp_path)
-    assert (found.models, found.loras, found.logs) == (tmp_path / "models", tmp_path / "loras", tmp_path / "logs")
-    assert found.datasets == tmp_path / "training" / "datasets" and (found.examples / "story.txt").is_file()
-
-
-def test_no_models_yet(host, tmp_path):
-    assert host().models() == []
-    models = tmp_path / "user_data" / "models"
-    assert refusal(host("").card).startswith(f"No model is chosen. Copy one to {models}, or download one with")
-
-
 def test_models_are_folders_with_a_config_and_gguf_files(copy, host, tmp_path):
     for name in ("empty", "quants"):
         (copy.parent / name).mkdir()
@@ -88,19 +75,6 @@ def test_the_card_needs_no_weights_and_missing_or_broken_weights_are_one_sentenc
     assert refusal(host().loaded_model).startswith("mine can't be loaded as auto: ")
     (copy / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
     assert refusal(host().card).startswith("mine is an encoder-decoder model; only causal language models")
-
-
-@pytest.mark.parametrize(
-    "error", [torch.cuda.OutOfMemoryError("CUDA out of memory.\nMore."), MemoryError(), RuntimeError("odd")]
-)
-def test_where_memory_runs_out_while_it_loads_it_is_said_what_may_help(own, monkeypatch, error):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fails)
-    helps = "" if str(error) == "odd" else " Load it in 4-bit, or choose a smaller model."
-    why = str(error).partition("\n")[0].strip(".") or "MemoryError"
-    assert refusal(own.load, "mine", "float32") == f"mine can't be loaded as float32: {why}.{helps}{GONE}"
 
 
 @pytest.mark.parametrize("loading", LOADING_OPTIONS)
@@ -141,38 +115,9 @@ def test_loading_or_choosing_another_one_lets_the_first_go_and_reads_its_files_a
     assert own.card().name == "tiny"
 
 
-@pytest.mark.parametrize("name", ["not-there", "../models/nowhere", "mine/model.safetensors/x"])
-def test_a_name_that_is_no_models_is_refused_before_the_loaded_one_goes(own, name):
-    before = own.loaded_model().model
-    assert "There is no model" in refusal(own.load, name, "auto")
-    assert (own.loaded_model().model, own.selected_model) == (before, ("mine", "auto"))
-
-
 @pytest.mark.parametrize("other", ["mine", "broken"])
 def test_where_the_second_cannot_be_loaded_it_is_said_what_became_of_the_first(own, copy, other):
     shutil.copytree(copy, copy.parent / "broken")
     (copy.parent / other / "model.safetensors").write_bytes(b"x" * 100)
     assert refusal(own.load, other, "auto").endswith(GONE)
     assert own.model_status().problem.startswith("No model is loaded.")
-
-
-def test_what_was_noted_is_lent_and_a_model_that_is_loaded_again_keeps_its_card(own):
-    lent = own.loaded_model()
-    own.set_loras("a model with it on", ["a"])
-    assert (own.loaded_model().model, own.loaded_model().loras) == ("a model with it on", ("a",))
-    own.set_loras(lent.model, ())
-    assert own.loaded_model().loras == ()
-    own.unload()
-    own.reload(lent.card)
-    assert own.loaded_model().card is lent.card
-
-
-def test_the_card_names_the_model_so_that_a_command_finds_it(copy, host, tmp_path, monkeypatch):
-    """A path may stand in the quotes that the Explorer of Windows copies it in."""
-    (copy.parent / "nick").symlink_to(copy, target_is_directory=True)
-    elsewhere = shutil.copytree(copy, tmp_path / "elsewhere")
-    monkeypatch.chdir(tmp_path)
-    for given, found in (("mine", "mine"), ("nick", "nick"), ("elsewhere", str(elsewhere)), (f'"{copy}"', "mine")):
-        own = host("")
-        own.select_model(given, "auto")
-        assert own.card().given_name in (found, str(copy))

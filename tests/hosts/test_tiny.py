@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_pro.core.errors import ModelError
 from training_pro.hosts.tiny import BOS, EOS, PAD, TRAINING_TEXT, make_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,31 +41,3 @@ def test_it_loads_as_any_model_does_and_ends_and_pads_with_tokens_of_its_own(tin
     own = model.generation_config
     theirs = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
     assert (own.bos_token_id, own.eos_token_id, own.pad_token_id) == theirs
-
-
-def test_any_text_comes_back_as_it_was_after_a_bos_or_none(tokenizer, tmp_path):
-    for text in (TRAINING_TEXT, TEXT, "  two blanks, a tab\t, 😀, \n\n\n, العربية", ""):
-        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
-    assert tokenizer("hi")["input_ids"][0] == tokenizer.bos_token_id
-    without = AutoTokenizer.from_pretrained(make_tiny(tmp_path / "without", adds_bos=False))
-    assert without("hi")["input_ids"] == tokenizer("hi")["input_ids"][1:]
-
-
-def test_it_talks_in_chatml(tokenizer):
-    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
-    said = tokenizer.apply_chat_template(chat, tokenize=False)
-    assert said == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
-    asked = tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True)
-    assert asked == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
-    assert ids.count(tokenizer.eos_token_id) == 2
-
-
-def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path):
-    for name in ("empty", "diary"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "diary" / "today.txt").write_text("rain")
-    assert (make_tiny(tmp_path / "empty") / "model.safetensors").is_file()
-    with pytest.raises(ModelError, match="contains other files"):
-        make_tiny(tmp_path / "diary")
-    assert contents(tmp_path / "diary") == {"today.txt": b"rain"}

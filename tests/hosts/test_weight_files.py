@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from training_pro.commands.main import main
 from training_pro.core.errors import ModelError
 from training_pro.hosts.standalone import StandaloneHost
@@ -38,14 +38,6 @@ def test_a_single_file_is_the_model_of_its_folder_and_of_two_files_the_one_that_
     assert place.train(host(place, "mine"), max_steps=1).outcome == "finished"
 
 
-@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "lone/model.safetensors"])
-def test_a_part_and_a_file_without_its_config_are_refused(place, model, name):
-    (model / "lone").mkdir()
-    save_file({"a": torch.ones(1)}, model / name)
-    with pytest.raises(ModelError, match=r"can't be loaded on its own\. A single weights file must be called"):
-        host(place, model / name).card()
-
-
 @pytest.fixture
 def words(model, place):
     """A tokenizer whose end token is another one; the model's own is gone."""
@@ -70,14 +62,6 @@ def test_a_tokenizer_of_its_own_is_used_logged_and_merged_with_the_model(place, 
     assert main(["slice", str(place.folders.datasets / "story.txt"), *own]) == 0
     assert main(["page", "--tokenizer", "words", *folder]) == 1
     assert "To use --tokenizer, also add --model." in capsys.readouterr().err
-
-
-def test_another_model_does_not_get_it(place, model, words, tiny):
-    chosen = host(place, model, tokenizer="words")
-    chosen.select_model(str(tiny), "auto")
-    assert chosen.card().tokenizer.eos_token != "<|im_start|>"
-    chosen.select_model(str(model), "float32")
-    assert chosen.card().tokenizer.eos_token == "<|im_start|>"
 
 
 def test_one_that_is_missing_broken_or_too_large_is_refused(place, model, words):

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
 from training_pro.core.engine import PerplexityRequest
-from training_pro.core.jobs import CheckpointSaved, Job, PerplexityMeasured, Request, Session, Step
+from training_pro.core.jobs import Job, PerplexityMeasured, Session
 from training_pro.data.report import largest_batch
 from training_pro.data.text import build_slice_map
 from training_pro.dementor import slice_windows
@@ -25,19 +25,17 @@ from training_pro.tests.seeds.conftest import (
     lora_weights,
     memory_model,
     rates,
-    run_events,
     settings,
     steps_of,
 )
 from training_pro.tests.slicing_laws import encode_words, find_stops
-from training_pro.tests.tiny import Workspace, watched_job
+from training_pro.tests.tiny import Workspace
 from training_pro.train_utils import StepPlan
 
 BOS, EOS = 1, 2
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 LONG_STORY = " ".join([STORY] * 100)
 SECTIONS = f"{STORY}\n\n\n{STORY}"
-FOUR_EPOCHS = {"epochs": 4, "save_each_epoch": False}
 STEPS_PER_EPOCH = 4
 
 
@@ -118,13 +116,6 @@ def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(t
     ticks = zip(epochs.get_xticks(), [label.get_text() for label in epochs.get_xticklabels()], strict=True)
     assert (epochs.get_xlabel(), dict(ticks)) == ("epoch", {STEPS_PER_EPOCH: "1", 2 * STEPS_PER_EPOCH: "2"})
     assert "`training_graph.png`" in read_page("A PNG of the graph is saved at the end.")
-
-
-def test_a_run_with_too_much_gradient_accumulation_trains_all_the_same(place):
-    """It is lowered to what the data allows."""
-    assert StepPlan(examples=10, batch_size=4, accumulation=99, epochs=1).effective_accumulation == 3
-    (step,) = steps_of(place, accumulation=500)
-    assert step.loss > 0
 
 
 def test_the_target_selector_trains_more_weights_with_q_k_v_and_the_most_with_q_k_v_o(place):
@@ -208,22 +199,6 @@ def test_the_page_has_a_number_field_for_accumulation_and_a_button_that_saves(co
     assert "Press Save checkpoint" in read_page("A button saves a checkpoint during training.")
 
 
-def test_a_checkpoint_is_asked_for_and_stop_loss_is_changed_during_a_run(place):
-    def act(job, event):
-        if isinstance(event, Step) and event.step == 3:
-            job.control.ask(Request.CHECKPOINT)
-        if isinstance(event, Step) and event.step == 5:
-            job.control.live = job.control.live.changed({"stop_at_loss": 50})
-
-    job = watched_job(act)
-    assert place.train(job=job, **FOUR_EPOCHS).outcome == "finished"
-    events = job.log.since(0)
-    first = next(event for event in events if isinstance(event, CheckpointSaved))
-    assert first.folder.name == "checkpoint-3-user"
-    assert max(event.step for event in events if isinstance(event, Step)) == 5
-    assert "Change Stop at loss" in read_page("You can change Stop Loss during training.")
-
-
 def test_about_10_blocks_of_a_13b_model_in_4_bits_fit_into_24_gb():
     asked = settings(targets="q-v", cutoff=256, gradient_checkpointing="off")
     assert 7 <= largest_batch(memory_model(40, 5120, 13824, "4bit", 24, 256), asked) <= 13
@@ -249,19 +224,6 @@ def test_the_loss_fluctuates_less_with_gradient_accumulation(place):
         return stdev(step.loss for step in steps_of(place, name=f"a{accumulation}", **asked))
 
     assert spread(4) < spread(1)
-
-
-@pytest.mark.parametrize(
-    ("mode", "folders"),
-    [
-        ({"save_every": 3}, "checkpoint-3 checkpoint-6"),
-        ({"save_each_epoch": True}, "checkpoint-4-epoch-1 checkpoint-8-epoch-2"),
-        ({"save_on_loss_drop": 50}, "checkpoint-3-loss-"),
-    ],
-)
-def test_checkpoints_are_saved_by_steps_by_epochs_or_by_the_loss(place, mode, folders):
-    events = run_events(place, kind=CheckpointSaved, **{**FOUR_EPOCHS, "epochs": 2, **mode})
-    assert " ".join(event.folder.name for event in events).startswith(folders)
 
 
 def test_check_suggests_a_warmup_and_how_often_to_save(place):

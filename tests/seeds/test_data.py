@@ -6,17 +6,11 @@ import json
 import sqlite3
 
 import pytest
-from training_pro.core.engine import PreviewQuery
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.coming_from import read_page
-from training_pro.tests.seeds.conftest import checked, refusal, run_events, settings, write_rows
+from training_pro.tests.seeds.conftest import checked, refusal, settings, write_rows
 from training_pro.train_utils import StepPlan
 
-PAGE = """<!DOCTYPE html><html><head><title>Example HTML Page</title></head><body>
-<h1>Welcome to the Example Page</h1>
-<p>This is a paragraph of text.</p>
-<div class="content"><h2>Section 1</h2><p>This is the first section.</p></div>
-</body></html>"""
 PAIRS = [(f"What is {n}?", f"It is the number {n}.") for n in range(20)]
 TEXTS = [{"text": f"This is the text number {n}."} for n in range(1000)]
 AUTO = {"cutoff": "auto"}
@@ -26,23 +20,11 @@ def rows_of(place, keys=("input", "output"), **more):
     return checked(place, **write_rows(place, *[dict(zip(keys, pair, strict=True)) for pair in PAIRS]), **more)
 
 
-def shown(report):
-    return "".join(piece.text for example in report.shown for piece in example.pieces)
-
-
 def problem_of(place, name, content, **more):
     (place.folders.datasets / name).write_bytes(content)
     (problem,) = checked(place, data=[name], **AUTO, **more).problems
     assert name in problem
     return problem
-
-
-def test_html_is_parsed_into_its_text(place):
-    place.write("page.html", PAGE)
-    text = shown(checked(place, data=["page.html"], show=PreviewQuery(9), **AUTO))
-    for words in ("Welcome to the Example Page", "This is a paragraph of text.", "This is the first section."):
-        assert words in text
-    assert "<p>" not in text
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "db"])
@@ -58,13 +40,6 @@ def test_a_csv_tsv_or_db_file_is_the_dataset(place, ending):
         place.write(name, "\n".join(("," if ending == "csv" else "\t").join(row) for row in [names, *PAIRS]))
     report = checked(place, data=[name], **AUTO)
     assert report.problems == () and report.examples == 20
-
-
-def test_a_column_of_a_csv_file_is_specified_by_its_name(place):
-    place.write("data.csv", "id,column_name\n" + "\n".join(f"{n},{row['text']}" for n, row in enumerate(TEXTS)))
-    report = checked(place, data=["data.csv"], columns="text=column_name", show=PreviewQuery(9), **AUTO)
-    assert report.problems == () and report.examples == 1000
-    assert "This is the text number 0." in shown(report)
 
 
 def test_files_that_cannot_be_used_are_refused_with_what_to_do(place):
@@ -91,11 +66,6 @@ def test_supervised_training_learns_the_output_and_reads_the_input(place, names)
     report = rows_of(place, names)
     assert report.problems == () and report.examples == 20
     assert report.trained_tokens < 0.8 * report.tokens
-
-
-def test_the_keys_can_have_arbitrary_names(place):
-    columns = 'instruction=Frage output="Die Antwort"'
-    assert rows_of(place, ("Frage", "Die Antwort"), columns=columns).examples == 20
 
 
 def test_unsupervised_training_has_each_sequence_in_a_text_key(place):
@@ -147,18 +117,6 @@ def test_the_training_part_of_a_split_ratio_would_train_on_the_rest(place):
     (advice,) = [text for text in wrong.advice if text.startswith("Validation split")]
     assert "trains on only 1% of the dataset" in advice and advice.endswith("enter 0.01.")
     assert not any(text.startswith("Validation split") for text in right.advice)
-
-
-def test_the_processing_step_is_not_run_every_time_you_restart_a_run(place, monkeypatch, tmp_path):
-    """And its result is not in HF_DATASETS_CACHE."""
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    asked = {"if_exists": "replace", "max_steps": 1, **write_rows(place, *TEXTS[:8])}
-    said = [str(run_events(place, **asked)) for _ in range(2)]
-    assert ["Using the cached version" in words for words in said] == [False, True]
-    assert list(place.folders.prepared_data.glob("*.arrow")) and not (tmp_path / "cache").exists()
-    folder = place.folders.prepared_data.relative_to(place.folders.user_data).as_posix()
-    expected = f"does not use this variable. It stores the tokenized data in {folder} "
-    assert expected in read_page("HF_DATASETS_CACHE")
 
 
 def test_batches_epochs_and_steps_are_counted_as_in_the_guide(place):

@@ -7,13 +7,11 @@ import shutil
 
 import pytest
 import torch
-from peft import PeftModel
 from training_pro.commands import options, push
 from training_pro.core.errors import SavingError, SettingsError
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.coming_from import read_page
-from training_pro.tests.engine.architectures import make_model, read_log
 from training_pro.tests.seeds.conftest import (
     checked,
     lora_weights,
@@ -76,12 +74,6 @@ def test_bias_is_not_applicable_to_llama_models(place):
     assert any("this model has no biases" in text for text in checked(place, bias="all").advice)
 
 
-def test_modules_to_save_are_trainable_and_saved(place):
-    config, weights = trained(place, modules_to_save=["norm", "lm_head"], targets="q-v")
-    assert set(config["modules_to_save"]) == {"model.norm", "lm_head"}
-    assert {"base_model.model.model.norm.weight", "base_model.model.lm_head.weight"} <= weights.keys()
-
-
 @pytest.mark.parametrize(
     ("model", "pattern"), [("llama", "model.layers"), ("gpt2", "transformer.h"), ("gpt_neox", "gpt_neox.layers")]
 )
@@ -125,21 +117,6 @@ def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(p
     assert list(place.lora().rglob("*.safetensors")) and not list(place.lora().rglob("*model*.bin"))
 
 
-def test_the_trained_weights_are_used_in_other_contexts_and_adapt_the_model_by_their_scale(with_lora):
-    """Loaded by PEFT alone, without this program, as well; at strength 0 the model keeps its knowledge."""
-    ids, host = torch.arange(3, 30)[None], with_lora.host()
-    with torch.no_grad():
-        base, distances = host.loaded_model().model(ids).logits, []
-        for strength in (0.0, 0.5, 1.0):
-            with_lora.attach_lora(host, "a", strength)
-            distances.append(float((host.loaded_model().model(ids).logits - base).norm()))
-            with_lora.detach_lora(host)
-        model = AutoModelForCausalLM.from_pretrained(with_lora.tiny, dtype=torch.float32)
-        alone = PeftModel.from_pretrained(model, with_lora.lora())(ids).logits
-    assert distances[0] == 0 and 0 < distances[1] < distances[2]
-    assert float((alone - base).norm()) == pytest.approx(distances[2], rel=1e-3)
-
-
 @pytest.mark.parametrize("loading", TYPES)
 def test_compute_type_is_the_dtype_in_which_a_model_is_trained_and_resumed(place, loading):
     """A LoRA is resumed in 8 and 4 bits as well, where the model itself can't be fully fine-tuned."""
@@ -176,37 +153,6 @@ def test_fewer_bits_take_less_memory(place):
     )
     assert four == 2 * two and one < 0.6 * four and half < 0.5 * four
     assert "bfloat16" in options_of("--load", "bfloat16") and "48000MB" in options_of("--max-memory", "48000MB")
-
-
-@pytest.mark.parametrize("loading", ["auto", "8bit", "4bit"])
-@pytest.mark.parametrize("model_type", ["gpt_neo", "gpt_neox", "llama", "opt", "mistral"])
-def test_model_type_is_trained_also_with_a_lora_in_8_and_4_bits(place, model_type, loading):
-    folder = place.folders.models / model_type
-    make_model(model_type, vocab_size=512).save_pretrained(folder)
-    for file in place.tiny.glob("tokenizer*"):
-        shutil.copy(file, folder)
-    host = StandaloneHost(place.folders, model=str(folder), loading=loading)
-    assert place.train(host, max_steps=1).outcome == "finished"
-
-
-def test_tokenizer_name_is_the_tokenizer_that_you_want_to_use(place):
-    folder = place.folders.models / "words"
-    shutil.copytree(place.tiny, folder, ignore=shutil.ignore_patterns("model*", "config*"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<|im_start|>"}))
-    host = StandaloneHost(place.folders, model=str(place.tiny), tokenizer="words")
-    assert host.card().tokenizer.eos_token == "<|im_start|>" != place.host().card().tokenizer.eos_token
-    place.train(host, max_steps=1)
-    assert read_log(place)["tokenizer"] == "words"
-
-
-@pytest.mark.parametrize("loading", ["auto", "4bit"])
-def test_a_checkpoint_is_loaded_from_the_path_of_its_file_also_in_4_bits(place, loading):
-    folder = place.folders.models / "saved_models"
-    shutil.copytree(place.tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    torch.save(model_weights(place), folder / "pytorch_model.bin")
-    host = StandaloneHost(place.folders, model=str(folder / "pytorch_model.bin"), loading=loading)
-    assert place.train(host, max_steps=1).outcome == "finished"
 
 
 def test_qlora_fits_a_65b_model_on_a_single_48_gb_gpu_and_16_bits_do_not():
@@ -270,12 +216,6 @@ def test_method_full_trains_the_model_and_shard_size_splits_it(place):
     assert f'hf upload me/story "{place.folders.models / "new"}" . --private' in str(refused.value)
     assert "it shows the hf upload command" in read_page("upload of a fully fine-tuned model")
     assert "set Method to full" in read_page("Keep the LoRA config None unless the model is in 8 or 4 bits.")
-
-
-def test_flash_attention_can_be_chosen(place):
-    assert "flash_attention_2" in SETTINGS["attention"].choices
-    findings = checked(place, attention="flash_attention_2")
-    assert any("flash" in text.lower() for text in (*findings.problems, *findings.advice))
 
 
 def test_a_large_number_of_workers_is_refused():

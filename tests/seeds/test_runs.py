@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import CheckpointSaved, EvaluationDone, Step
-from training_pro.engine.training import trainer
+from training_pro.core.jobs import CheckpointSaved, EvaluationDone
 from training_pro.records.folder import PARAMETERS
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.coming_from import read_page
-from training_pro.tests.seeds.conftest import checked, prepared, refusal, run_events, settings, write_rows
-from training_pro.tests.tiny import watched_job
+from training_pro.tests.seeds.conftest import checked, refusal, run_events, settings
 from training_pro.train_utils import is_logged
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-REPORTERS = (
-    *("azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "mlflow", "neptune"),
-    *("tensorboard", "wandb", "all", "none"),
-)
 FULL_SCRIPT = {
     "report_to": "wandb", "optimizer": "adamw_torch_fused", "seed": 42, "data_seed": 42,
     "logging_first_step": True, "logging_steps": 1, "workers": 1, "batch_size": 8, "eval_batch_size": 8,
@@ -129,40 +122,6 @@ def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(pl
     assert saved and measured[saved[-1]] == better(value for step, value in measured.items() if step)
 
 
-def test_an_interrupted_run_is_resumed_from_a_saved_checkpoint(place):
-    asked = {"save_every": 2, "save_each_epoch": False, "epochs": 2}
-    place.train(name="whole", **asked)
-
-    def stop_at_3(job, event):
-        if isinstance(event, Step) and event.step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        place.train(job=watched_job(stop_at_3), **asked)
-    assert place.train(resume="newest", **asked).outcome == "finished"
-    assert place.weights("a") == place.weights("whole")
-
-
-def test_set_to_minus_1_for_a_random_number_which_makes_the_run_reproducible(place):
-    place.train(seed=-1, max_steps=2)
-    drawn = json.loads((place.lora() / PARAMETERS).read_text(encoding="utf-8"))["seed"]
-    assert 0 <= drawn < 2**32
-    place.train(name="again", seed=drawn, max_steps=2, workers=1, tf32=False)
-    assert place.weights("again") == place.weights()
-
-
-def test_the_validation_set_is_randomly_selected_and_never_trained_on(place):
-    data = write_rows(place, *[{"text": f"This is the text number {n}."} for n in range(40)])
-
-    def split(seed):
-        made = prepared(place, eval_share=0.25, data_seed=seed, **data)
-        return [{tuple(e.ids.tolist()) for e in part} for part in (made.examples, made.validation)]
-
-    train, validation = split(1)
-    assert (len(train), len(validation)) == (30, 10) and not train & validation
-    assert split(1)[1] == validation != split(2)[1]
-
-
 def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place):
     host, sizes = place.host(), []
 
@@ -175,14 +134,6 @@ def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place
     asked = {"eval_share": 0.25, "eval_batch_size": 4, "max_steps": 1, "recall_passages": 0, "packing": "off"}
     assert run_events(place, host, kind=EvaluationDone, **asked)
     assert 2 in sizes
-
-
-@pytest.mark.parametrize("reporter", REPORTERS)
-def test_supported_platforms_are_refused_only_for_what_they_lack_here(place, reporter):
-    """For a package or a variable, with what to install."""
-    assert settings(report_to=reporter).records.report_to == reporter
-    for problem in checked(place, report_to=reporter).problems:
-        assert problem.startswith((f"Report to: {reporter} ", f"Report to: {reporter!r} "))
 
 
 def test_a_platform_that_transformers_does_not_know_is_refused_as_such(place):
@@ -230,33 +181,3 @@ def test_logging_steps_run_name_and_wandb_project(place, logged, monkeypatch, fi
 def test_a_missing_service_is_refused_with_what_to_install(place):
     with pytest.raises(SettingsError, match=r"comet_ml is not installed. Install it \(pip install comet-ml\)"):
         place.train(report_to="comet_ml")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_num_workers_are_the_workers_of_the_data_loader(place, monkeypatch, workers):
-    loaders, make = [], trainer.RunTrainer.get_train_dataloader
-    monkeypatch.setattr(
-        trainer.RunTrainer, "get_train_dataloader", lambda self: loaders.append(make(self)) or loaders[-1]
-    )
-    place.train(workers=workers, max_steps=1)
-    assert [loader.num_workers for loader in loaders] == [workers]
-
-
-def test_accelerate_launch_starts_the_same_run(place, monkeypatch):
-    """In the environment that it gives to the script; its own start takes many seconds."""
-    from accelerate.commands import launch
-
-    started = []
-    process = SimpleNamespace(wait=lambda: None, returncode=0)
-    popen = lambda command, env: started.append((command[1:], env)) or process  # noqa: E731
-    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=popen))
-    words = ["--cpu", "--num_processes", "1", "script.py", "train", "--epochs", "1"]
-    launch.launch_command(launch.launch_command_parser().parse_args(words))
-    ((command, environment),) = started
-    assert command == ["script.py", "train", "--epochs", "1"] and environment["ACCELERATE_USE_CPU"] == "True"
-    place.train(max_steps=2)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    place.train(name="launched", max_steps=2)
-    assert place.weights("launched") == place.weights()
-    assert "accelerate launch script.py train" in read_page("accelerate launch")

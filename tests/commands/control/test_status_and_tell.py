@@ -6,7 +6,6 @@ import json
 from threading import Event, Thread
 
 import pytest
-from training_pro.commands.control import tell
 from training_pro.commands.main import main
 from training_pro.core.jobs import Job, Request, Stage
 from training_pro.hosts.standalone import standalone_folders
@@ -71,10 +70,3 @@ def test_telling_says_what_the_run_will_do_and_two_requests_at_once_both_arrive(
     for other in others:
         other.join()
     assert night.control.pending == {Request.CHECKPOINT, Request.EVALUATE, Request.SAMPLE}
-
-
-def test_a_run_that_does_not_answer_is_told_about(call, folders, monkeypatch):
-    monkeypatch.setattr(tell, "WAIT_SECONDS", 0.3)
-    with hold_run_lock("night", folders):
-        code, out, err = call("tell", "night", "stop")
-    assert (code, out) == (0, "") and err.startswith("night has not received the request yet.")
