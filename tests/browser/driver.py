@@ -135,7 +135,7 @@ class TrainingPage:
             self.tab(tab)
         if left:
             self.wait_for(lambda: self._beat.count() and self._beat.text_content(), "a first beat")
-            self.wait_for(lambda: self._holds("name", left), "the form as it was left", patience)
+            self.wait_for(lambda: self.holds("name", left), "the form as it was left", patience)
         return self
 
     def log_in(self, user: str, password: str) -> None:
@@ -161,15 +161,15 @@ class TrainingPage:
         """Fill in settings by key; a dataset is chosen by name."""
         for key, value in values.items():
             if key != "data":
-                self._box(f"tp-{key}").fill(str(value))
-            elif not self._holds(key, value):
-                self._choose("tp-data", str(value))
+                self.box(f"tp-{key}").fill(str(value))
+            elif not self.holds(key, value):
+                self.pick("tp-data", str(value))
 
     def write(self, box: str, text: str) -> None:
-        self._box(f"tp-{box}").fill(text)
+        self.box(f"tp-{box}").fill(text)
 
     def written(self, box: str) -> str:
-        return self._box(f"tp-{box}").input_value()
+        return self.box(f"tp-{box}").input_value()
 
     def chosen(self, elem_id: str) -> list[str]:
         """The selection of a menu with multiple choices."""
@@ -182,15 +182,15 @@ class TrainingPage:
 
     def setting(self, key: str) -> str:
         """The text of a setting."""
-        return self._box(f"tp-{key}").input_value()
+        return self.box(f"tp-{key}").input_value()
 
     def tooltip(self, key: str) -> str:
         """What the browser shows when the mouse is over the box of a setting."""
-        return self._box(f"tp-{key}").get_attribute("title") or ""
+        return self.box(f"tp-{key}").get_attribute("title") or ""
 
     def choose(self, key: str, words: str) -> None:
         """Choose an option of a menu."""
-        self._choose(f"tp-{key}", words)
+        self.pick(f"tp-{key}", words)
 
     def unfold(self, part: str) -> None:
         """Unfold a part of the page, by its id."""
@@ -236,7 +236,7 @@ class TrainingPage:
     def focus(self, key: str) -> None:
         """Focus a setting, with its menu closed, and no mouse on another one, whose help would show instead."""
         self._page.mouse.move(0, 0)
-        box = self._box(f"tp-{key}")
+        box = self.box(f"tp-{key}")
         box.focus()
         box.press("Escape")
 
@@ -250,7 +250,7 @@ class TrainingPage:
 
     def offers(self, elem_id: str) -> list[str]:
         """The options of a menu."""
-        box = self._box(elem_id)
+        box = self.box(elem_id)
         box.click()
         names = self._page.locator(f"#{elem_id}").get_by_role("option").all_inner_texts()
         box.press("Escape")
@@ -266,7 +266,7 @@ class TrainingPage:
         return bool(self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.evaluate(INSIDE))
 
     def in_sight(self, button: str) -> bool:
-        return bool(self._button(button).evaluate(INSIDE))
+        return bool(self.button(button).evaluate(INSIDE))
 
     def part_in_sight(self, part: str) -> bool:
         return bool(self._page.locator(f"#tp-{part}").evaluate(BEGINS_INSIDE))
@@ -313,32 +313,32 @@ class TrainingPage:
         self._page.locator(f"#{elem_id}").get_by_label(words, exact=False).first.check()
 
     def choose_lora(self, name: str) -> None:
-        self._choose("tp-lora", name)
+        self.pick("tp-lora", name)
 
     def press(self, button: str) -> None:
-        self._button(button).click(timeout=PATIENCE_SECONDS * 1000)
+        self.button(button).click(timeout=PATIENCE_SECONDS * 1000)
 
     def send(self, message: str = "") -> None:
         """Send a message in the webui's chat; by default, what is still in its box."""
         if message:
-            self._box("chat-input").fill(message)
+            self.box("chat-input").fill(message)
         self._page.locator("#Generate").click()
 
     def chat(self) -> tuple[str, str]:
         """The message in the box of the webui's chat, and the reply."""
-        return self._box("chat-input").input_value(), self._box("webui-reply").input_value()
+        return self.box("chat-input").input_value(), self.box("webui-reply").input_value()
 
     def label(self, button: str) -> str:
-        return self._button(button).inner_text()
+        return self.button(button).inner_text()
 
     def has(self, button: str) -> bool:
-        return self._button(button).count() > 0
+        return self.button(button).count() > 0
 
     def shown(self, button: str) -> bool:
-        return self._button(button).is_visible()
+        return self.button(button).is_visible()
 
     def can_press(self, button: str) -> bool:
-        return self._button(button).is_enabled()
+        return self.button(button).is_enabled()
 
     def words(self, part: str) -> str:
         """The visible words of a part, and its folded notes. A tag among them is HTML escaped by mistake."""
@@ -415,7 +415,7 @@ class TrainingPage:
     def end_run(self) -> None:
         """Stop a running run, on any tab; the run may also end by itself just now."""
         if self.can_press("stop"):
-            self._button("stop").evaluate("button => button.click()")
+            self.button("stop").evaluate("button => button.click()")
             self.wait_for(lambda: self.can_press("start"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
@@ -437,7 +437,7 @@ class TrainingPage:
         return self._page.locator(f"#tp-{key} [data-testid='block-info'] + div").first.is_visible()
 
     def open_menu(self, key: str) -> None:
-        self._box(f"tp-{key}").click()
+        self.box(f"tp-{key}").click()
         self._page.wait_for_timeout(300)
 
     def faint(self) -> list[str]:
@@ -468,19 +468,19 @@ class TrainingPage:
     def _ended(self, name: str, outcome: str) -> bool:
         return f"Training '{name}': {outcome}" in self.words("run")
 
-    def _button(self, name: str) -> Locator:
+    def button(self, name: str) -> Locator:
         return self._page.locator(f"#tp-{name}")
 
-    def _box(self, elem_id: str) -> Locator:
+    def box(self, elem_id: str) -> Locator:
         return self._page.locator(f"#{elem_id} input, #{elem_id} textarea").first
 
-    def _holds(self, key: str, value: object) -> bool:
+    def holds(self, key: str, value: object) -> bool:
         if key == "data":  # only the selection: a closing menu still shows all names for a moment
             return any(str(value) in chip for chip in self.chosen("tp-data"))
-        return self._box(f"tp-{key}").input_value() == str(value)
+        return self.box(f"tp-{key}").input_value() == str(value)
 
-    def _choose(self, elem_id: str, name: str) -> None:
-        box = self._box(elem_id)
+    def pick(self, elem_id: str, name: str) -> None:
+        box = self.box(elem_id)
         box.click()
         self._page.get_by_role("option", name=name).first.click()
         box.press("Escape")
