@@ -46,10 +46,10 @@ def test_a_model_is_there_and_is_said_where(get, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="a program cannot be sent Ctrl+C alone there")
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub):
-    served_hub.seconds_a_piece = 1.0
+    served_hub.seconds_a_piece = 8.0  # it must not be complete before it is stopped
     process = get("toys/tiny")
     said = ""
-    while "model.safetensors" not in [name for name, _ in served_hub.asked] or "%" not in said:
+    while "model.safetensors" not in [name for name, _ in served_hub.asked]:
         said += process.stderr.read(1) or pytest.fail(said)
     process.send_signal(signal.SIGINT)
     code, out, err = told(process)
