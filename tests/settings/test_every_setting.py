@@ -89,12 +89,13 @@ CASES = {
     "early_stopping": (1, {**SPLIT, **ASTRAY, "eval_every": 1}),
     "stop_how": ("wind_down", {"stop_at_loss": 50, "epochs": 6}), "sample_prompts": (["It"], SAMPLES),
     "sample_every": ("epoch", {**SAMPLES, "sample_every": "never"}), "sample_length": (2, SAMPLES),
-    "sample_temperature": (0, SAMPLES), "report_to": ("all", {}), "logging_steps": (1, {}),
+    "sample_temperature": (0, SAMPLES), "logging_steps": (1, {}),
     "logging_first_step": (False, {"logging_steps": 2}), "packing": ("off", {}), "attention": ("eager", {}),
     "tf32": (False, {}), "liger": (True, {}), "shard_size": ("100KB", {"method": "full"}),
 }  # fmt: skip
 """Another value for each setting, and the other settings with which it is seen in a few steps."""
 SEEN_ELSEWHERE = [
+    "report_to",
     *("gradient_checkpointing", "keep_awake", "eval_batch_size", "compile", "test_at_end", "workers", "run_name"),
 ]
 """Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
