@@ -160,16 +160,18 @@
   });
 
   // While a job has the model, the webui would clear a message and drop it: it stays in its box, and a line says why.
+  // A page that has not heard of the job for a minute lets the webui decide.
   const keepMessage = (event) => {
-    const job = document.querySelector("#tp-working :is(textarea, input)")?.value;
+    const heard = Date.now() - (window.trainingProSeen ?? 0) < 60000;
+    const busy = heard && document.querySelector("#tp-working :is(textarea, input)")?.value;
     const sends = event.type === "click"
       ? event.target.closest?.("#Generate, #Regenerate, #Continue, #Impersonate")
       : event.key === "Enter" && !event.shiftKey && event.target.closest?.("#chat-input");
-    if (!job || !sends) return;
+    if (!busy || !sends) return;
     event.preventDefault();
     event.stopImmediatePropagation();
     document.querySelector("#tp-chat-busy")?.remove();
-    const why = "The model is busy (Training PRO: " + job + "). Your message stays here: send it when the job has ended.";
+    const why = "Training PRO is using the model. Your message stays here until you send it again.";
     const line = Object.assign(document.createElement("p"), { id: "tp-chat-busy", role: "alert", textContent: why });
     document.querySelector("#chat-input")?.before(line);
     setTimeout(() => line.remove(), 15000);

@@ -11,7 +11,7 @@
     if (short) document.title = short + " - Training PRO";
     else if (document.title.endsWith(" - Training PRO")) document.title = title;
     if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
-      seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = Date.now(); tries = 0; return;
+      seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = window.trainingProSeen = Date.now(); tries = 0; return;
     }
     const look = beat.querySelector("[data-tp-look]")?.dataset.tpLook;
     if (look && asked !== seen && Date.now() - since >= look * 1000) {

@@ -90,7 +90,7 @@ def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
     page.start("talked-to", epochs=ENDLESS)
     page.tab("Chat")
     page.send("Hello, you & <b>I</b>")
-    page.wait_for(lambda: "The model is busy (Training PRO: training)" in page.everything(), "a refusal")
+    page.wait_for(lambda: "Training PRO is using the model." in page.everything(), "a refusal")
     assert page.chat() == ("Hello, you & <b>I</b>", "")
     page.tab(OURS)
     page.stop("talked-to")

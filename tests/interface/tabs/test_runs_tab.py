@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from html import unescape
 
 import pytest
 from training_pro.core.jobs import Job, JobEnded, Request, Session
 from training_pro.interface.base import PageContext
-from training_pro.interface.tabs import RunsTab
+from training_pro.interface.tabs import RunsTab, TryTab
 from training_pro.records.folder import hold_run_lock, trash
 from training_pro.records.remote import remote_control
 from training_pro.records.report import judge_run
@@ -173,6 +174,25 @@ def test_a_run_that_was_cut_off_is_resumed_from_the_chosen_checkpoint(page, cont
     assert "Resuming night." in page.press("runs-resume")["runs-said"]
     context.session.latest("training").log.wait_closed()
     assert context.engine.asked == [("night", "continue", resume)]
+
+
+def test_a_continued_lora_that_was_cut_off_before_its_first_checkpoint_is_resumed(page, folders):
+    """It goes on from the LoRA that it began with, which the journal names."""
+    backup = {f"Backup-1/{name}": content for name, content in FINISHED.items()}
+    journal = {"action": "run", "began_at_step": 0, "backup": "Backup-1", "initial_lora": True}
+    run = {**backup, "training_parameters.json": PARAMETERS}
+    write_files(folders.loras, "begun", {**run, ".journal.json": journal})
+    write_files(folders.loras, "fresh", {**run, ".journal.json": {**journal, "initial_lora": False}})
+    page.press("Refresh")
+    assert choose(page, "begun")["runs-resume"]["visible"]
+    assert not choose(page, "fresh")["runs-resume"]["visible"]
+
+
+def test_try_it_opens_with_the_newest_lora(context, folders):
+    write_files(folders.loras, "elder", FINISHED)
+    os.utime(folders.loras / "elder", (0, 0))
+    tab = open_tab(TryTab, context)
+    assert tab.press("The tab", "select")["lora"]["value"] == "story"
 
 
 def test_a_finished_or_missing_run_is_not_resumed(page, context):
