@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 5
 MAX_ERROR_LINES = 8
 INSTALL_FAILED = (
     "pip could not install the packages; see the error above. Check your network connection and disk "
-    "space, then start again to continue the installation."
+    "space, then start again to continue the installation. If that fails too, delete the folder .venv first."
 )
 
 
