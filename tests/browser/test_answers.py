@@ -56,7 +56,7 @@ def test_every_answer_is_in_sight_and_replaces_the_one_before(demo, open_page, w
     page.wait_for_words("runs-one", name)
     page.wait_for(lambda: page.part_in_sight("runs-one"), "the run in sight", 10)
     for button in ("runs-own", "runs-merge"):
-        answer(page, button, "runs said", "name")
+        answer(page, button, "runs-said", "name")
     page.write("runs-note", "the good one")
     assert "name" not in answer(page, "runs-keep", "runs-said", f"The note for {name} is saved.")
     answer(page, "runs-compare", "runs-said", f"compare with {name}")
