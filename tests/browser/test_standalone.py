@@ -65,6 +65,7 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
         assert all(weight.abs().max() > 0 for weight in weights.values())
 
 
+@pytest.mark.long
 def test_the_quick_demo_ends_with_both_answers(demo, open_page):
     page = open_page(demo)
     page.unfold("first-part")  # folded away after the runs of other tests
