@@ -232,7 +232,7 @@ import sys
 from .environment import ensure_environment
 
 def run(arguments):
-    ensure_environment({"train"})
+    ensure_environment("train")
     print(sys.prefix, arguments)
     return 0
 """
