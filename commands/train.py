@@ -202,8 +202,8 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
     for number, (file, settings) in enumerate(zip(args.settings, runs, strict=True), 1):
         message = f"Run {number} of {len(runs)}: {file.name}"
         job = _train_one(settings, host, engine, resume=resume, first_message=message)
-        outcome, text = (job.end.outcome, job.end.text) if job.end else ("failed", "")
-        results.append((outcome, text.strip().partition("\n")[0]))
+        end = job.end
+        results.append((end.outcome, end.text.strip().partition("\n")[0]) if end else ("failed", ""))
         if job.control.asked(Request.STOP):
             break
     rest = [("not started", "")] * (len(runs) - len(results))
