@@ -1,7 +1,7 @@
 """Time, memory and network traffic of a training step on one or many GPUs, simulated.
 
 python3 bench/step_time.py --model llama-3.1-8b --gpu h100 --gpus 8 --method fsdp --rank 16
-python3 bench/step_time.py points            # published rates and memory beside those of the simulation, and the network
+python3 bench/step_time.py points            # published figures beside those of the simulation
 python3 bench/step_time.py tables            # writes the tables of docs/scale.md anew
 """
 
