@@ -38,6 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     add_settings(parser)
     args = parser.parse_args(arguments)
     engine = options.make_engine(args)
+    # After the environment is there: this imports numpy.
     from ..data.report import DatasetReport
 
     host = options.make_host(args)

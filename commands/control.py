@@ -50,6 +50,7 @@ def run_tell(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
     send_request(args.name, args.request, folders)
+    # The run deletes the file of a request when it takes it, so a file that is there is a request that waits.
     deadline = time.monotonic() + WAIT_SECONDS
     while (waiting := is_waiting(args.name, args.request, folders)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)

@@ -45,6 +45,7 @@ class _SuggestingParser(argparse.ArgumentParser):
     def _hint(self, name: str) -> str:
         """What to use instead of a flag: an argument without one, our name of the setting, or a similar flag."""
         key, flags = name.replace("-", "_"), self._option_string_actions
+        # argparse has no public way to its positionals and flags.
         for positional in self._get_positional_actions():
             if key == positional.dest:
                 return f"Enter {positional.metavar} without --{name}"
@@ -118,6 +119,7 @@ def make_host(args: argparse.Namespace) -> StandaloneHost:
     """Make the host with the model that the options name."""
     folders = find_folders(args)
     warn_about_names(folders)
+    # On a page, the model is chosen later, and each has its own tokenizer.
     if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")
     return StandaloneHost(
@@ -152,6 +154,7 @@ def exit_code(job: Job) -> int:
 def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle every signal to end with `handler`; under nohup, a closed window stays ignored."""
     signals = [getattr(signal, name) for name in END_SIGNALS if hasattr(signal, name)]
+    # nohup ignores SIGHUP before it starts us. A handler of ours would end the run when the window closes.
     nohup = {s for s in signals if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
     previous_handlers = {s: signal.signal(s, handler) for s in signals if s not in nohup}
     try:

@@ -90,7 +90,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 
 def _serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
-    refuse_used_port(args.port)
+    refuse_used_port(args.port)  # before the seconds that the imports take
     # Before Gradio is imported: some versions send at their start what a page can't turn off.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from ..engine.peft_engine import PeftEngine
@@ -127,6 +127,7 @@ def _serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool =
         if not args.password:
             say("Anyone who can reach this computer can use the page. Set a password with --password WORD.")
     options.warn_about_closing()
+    # The run is in a thread of this process: an end without this would lose the steps since the last checkpoint.
     with handle_end_signals(signal.default_int_handler):
         with suppress(KeyboardInterrupt):
             blocks.block_thread()

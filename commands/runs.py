@@ -13,7 +13,7 @@ from ..core.host import Folders
 from ..core.launcher import launch_command
 from ..data import arrow_store
 from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash
-from ..train_utils import size
+from ..train_utils import align_columns, size
 from . import options
 from .options import say
 
@@ -146,9 +146,7 @@ def _format_table(runs: Sequence[LoraEntry]) -> list[str]:
         checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
         figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
         rows.append((lora.name, lora.status, _format_date(lora), lora.model, *figures))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [*lines, f"{len(runs)} in total, {size(sum(lora.size for lora in runs))}."]
+    return [*align_columns(rows), f"{len(runs)} in total, {size(sum(lora.size for lora in runs))}."]
 
 
 def _format_run(lora: LoraEntry) -> list[str]:

@@ -73,6 +73,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         "and flags override all presets",
     )
     flags.add_flags(parser)
+    # argparse would list the flags of all 96 settings in the usage line.
     # The file stands first: after --data, it would be taken for another dataset.
     more_files = " ..." if files == "*" else ""
     parser.usage = (
@@ -132,6 +133,7 @@ def _train_one(
             job.log.append(StartedFromQueue(text=first_message))
         return engine.train(settings, host, job, resume=resume)
 
+    # A resumed run keeps its name; a new one may get a number at its end, by the choice for names that exist.
     if not resume:
         settings = with_final_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
@@ -154,6 +156,7 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
     signal_times: list[float] = []
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
+        # The handler runs in the main thread, between two of its instructions.
         # No print here: the signal may have interrupted one.
         alone = dist_env.world_size() == 1
         is_late = bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS

@@ -87,6 +87,7 @@ def _run_pip(python: Path, *arguments: str, captured: bool) -> subprocess.Comple
         stderr=subprocess.PIPE if captured else None,
         encoding="utf-8",
         errors="replace",
+        # Without PYTHONUTF8, pip's output on Windows has the encoding of the console.
         env={**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"},
         check=False,
     )

@@ -30,6 +30,7 @@ def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
     wheels = resolve_wheels(python, [pin])
     if not any(wheel.name == "torch" for wheel in wheels):
         return [pin]  # already in the environment
+    # What `pip install torch` would bring tells what build the registry has, without a download.
     # The major CUDA version that comes with the registry's torch: 0 if it can't be told, None without CUDA.
     cuda = [wheel for wheel in wheels if wheel.name.lower().startswith(CUDA_PACKAGES)]
     runtimes = [wheel for wheel in cuda if wheel.name.lower().startswith(CUDA_RUNTIMES)]
