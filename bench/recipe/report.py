@@ -212,8 +212,8 @@ def _group(result: Result) -> Group:
 
 
 def _describe_group(group: Group) -> str:
-    equal = f" Training per run: about {group.budget:,.0f} {group.equal_by}." if group.budget else ""
-    return f"Model: {group.model}. Dataset: `{group.data}` ({group.text}).{equal}"
+    equal = f", about {group.budget:,.0f} {group.equal_by} per run" if group.budget else ""
+    return f"{group.model}, `{group.data}`{equal}:"
 
 
 def _answers(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
