@@ -190,9 +190,9 @@ def render_markdown() -> str:
         names = []
         for named in (*load_names(), *load_options()):
             theirs = [(name, named.key) for name in named.names.get(program, ())]
-            if new := [name for name, key in theirs if (name, key) not in told or program == "hybrid"]:
-                ours = _as_code({named.key} - tables["buttons"].keys())
-                names.append(f"| {_as_code(new)} | {named.label} | {ours} |")
+            if new := [pair[0] for pair in theirs if pair not in told or program == "hybrid"]:
+                key = _as_code({named.key} - tables["buttons"].keys())
+                names.append(f"| {_as_code(new)} | {named.label} | {key} |")
             told.update(theirs)
         lines += _table(f"## {title}\n", "name | label in Training PRO | key in Training PRO", names)
         statements = [f"| {theirs} | {ours} |" for theirs, ours in tables["statements"].get(program, {}).items()]
