@@ -1,7 +1,7 @@
 """Time, memory and network traffic of a training step on one or many GPUs, simulated.
 
 python3 bench/step_time.py --model llama-3.1-8b --gpu h100 --gpus 8 --method fsdp --rank 16
-python3 bench/step_time.py points            # published rates beside those of the simulation
+python3 bench/step_time.py points            # published figures beside those of the simulation
 python3 bench/step_time.py tables            # writes the tables of docs/scale.md anew
 """
 
@@ -245,11 +245,7 @@ def summary() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
-    "points": lambda: markdown(point_rows()),
-    "memory": lambda: markdown(memory_rows()),
-    "fits": lambda: markdown(fit_rows()),
     "scale": lambda: markdown(scale_rows()),
-    "network": lambda: markdown(network_rows()),
     "checkpoints": lambda: markdown(checkpoint_rows()),
 }
 
@@ -355,7 +351,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
 def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
     if options.command == "points":
-        print(markdown(point_rows()), markdown(fit_rows()), sep="\n\n")
+        print(*map(markdown, (point_rows(), fit_rows(), memory_rows(), network_rows())), sep="\n\n")
     elif options.command == "tables":
         PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     else:

@@ -41,16 +41,21 @@ COMMANDS: Mapping[str, str] = {
     "settings": "list all settings with their defaults and allowed values",
     "test": "run the tests",
 }
-"""The commands, each a module in this folder or in one of `FOLDERS`, with a short description."""
-FOLDERS: Mapping[str, str] = {
-    **dict.fromkeys(("export", "status", "tell"), "control"),
-    **dict.fromkeys(("perplexity", "recall", "evidence"), "measure"),
+# The functions of commands that share a module. Every other command is `run` in the module of its name.
+FUNCTIONS: Mapping[str, str] = {
+    **{"demo": "page:run_demo", "slice": "check:run_slice", "gguf": "merge:run_gguf"},
+    **{"get": "hub:run_get", "push": "hub:run_push"},
+    **{"status": "control:run_status", "export": "control:run_export", "tell": "control:run_tell"},
+    **{name: f"measure:run_{name}" for name in ("perplexity", "recall", "evidence")},
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; return 0 on success, 1 on a problem the user can fix, 2 on a wrong command line."""
-    _set_encoding()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Pipes and files get UTF-8, also on Windows. A console keeps its encoding.
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
@@ -61,8 +66,16 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         interpreter.check_python()
-        _refuse_broken_text(rest)
-        return _load_command(name)(rest)
+        for argument in rest:
+            # Python keeps bytes that are no text as lone surrogates. They must not get into a record or a page.
+            if any("\ud800" <= character <= "\udfff" for character in argument):
+                raise SavingError(
+                    f"{quote(argument)} contains bytes that are not valid UTF-8. Rename the file, or type its "
+                    "name again."
+                )
+        module, _, function = FUNCTIONS.get(name, f"{name}:run").partition(":")
+        run: Run = getattr(importlib.import_module(f".{module}", __package__), function)
+        return run(rest)
     except TrainingProError as error:
         if dist_env.is_main_process():  # otherwise each process of distributed training would print it
             print(error, file=sys.stderr)
@@ -74,18 +87,9 @@ def main(arguments: Sequence[str]) -> int:
         if not is_broken_pipe(error):
             print(error_message(error), file=sys.stderr)
             return 1
+        # Python flushes standard output at its end, which would fail again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _refuse_broken_text(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are not text before a path or a note with them gets into a record or onto a page."""
-    for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise SavingError(
-                f"{quote(argument)} contains bytes that are not valid UTF-8. Rename the file, or type its name "
-                "again."
-            )
 
 
 def is_broken_pipe(error: OSError) -> bool:
@@ -102,25 +106,11 @@ def is_broken_pipe(error: OSError) -> bool:
 def usage() -> str:
     """List all commands, one per line."""
     width = max(map(len, COMMANDS))
-    rows = [f"  {name:<{width}}  {description}" for name, description in COMMANDS.items()]
     return "\n".join(
         [
             "Training PRO: train LoRAs on books, scripts and notes.\n",
             f"Usage: {launch_command()} COMMAND [options]\n",
-            *rows,
+            *(f"  {name:<{width}}  {description}" for name, description in COMMANDS.items()),
             f"\n{launch_command()} COMMAND --help lists the options of that command.",
         ]
     )
-
-
-def _set_encoding() -> None:
-    """Write UTF-8 to pipes and files, also on Windows; a console keeps its encoding."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
-
-
-def _load_command(name: str) -> Run:
-    place = f".{FOLDERS[name]}.{name}" if name in FOLDERS else f".{name}"
-    run: Run = importlib.import_module(place, __package__).run
-    return run

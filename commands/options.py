@@ -1,4 +1,4 @@
-"""Options that several commands share: the working folder, the model and how it is loaded."""
+"""What several commands share: their options, the working folder, jobs, and what is printed where."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
 from ..core.files import describe_unusable, safe_paths
-from ..core.host import Folders
+from ..core.host import Folders, Host
+from ..core.jobs import SESSION, Job, JobFn, JobKind, console
 from ..core.launcher import launch_command
 from ..core.readable import quote, readable
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras
 from ..settings import other_names
-from .environment import interpreter
+from .environment import ROOT, interpreter
 
 if TYPE_CHECKING:
     from ..engine.peft_engine import PeftEngine
 
+# Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them.
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-"""Signals for Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them."""
-CLOSING_WARNING = (
-    "Press Ctrl+C to stop and save. If you close this window, nothing is saved, because Windows ends the program "
-    "immediately."
-)
-
-ROOT = Path(__file__).resolve().parent.parent
+JSON_LINES_HELP = "output one JSON object per line, with all figures"
 
 
 class _SuggestingParser(argparse.ArgumentParser):
@@ -49,6 +45,7 @@ class _SuggestingParser(argparse.ArgumentParser):
     def _hint(self, name: str) -> str:
         """What to use instead of a flag: an argument without one, our name of the setting, or a similar flag."""
         key, flags = name.replace("-", "_"), self._option_string_actions
+        # argparse has no public way to its positionals and flags.
         for positional in self._get_positional_actions():
             if key == positional.dest:
                 return f"Enter {positional.metavar} without --{name}"
@@ -85,15 +82,31 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     )
 
 
-def find_user_data(requested: Path | None) -> Path:
-    """The working folder: the given one, that of the webui around us, or ./user_data."""
-    folder = requested or _webui_user_data() or Path("user_data")
+def add_lora(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
+    )
+
+
+def find_folders(args: argparse.Namespace) -> Folders:
+    """The folders in the working folder: the given one, that of the webui around us, or ./user_data."""
+    folder = args.user_data
+    if folder is None:
+        above = ROOT.parent
+        in_extensions = above.name == "extensions"
+        inside = above.parent / "user_data"
+        if in_extensions and above.parent.name == "user_data":
+            folder = above.parent
+        elif in_extensions and inside.is_dir() and (above.parent / "server.py").is_file():
+            folder = inside
+        else:
+            folder = Path("user_data")
     if safe_paths.has_impossible_character(str(folder.resolve())):
         raise SavingError(
             f"The path of the working folder, {quote(folder.resolve())}, is not valid UTF-8. Rename the folder."
         )
     say(f"Working folder: {folder.resolve()}")
-    return folder
+    return standalone_folders(folder)
 
 
 def warn_about_names(folders: Folders) -> None:
@@ -102,28 +115,46 @@ def warn_about_names(folders: Folders) -> None:
         say(readable(sentence))
 
 
-def make_host(options: argparse.Namespace) -> StandaloneHost:
-    """Make the standalone host for the parsed options."""
-    folders, tokenizer = standalone_folders(find_user_data(options.user_data)), getattr(options, "tokenizer", "")
+def make_host(args: argparse.Namespace) -> StandaloneHost:
+    """Make the host with the model that the options name."""
+    folders = find_folders(args)
     warn_about_names(folders)
-    if tokenizer and not options.model:
+    # On a page, the model is chosen later, and each has its own tokenizer.
+    if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")
-    model, limits = options.model or "", options.max_memory
-    return StandaloneHost(folders, model=model, loading=options.load, tokenizer=tokenizer, max_memory=limits)
+    return StandaloneHost(
+        folders,
+        model=args.model or "",
+        loading=args.load,
+        tokenizer=args.tokenizer,
+        max_memory=args.max_memory,
+    )
 
 
-def make_engine(options: argparse.Namespace) -> PeftEngine:
+def make_engine(args: argparse.Namespace) -> PeftEngine:
     """Make the engine; makes an environment with torch for it first, where there is none."""
-    interpreter.ensure_environment({"train"}, torch_spec=options.torch)
+    interpreter.ensure_environment("train", torch_spec=args.torch)
     from ..engine.peft_engine import PeftEngine
 
     return PeftEngine()
+
+
+def run_job(kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
+    """Run a job and print its events until it ends."""
+    job = SESSION.start(kind, title, host, work)
+    console.print_events(job, say, terminal())
+    return job
+
+
+def exit_code(job: Job) -> int:
+    return 1 if job.end is None or job.end.outcome == "failed" else 0
 
 
 @contextmanager
 def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle every signal to end with `handler`; under nohup, a closed window stays ignored."""
     signals = [getattr(signal, name) for name in END_SIGNALS if hasattr(signal, name)]
+    # nohup ignores SIGHUP before it starts us. A handler of ours would end the run when the window closes.
     nohup = {s for s in signals if s.name == "SIGHUP" and signal.getsignal(s) is signal.SIG_IGN}
     previous_handlers = {s: signal.signal(s, handler) for s in signals if s not in nohup}
     try:
@@ -136,7 +167,10 @@ def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iter
 def warn_about_closing() -> None:
     """Print how to end a run, on Windows only: it kills a process with its window, without calling handlers."""
     if sys.platform == "win32":
-        say(CLOSING_WARNING)
+        say(
+            "Press Ctrl+C to stop and save. If you close this window, nothing is saved, because Windows ends the "
+            "program immediately."
+        )
 
 
 def find_dataset(name: str, folders: Folders) -> Path:
@@ -155,11 +189,10 @@ def find_lora(name: str, folders: Folders) -> str | Path:
         if loras.has_lora(Path(name)):
             return Path(name)
         names = ", ".join(loras.list_loras(folders.loras)) or "none"
-        message = (
+        raise SavingError(
             f"There is no LoRA {name!r} in {folders.loras}, and {name!r} is not the path of a LoRA. "
             f"Available: {names}."
-        )
-        raise SavingError(message) from error
+        ) from error
     return name
 
 
@@ -173,14 +206,3 @@ def say(text: str) -> None:
 def terminal() -> TextIO | None:
     """The terminal that shows progress, None where there is none."""
     return sys.stderr if sys.stderr.isatty() and dist_env.is_main_process() else None
-
-
-def _webui_user_data() -> Path | None:
-    """user_data of the webui whose extension folder contains us, or None."""
-    above = ROOT.parent
-    if above.name != "extensions":
-        return None
-    if above.parent.name == "user_data":
-        return above.parent
-    inside = above.parent / "user_data"
-    return inside if inside.is_dir() and (above.parent / "server.py").is_file() else None

@@ -1,4 +1,4 @@
-"""`script.py page`: the page in the browser, with the user's own models."""
+"""`script.py page` and `demo`: the page in the browser, with the user's own models or with example data."""
 
 from __future__ import annotations
 
@@ -12,37 +12,63 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..core.errors import SettingsError
+from ..core.errors import ModelError, SettingsError
 from ..core.jobs import SESSION, Request, console
+from ..hosts.demo_model import make_demo_model
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from ..hosts.tiny import make_tiny
 from . import options
 from .environment import interpreter
 from .options import handle_end_signals, say
 
 PORT = 7862
-MAX_PAGES = 200
-"""Pages whose state Gradio keeps, nearly a megabyte each; it is kept for pages that vanished, too."""
+MAX_PAGES = 200  # whose state Gradio keeps, nearly a megabyte each; it is kept for pages that vanished, too
+# Handlers that run at once. Each open page keeps a stream, so Gradio's 40 would block the 41st page.
 MAX_STREAMS = 1_000
-"""Handlers that run at once. Each open page keeps a stream, so Gradio's 40 would block the 41st page."""
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
+TINY_NAME = "tiny-random-llama"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve the page until Ctrl+C."""
-    args = _parse_args(arguments)
-    interpreter.ensure_environment({"train", "page"}, torch_spec=args.torch)
-    serve(options.make_host(args), args)
+    parser = options.make_parser("page", "Open the page in your browser and train your own models.")
+    options.add_model(parser, required=False)
+    _add_server_options(parser)
+    args = parser.parse_args(arguments)
+    interpreter.ensure_environment("page", torch_spec=args.torch)
+    _serve(options.make_host(args), args)
     return 0
 
 
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("page", "Open the page in your browser and train your own models.")
-    options.add_model(parser, required=False)
-    add_server_options(parser)
-    return parser.parse_args(arguments)
+def run_demo(arguments: Sequence[str]) -> int:
+    """From a bare Python to a page with a model and a text, ready to train."""
+    words = "Try Training PRO: set up the environment, a model and example data, and open the page."
+    parser = options.make_parser("demo", words)
+    parser.add_argument(
+        "--tiny", action="store_true", help="use a tiny model with random weights, which is ready in seconds"
+    )
+    _add_server_options(parser)
+    args = parser.parse_args(arguments)
+    interpreter.ensure_environment("page", torch_spec=args.torch)
+    folders = options.find_folders(args)
+    model = None
+    if not args.tiny:
+        try:
+            model = make_demo_model(folders.models, say)
+        except ModelError as error:
+            say(
+                f"{error}\nContinuing with a tiny model with random weights. Its output is meaningless, but "
+                "everything else works."
+            )
+    if model is None:
+        if not (folders.models / TINY_NAME).exists():
+            say("Creating a tiny model with random weights ...")
+        model = make_tiny(folders.models / TINY_NAME)
+    _serve(StandaloneHost(folders, model=model.name), args, first_look=True)
+    return 0
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"port of the page (default: {PORT})")
     parser.add_argument("--listen", action="store_true", help="let people on other computers open the page")
@@ -62,12 +88,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
-def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
+def _serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
-    refuse_used_port(args.port)
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = (
-        "False"  # some versions send at their start what a page can't turn off
-    )
+    refuse_used_port(args.port)  # before the seconds that the imports take
+    # Before Gradio is imported: some versions send at their start what a page can't turn off.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from ..engine.peft_engine import PeftEngine
     from ..interface.page import build_page, guard_middleware
 
@@ -76,6 +101,14 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
     blocks, launch_options = build_page(
         host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS, first_look=first_look
     )
+    guard = guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
+    login: dict[str, Any] = {}
+    if expected := args.password.encode():
+        login = {
+            # In constant time: the duration of a comparison must not tell how much of a guess is right.
+            "auth": lambda _, given: hmac.compare_digest(given.encode(), expected),
+            "auth_message": "Training PRO: enter any user name, and the password that was set with --password.",
+        }
     blocks.launch(
         server_name="0.0.0.0" if args.listen else "127.0.0.1",
         server_port=args.port,
@@ -84,36 +117,25 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
         quiet=True,
         state_session_capacity=MAX_PAGES,
         max_threads=MAX_STREAMS,
-        app_kwargs={
-            "middleware": [
-                guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
-            ]
-        },
-        **_auth_options(args.password),
+        app_kwargs={"middleware": [guard]},
+        **login,
         **launch_options,
     )
-    print_addresses(args)
-    options.warn_about_closing()
-    _wait(blocks)
-
-
-def _auth_options(password: str) -> dict[str, Any]:
-    """Arguments of Gradio's `launch` for the password."""
-    if not password:
-        return {}
-    expected = password.encode()
-    return {
-        "auth": lambda _, given: hmac.compare_digest(given.encode(), expected),
-        "auth_message": "Training PRO: enter any user name, and the password that was set with --password.",
-    }
-
-
-def print_addresses(args: argparse.Namespace) -> None:
     say(f"Training PRO is running at http://127.0.0.1:{args.port} (press Ctrl+C to quit).")
     if args.listen:
         say(f"From other computers: http://{socket.gethostname()}:{args.port}")
-    if args.listen and not args.password:
-        say("Anyone who can reach this computer can use the page. Set a password with --password WORD.")
+        if not args.password:
+            say("Anyone who can reach this computer can use the page. Set a password with --password WORD.")
+    options.warn_about_closing()
+    # The run is in a thread of this process: an end without this would lose the steps since the last checkpoint.
+    with handle_end_signals(signal.default_int_handler):
+        with suppress(KeyboardInterrupt):
+            blocks.block_thread()
+        job = SESSION.current
+        if job is not None and job.kind == "training":
+            say("Stopping the run after this step and saving a checkpoint.")
+            job.control.ask(Request.STOP)
+            job.log.wait_closed()
 
 
 def refuse_used_port(port: int) -> None:
@@ -125,17 +147,8 @@ def refuse_used_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise SettingsError(
-                [f"Port {port} is not available ({error}). Training PRO may already be running on it. "
-f"Open the page that is running, or choose another port (--port {port + 1})."]
-            ) from error  # fmt: skip
-
-
-def _wait(blocks: object) -> None:
-    with handle_end_signals(signal.default_int_handler):
-        with suppress(KeyboardInterrupt):
-            blocks.block_thread()  # type: ignore[attr-defined]
-        job = SESSION.current
-        if job is not None and job.kind == "training":
-            say("Stopping the run after this step and saving a checkpoint.")
-            job.control.ask(Request.STOP)
-            job.log.wait_closed()
+                [
+                    f"Port {port} is not available ({error}). Training PRO may already be running on it. Open the "
+                    f"page that is running, or choose another port (--port {port + 1})."
+                ]
+            ) from error

@@ -9,24 +9,25 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ..core import dist_env
 from ..core.engine import Engine
-from ..core.errors import DataError, SettingsError
+from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.host import Host
 from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
+from ..records.queue import Queue
 from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.legacy_settings import LoadedSettings
-from . import options, run_queue
+from . import options
 from .options import handle_end_signals, say
 
+# torchrun sends the signal that it got to its processes again, at once or a moment later.
 FORWARDED_SIGNAL_SECONDS = 10
 
 
@@ -35,43 +36,11 @@ def run(arguments: Sequence[str]) -> int:
     args = _parse_args(arguments)
     host = options.make_host(args)
     options.warn_about_closing()
-    resume = args.resume or ""
     if len(args.settings) > 1:
-        runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
-        engine = options.make_engine(args)
-        check_start = partial(engine.check_start, host=host, resume=resume)
-        queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
-        train = partial(train_and_print, host=host, engine=engine, resume=resume)
-        return run_queue.train_queue(args.settings, queue, train)
+        return _train_several(args, host)
     settings = read_settings(args, host, next(iter(args.settings), None))
-    job = train_and_print(settings, host, options.make_engine(args), resume=resume)
-    return 1 if job.end is None or job.end.outcome == "failed" else 0
-
-
-def train_and_print(
-    settings: TrainingSettings,
-    host: Host,
-    engine: Engine[TrainingSettings, Any],
-    *,
-    resume: str,
-    first_message: str = "",
-) -> Job:
-    """Train one run and print its events; `first_message` begins its log."""
-
-    def work(job: Job) -> JobEnded:
-        if first_message:
-            job.log.append(StartedFromQueue(text=first_message))
-        return engine.train(settings, host, job, resume=resume)
-
-    if not resume:
-        settings = with_final_name(settings, host.folders)
-    job = SESSION.train(settings.what.name, host, work)
-    with _stop_on_signal(job):
-        console.print_events(job, say, options.terminal())
-    if job.end is not None and job.end.outcome == "stopped" and job.end.folder is not None:
-        say("To resume this run, enter the same command again with --resume.")
-    _print_other_failure(job)
-    return job
+    job = _train_one(settings, host, options.make_engine(args), resume=args.resume or "")
+    return options.exit_code(job)
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
@@ -104,6 +73,7 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         "and flags override all presets",
     )
     flags.add_flags(parser)
+    # argparse would list the flags of all 96 settings in the usage line.
     # The file stands first: after --data, it would be taken for another dataset.
     more_files = " ..." if files == "*" else ""
     parser.usage = (
@@ -133,6 +103,7 @@ def settings_and_problems(
         say(overruled_note)
     values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
     problems = list[str]()
+    # On the command line, a dataset may also be a path; the settings of a run hold names.
     data: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in vars(args)}
     for key, found in data.items():
         for name in vars(args)[key]:
@@ -147,13 +118,49 @@ def settings_and_problems(
     return settings, [*problems, *others]
 
 
+def _train_one(
+    settings: TrainingSettings,
+    host: Host,
+    engine: Engine[TrainingSettings, Any],
+    *,
+    resume: str,
+    first_message: str = "",
+) -> Job:
+    """Train one run and print its events; `first_message` begins its log."""
+
+    def work(job: Job) -> JobEnded:
+        if first_message:
+            job.log.append(StartedFromQueue(text=first_message))
+        return engine.train(settings, host, job, resume=resume)
+
+    # A resumed run keeps its name; a new one may get a number at its end, by the choice for names that exist.
+    if not resume:
+        settings = with_final_name(settings, host.folders)
+    job = SESSION.train(settings.what.name, host, work)
+    with _stop_on_signal(job):
+        console.print_events(job, say, options.terminal())
+    end = job.end
+    if end and end.outcome == "stopped" and end.folder:
+        say("To resume this run, enter the same command again with --resume.")
+    # `say` is silent in processes other than the first. An error without details before the first step is one that
+    # all processes have, and that the first one prints.
+    begun = any(isinstance(event, Step) for event in job.log.since(0))
+    if end and end.outcome == "failed" and (end.details or begun) and not dist_env.is_main_process():
+        print(f"Process {dist_env.rank()}: {end.text}\n{end.details}", file=sys.stderr)
+    return job
+
+
 @contextmanager
 def _stop_on_signal(job: Job) -> Iterator[None]:
     """Handle signals: the first one asks the run to stop, a second one exits at once."""
+    signal_times: list[float] = []
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
+        # The handler runs in the main thread, between two of its instructions.
         # No print here: the signal may have interrupted one.
-        if job.control.asked(Request.STOP) and _is_second_request(signal_times):
+        alone = dist_env.world_size() == 1
+        is_late = bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS
+        if job.control.asked(Request.STOP) and (alone or is_late):
             os.write(2, b"Stopped immediately. Progress since the last checkpoint is lost.\n")
             os._exit(1)  # a normal exit would abort, because the training thread is inside torch
         signal_times.append(time.monotonic())
@@ -162,22 +169,57 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
             Note(text="Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop immediately.")
         )
 
-    signal_times: list[float] = []
     with handle_end_signals(handle_signal):
         yield
 
 
-def _is_second_request(signal_times: Sequence[float]) -> bool:
-    """Whether a second signal comes from the user; torchrun passes on the first one to its processes again."""
-    return dist_env.world_size() == 1 or (
-        bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS
-    )
+def _train_several(args: argparse.Namespace, host: Host) -> int:
+    """Check all runs first, then train each, even if another one fails; Ctrl+C also cancels the rest.
+
+    The queue of the page, which is a file, is not touched.
+    """
+    if dist_env.world_size() > 1:
+        raise SettingsError(
+            [
+                "With several processes, the train command takes only one settings file at a time. Start torchrun "
+                "(or accelerate) once for each file."
+            ]
+        )
+    runs, problems = list[TrainingSettings](), list[str]()
+    for file in args.settings:
+        with _collect_problems(file, problems):
+            runs.append(read_settings(args, host, file))
+    if problems:
+        raise SettingsError(problems)
+    engine, resume = options.make_engine(args), args.resume or ""
+    queue = Queue()
+    for number, (file, settings) in enumerate(zip(args.settings, runs, strict=True)):
+        say(f"Checking {file.name} ...")
+        report = engine.check_start(settings, host, resume=resume)
+        with _collect_problems(file, problems):
+            names = [earlier.what.name for earlier in runs[:number]]  # also of runs with problems
+            queue = queue.with_checked_run(settings, host.card().name, report, names)
+    if problems:
+        raise SettingsError(problems)
+    results: list[tuple[str, str]] = []
+    for number, (file, settings) in enumerate(zip(args.settings, runs, strict=True), 1):
+        message = f"Run {number} of {len(runs)}: {file.name}"
+        job = _train_one(settings, host, engine, resume=resume, first_message=message)
+        end = job.end
+        results.append((end.outcome, end.text.strip().partition("\n")[0]) if end else ("failed", ""))
+        if job.control.asked(Request.STOP):
+            break
+    rest = [("not started", "")] * (len(runs) - len(results))
+    for settings, (outcome, text) in zip(runs, [*results, *rest], strict=True):
+        say(f"{outcome:<9}  {settings.what.name}  {text}".rstrip())
+    return 1 if any(outcome == "failed" for outcome, _ in results) else 0
 
 
-def _print_other_failure(job: Job) -> None:
-    """Print the error of a process other than the first, unless all have it: then the first prints it."""
-    begun = any(isinstance(event, Step) for event in job.log.since(0))
-    if dist_env.is_main_process() or job.end is None or job.end.outcome != "failed":
-        return
-    if begun or job.end.details:
-        print(f"Process {dist_env.rank()}: {job.end.text}\n{job.end.details}", file=sys.stderr)
+@contextmanager
+def _collect_problems(file: Path, problems: list[str]) -> Iterator[None]:
+    """Add the error of the block to the problems, each line with the file name unless it has it already."""
+    try:
+        yield
+    except TrainingProError as error:
+        lines = error.problems if isinstance(error, SettingsError) else str(error).splitlines()
+        problems += [line if line.startswith(f"{file.name}: ") else f"{file.name}: {line}" for line in lines]

@@ -1,4 +1,8 @@
-"""Resumable download of a model from the hub; it appears in the models folder only when it is complete."""
+"""Resumable download of a model from the hub; it appears in the models folder only when it is complete.
+
+`hf_hub_download` is not used: huggingface_hub 2.4 deletes a file that a stop or a lost connection cut short
+(https://github.com/huggingface/huggingface_hub/pull/4228), and a model can be a single file of gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BusyError, ModelError, first_line
@@ -22,19 +25,16 @@ from ..core.files import (
 )
 from ..core.jobs import DownloadProgress, Event, JobEnded, Note, Stage
 from ..train_utils import duration, format_count, size
-from . import hub
+from . import hub_models
 from .hub_models import DownloadPlan, HubFile, HubModel
 
+# Not in the list of models, because its config.json has a hash in its name until all files are there.
 PARTIAL_PREFIX = ".getting-"
-LOCK_NAME = "lock"
-PARTIAL_CONTENT = 206
+PARTIAL_CONTENT = 206  # HTTP status of an answer that begins where the request asked
 REPORT_SECONDS = 1.0
 SPEED_SECONDS = 10.0  # the speed is measured over this time
+# Pauses before retries, which start over whenever data has arrived: half a minute without the hub ends a download.
 RETRY_PAUSES_SECONDS = (1, 2, 4, 8, 16)
-"""Pauses before retries; they start over whenever data has arrived."""
-
-EventSink = Callable[[Event], object]
-StopCheck = Callable[[], bool]
 
 
 class _StopRequested(Exception):  # noqa: N818 - no error
@@ -44,205 +44,167 @@ class _StopRequested(Exception):  # noqa: N818 - no error
 def download_model(
     model: HubModel,
     models: Path,
-    refuse_type: hub.TypeRefusal,
-    emit: EventSink,
-    stopping: StopCheck = lambda: False,
+    refuse_type: Callable[[str, str], str],
+    emit: Callable[[Event], object],
+    stopping: Callable[[], bool] = lambda: False,
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
     folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
     partial_folder = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
-    _refuse_existing(folder)
-    emit(Stage(text=f"Asking the Hub for {model.words}"))
-    partial = PartialDownload(hub.plan_download(model, refuse_type), partial_folder)
-    _refuse_full_disk(partial)
-    emit(Note(text=_start_message(partial, folder)))
-    started = time.monotonic()
-    try:
-        _download_all(partial, folder, ProgressMeter(partial, emit, stopping))
-    except (KeyboardInterrupt, _StopRequested):
-        return JobEnded(outcome="stopped", text=f"Stopped. {_rest_message(partial)}")
-    except ModelError as error:
-        raise ModelError(f"{error} {_rest_message(partial)}") from error
-    except OSError as error:
-        reason = f"{models} can't be written: {write_error_reason(error, models)}."
-        raise ModelError(f"{reason} {_rest_message(partial)}") from error
-    figures = f"{size(partial.plan.size)}, {duration(time.monotonic() - started)}"
-    return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
-
-
-@dataclass(frozen=True)
-class PartialDownload:
-    """The folder of a download until it is complete."""
-
-    plan: DownloadPlan
-    folder: Path
-
-    @property
-    def final_folder(self) -> Path:
-        """Folder of the finished model before its move; named by the commit, so that a later try finds it."""
-        return self.folder / self.plan.commit
-
-    def complete_path(self, file: HubFile) -> Path:
-        """Path of a complete file until all are; its name has its hash, because a branch may change meanwhile."""
-        return self.folder / f"{file.name}.{file.digest[:16]}"
-
-    def partial_path(self, file: HubFile) -> Path:
-        return self.folder / f"{file.name}.{file.digest[:16]}{PART_SUFFIX}"
-
-    def has_all_of(self, file: HubFile) -> bool:
-        return self.complete_path(file).is_file() or (self.final_folder / file.name).is_file()
-
-    def bytes_of(self, file: HubFile) -> int:
-        paths = (self.final_folder / file.name, self.complete_path(file), self.partial_path(file))
-        return sum(path.stat().st_size for path in paths if path.is_file())
-
-    @property
-    def size(self) -> int:
-        """Bytes that are already downloaded."""
-        return sum(map(self.bytes_of, self.plan.files))
-
-
-class ProgressMeter:
-    """Counts the downloaded bytes, reports them, and checks for a request to stop."""
-
-    def __init__(self, partial: PartialDownload, emit: EventSink, stopping: StopCheck) -> None:
-        self.emit, self._stopping = emit, stopping
-        self._positions = {file.name: partial.bytes_of(file) for file in partial.plan.files}
-        self._total = partial.plan.size
-        self._recent: deque[tuple[float, int]] = deque()
-        self._last_report, self._last_done = float("-inf"), -1
-
-    def record(self, file: HubFile, position: int) -> None:
-        """Note that a file has been downloaded up to `position`."""
-        self.check_stop()
-        self._positions[file.name] = position
-        now, done = time.monotonic(), sum(self._positions.values())
-        if done == self._last_done or (now - self._last_report < REPORT_SECONDS and done < self._total):
-            return
-        self._last_report, self._last_done = now, done
-        self._recent.append((now, done))
-        while now - self._recent[0][0] > SPEED_SECONDS:
-            self._recent.popleft()
-        first_time, first_done = self._recent[0]
-        speed = (done - first_done) / (now - first_time) if now > first_time else 0.0
-        self.emit(DownloadProgress(done=done, total=self._total, speed=speed))
-
-    def check_stop(self) -> None:
-        if self._stopping():
-            raise _StopRequested
-
-    def wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0:
-            self.check_stop()
-            time.sleep(min(0.1, remaining))
-
-
-def _refuse_existing(folder: Path) -> None:
     if (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder.name} already exists in {folder.parent}. Use it, or delete or rename that "
-            "folder to download the model again."
+            f"{folder.name} already exists in {models}. Use it, or delete or rename that folder to download the "
+            "model again."
         )
     if folder.exists():
         raise ModelError(f"{folder} exists but contains no model. Delete or rename it, then try again.")
-
-
-def _refuse_full_disk(partial: PartialDownload) -> None:
-    missing, free = partial.plan.size - partial.size, free_bytes(partial.folder)
-    if missing > free:
+    emit(Stage(text=f"Asking the Hub for {model.words}"))
+    plan = hub_models.plan_download(model, refuse_type)
+    partial = _PartialDownload(plan, partial_folder, emit, stopping)
+    begin, free = partial.done, free_bytes(partial_folder)
+    if plan.size - begin > free:
         raise ModelError(
-            f"{partial.plan.model.words} still needs {size(missing)} on the disk that holds "
-            f"{partial.folder.parent}, but only {size(free)} is free. Free some space, or choose a "
-            "smaller model."
+            f"{model.words} still needs {size(plan.size - begin)} on the disk that holds {models}, but only "
+            f"{size(free)} is free. Free some space, or choose a smaller model."
+        )
+    license_note = f", license {plan.license}" if plan.license else ""
+    present_note = f" ({size(begin)} already downloaded)" if begin else ""
+    emit(
+        Note(
+            text=f"{model.words} at commit {plan.commit[:7]}: {plan.model_type}{license_note}, "
+            f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}. Downloading to {folder} "
+            f"({size(free)} free)."
+        )
+    )
+    started = time.monotonic()
+    try:
+        with lock(partial_folder / "lock") as acquired:
+            if not acquired:
+                raise BusyError(f"Another program is downloading {model.words}. Wait until it is done.")
+            for file in plan.files:
+                partial.download(file)
+            partial.move_to(folder)
+        shutil.rmtree(partial_folder, ignore_errors=True)
+    except (KeyboardInterrupt, _StopRequested):
+        return JobEnded(outcome="stopped", text=f"Stopped. {partial.describe_rest()}")
+    except ModelError as error:
+        raise ModelError(f"{error} {partial.describe_rest()}") from error
+    except OSError as error:
+        reason = f"{models} can't be written: {write_error_reason(error, models)}."
+        raise ModelError(f"{reason} {partial.describe_rest()}") from error
+    figures = f"{size(plan.size)}, {duration(time.monotonic() - started)}"
+    return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
+
+
+class _PartialDownload:
+    """The folder of a download until it is complete, and the reports of its progress."""
+
+    def __init__(
+        self, plan: DownloadPlan, folder: Path, emit: Callable[[Event], object], stopping: Callable[[], bool]
+    ) -> None:
+        self._plan, self._folder, self._emit, self._stopping = plan, folder, emit, stopping
+        # Named by the commit, so that an interrupted move goes on only with files of the same commit.
+        self._final = folder / plan.commit
+        self.done = self._bytes_on_disk()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._reported_at, self._reported = float("-inf"), -1
+
+    def download(self, file: HubFile) -> None:
+        """Download what is missing of a file; a lost connection is retried for a while."""
+        complete, part = self._path(file), self._path(file, PART_SUFFIX)
+        if complete.is_file() or (self._final / file.name).is_file():
+            self._report()
+            return
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        pauses = iter(RETRY_PAUSES_SECONDS)
+        while (begin := part.stat().st_size) < file.size:
+            try:
+                self._append(file, part, begin)
+                break
+            except hub_models.hub_errors() as error:
+                if part.stat().st_size > begin:
+                    pauses = iter(RETRY_PAUSES_SECONDS)
+                status, pause = hub_models.http_status(error), next(pauses, None)
+                if pause is None or not (status in (0, 429) or status >= 500):
+                    with hub_models.explain_hub_errors(self._plan.model):
+                        raise
+                reason = first_line(error).rstrip(".")
+                self._emit(Note(text=f"The connection broke ({reason}); trying again in {pause} s."))
+                resume_at = time.monotonic() + pause
+                while time.monotonic() < resume_at:
+                    self._check_stop()
+                    time.sleep(min(0.1, pause))
+        # The hash finds what arrived complete but damaged. The Hub has none for small files, which are in git.
+        is_valid = part.stat().st_size == file.size
+        if is_valid and file.is_sha256:
+            self._emit(Stage(text=f"Checking {file.name}"))
+            with part.open("rb") as stream:
+                is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == file.digest
+        if not is_valid:
+            part.unlink()
+            raise ModelError(f"{file.name} was damaged during the download and was deleted.")
+        move_atomically(part, complete)
+        self._report()
+
+    def _append(self, file: HubFile, part: Path, begin: int) -> None:
+        """Append the bytes from `begin` on; starts over if the hub does not support ranges."""
+        with hub_models.open_stream(self._plan.model, self._plan.commit, file.name, begin=begin) as response:
+            resumes = begin and response.status_code == PARTIAL_CONTENT
+            if not resumes:
+                self.done -= begin
+            with part.open("ab" if resumes else "wb") as output:
+                for chunk in response.iter_bytes():
+                    output.write(chunk)
+                    self.done += len(chunk)
+                    self._check_stop()
+                    self._report()
+
+    def move_to(self, folder: Path) -> None:
+        """Give all files their names, then show the complete model in one move."""
+        for file in self._plan.files:
+            if self._path(file).is_file():
+                target = self._final / file.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                move_atomically(self._path(file), target)
+        move_new_folder(self._final, folder)
+
+    def describe_rest(self) -> str:
+        """Describe what is left of an unfinished download; removes the folder if that is nothing."""
+        kept = self._bytes_on_disk()
+        if not kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return "Nothing was kept."
+        return (
+            f"{size(kept)} of {size(self._plan.size)} downloaded so far. Start the download "
+            f"again to continue. To cancel, delete {self._folder}."
         )
 
+    def _path(self, file: HubFile, suffix: str = "") -> Path:
+        # The hash keeps a resumed download from mixing two versions of a file, because a branch may move on.
+        return self._folder / f"{file.name}.{file.digest[:16]}{suffix}"
 
-def _start_message(partial: PartialDownload, folder: Path) -> str:
-    plan = partial.plan
-    license_note = f", license {plan.license}" if plan.license else ""
-    present_note = f" ({size(partial.size)} already downloaded)" if partial.size else ""
-    return (
-        f"{plan.model.words} at commit {plan.commit[:7]}: {plan.model_type}{license_note}, "
-        f"{format_count(len(plan.files), 'file')}, {size(plan.size)}{present_note}. Downloading to {folder} "
-        f"({size(free_bytes(folder))} free)."
-    )
+    def _bytes_on_disk(self) -> int:
+        paths = (
+            path
+            for file in self._plan.files
+            for path in (self._final / file.name, self._path(file), self._path(file, PART_SUFFIX))
+        )
+        return sum(path.stat().st_size for path in paths if path.is_file())
 
+    def _check_stop(self) -> None:
+        if self._stopping():
+            raise _StopRequested
 
-def _download_all(partial: PartialDownload, folder: Path, meter: ProgressMeter) -> None:
-    with lock(partial.folder / LOCK_NAME) as acquired:
-        if not acquired:
-            raise BusyError(f"Another program is downloading {partial.plan.model.words}. Wait until it is done.")
-        for file in partial.plan.files:
-            if not partial.has_all_of(file):
-                _download_file(file, partial, meter)
-            meter.record(file, file.size)
-        _assemble(partial, folder)
-    shutil.rmtree(partial.folder, ignore_errors=True)
-
-
-def _download_file(file: HubFile, partial: PartialDownload, meter: ProgressMeter) -> None:
-    """Download the rest of a file; a lost connection is retried for a while."""
-    path = partial.partial_path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    pauses = iter(RETRY_PAUSES_SECONDS)
-    while (begin := path.stat().st_size) < file.size:
-        try:
-            _append_stream(path, begin, file, partial.plan, meter)
-            break
-        except hub.hub_errors() as error:
-            if path.stat().st_size > begin:
-                pauses = iter(RETRY_PAUSES_SECONDS)
-            pause = next(pauses, None) if hub.is_temporary(error) else None
-            if pause is None:
-                with hub.explain_hub_errors(partial.plan.model):
-                    raise
-            meter.emit(
-                Note(text=f"The connection broke ({first_line(error).rstrip('.')}); trying again in {pause} s.")
-            )
-            meter.wait(pause)
-    _verify(file, path, meter)
-    move_atomically(path, partial.complete_path(file))
-
-
-def _append_stream(path: Path, begin: int, file: HubFile, plan: DownloadPlan, meter: ProgressMeter) -> None:
-    """Append from byte `begin` on; starts over if the hub does not support ranges."""
-    with hub.open_stream(plan.model, plan.commit, file.name, begin=begin) as response:
-        resumes = begin and response.status_code == PARTIAL_CONTENT
-        with path.open("ab" if resumes else "wb") as output:
-            for chunk in response.iter_bytes():
-                output.write(chunk)
-                meter.record(file, output.tell())
-
-
-def _verify(file: HubFile, path: Path, meter: ProgressMeter) -> None:
-    """Check the size of a file and, if the hub knows it, its SHA-256."""
-    is_valid = path.stat().st_size == file.size
-    if is_valid and file.is_sha256:
-        meter.emit(Stage(text=f"Checking {file.name}"))
-        with path.open("rb") as stream:
-            is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == file.digest
-    if not is_valid:
-        path.unlink()
-        raise ModelError(f"{file.name} was damaged during the download and was deleted.")
-
-
-def _assemble(partial: PartialDownload, folder: Path) -> None:
-    for file in partial.plan.files:
-        if (complete := partial.complete_path(file)).is_file():
-            target = partial.final_folder / file.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            move_atomically(complete, target)
-    move_new_folder(partial.final_folder, folder)
-
-
-def _rest_message(partial: PartialDownload) -> str:
-    """Describe what is left of an unfinished download; removes the folder if that is nothing."""
-    if not partial.size:
-        shutil.rmtree(partial.folder, ignore_errors=True)
-        return "Nothing was kept."
-    return (
-        f"{size(partial.size)} of {size(partial.plan.size)} downloaded so far. Start the download "
-        f"again to continue. To cancel, delete {partial.folder}."
-    )
+    def _report(self) -> None:
+        """Report the progress at most once per second, and when everything is there."""
+        now, total = time.monotonic(), self._plan.size
+        if self.done == self._reported or (now - self._reported_at < REPORT_SECONDS and self.done < total):
+            return
+        self._reported_at, self._reported = now, self.done
+        self._recent.append((now, self.done))
+        while now - self._recent[0][0] > SPEED_SECONDS:
+            self._recent.popleft()
+        first_time, first_done = self._recent[0]
+        speed = (self.done - first_done) / (now - first_time) if now > first_time else 0.0
+        self._emit(DownloadProgress(done=self.done, total=total, speed=speed))

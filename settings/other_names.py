@@ -185,13 +185,15 @@ def why_not_here(key: str) -> str:
 
 def render_markdown() -> str:
     """The page docs/coming-from.md: a table of names for each program, and what is no setting here."""
-    tables, lines = _load_tables(), [_INTRODUCTION]
+    tables, lines, told = _load_tables(), [_INTRODUCTION], set[tuple[str, str]]()
     for program, title in PROGRAMS.items():
-        names = [
-            f"| {_as_code(names)} | {named.label} | {_as_code({named.key} - tables['buttons'].keys())} |"
-            for named in (*load_names(), *load_options())
-            if (names := named.names.get(program))
-        ]
+        names = []
+        for named in (*load_names(), *load_options()):
+            theirs = [(name, named.key) for name in named.names.get(program, ())]
+            if new := [pair[0] for pair in theirs if pair not in told or program == "hybrid"]:
+                key = _as_code({named.key} - tables["buttons"].keys())
+                names.append(f"| {_as_code(new)} | {named.label} | {key} |")
+            told.update(theirs)
         lines += _table(f"## {title}\n", "name | label in Training PRO | key in Training PRO", names)
         statements = [f"| {theirs} | {ours} |" for theirs, ours in tables["statements"].get(program, {}).items()]
         lines += _table("", "statement | what is true in Training PRO", statements) if statements else []
@@ -224,8 +226,9 @@ _INTRODUCTION = """# Coming from another tool
 
 This page shows where to find the settings that you know from other tools and from training guides. The search
 field above the form finds a setting by any of these names. You can load settings files from the original Training
-PRO and from the webui's Training tab as they are. Their values are converted. The second table of a
-section lists what the tool or the guide says, and what is true in Training PRO. To generate this page again, run
+PRO and from the webui's Training tab as they are. Their values are converted. A name that a table above lists
+with the same setting is left out. The second table of a section lists what the tool or the guide says, and what
+is true in Training PRO. To generate this page again, run
 `python3 script.py settings --coming-from > docs/coming-from.md`.
 """
 

@@ -103,9 +103,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             equal_by=("tokens", "passes"),
             small=("blocks, 128", "overlap, 128", "DEMENTOR 4, 128"),
             flaw="The passages for recall are the very blocks on which `blocks, 64` trains, which favors that "
-            "setup. With the same number of tokens, `blocks, 64` has 39 steps and `DEMENTOR 8, 256` has 9. In the "
-            "second table, neither tokens nor steps are equal. DEMENTOR as its presets use it (a window at every "
-            "sentence, a learning rate of 2e-4) was not run.",
+            "setup. With the same number of tokens, `blocks, 64` has 39 steps and `DEMENTOR 8, 256` has 9. "
+            "DEMENTOR as its presets use it (a window at every sentence, a learning rate of 2e-4) was not run.",
         ),
         Experiment(
             "rates",

@@ -46,13 +46,13 @@ How to read the tables:
   `DEMENTOR 2, 64`, 2 is the number of repeats and 64 is the cutoff in tokens. Numbers such as `3e-3` are learning
   rates. *Untrained* is the model without a LoRA.
 - **Recall** is what was learned by heart. The model continues passages from the training data. Recall is the share
-  of the next 32 tokens that it reproduces word for word before its first mistake. **Control recall** is the same
-  figure for text that the model was not trained on.
+  of the next 32 tokens that it reproduces word for word before its first mistake.
 - **Loss on general text** shows what was forgotten. It is measured on prose that has nothing to do with the
   training data, and rises if the model forgets. **Validation loss** is measured on unseen text of the same kind as
   the training data. All setups are measured on the same passages and blocks.
 - Each figure is the mean of a setup's runs, which differ in their seeds. The lowest and the highest run are in
-  parentheses. Setups with the same settings share their runs.
+  parentheses. Setups with the same settings share their runs. Tables of single runs, which show no difference,
+  are left out.
 - A setup is **better** than another if one of two differences is told apart in its favor and the other one is
   not against it: what it learned, and what it forgot. If it learned more and forgot more, neither is better.
 - Two setups are **told apart** if the 95% interval of their difference excludes 0. This takes at least {MIN_RUNS}
@@ -153,10 +153,12 @@ def _section(experiment: Experiment, results: Sequence[Result], plots: str) -> s
         command = COMMAND.format(name=experiment.name)
         return "\n".join([*lines, f"There is no answer yet. To measure this, run `{command}`.", ""])
     if experiment.flaw:
-        lines += [f"**These runs can't answer the question.** {experiment.flaw}", ""]
+        return "\n".join([*lines, f"**These runs can't answer the question.** {experiment.flaw}", ""])
     for number, (group, arms) in enumerate(groups.items()):
         arms = with_untrained(group, arms, results)
-        answers = [] if experiment.flaw else [*_answers(experiment, arms), ""]
+        if number and not has_repeats(arms):
+            continue
+        answers = [*_answers(experiment, arms), ""]
         picture = [f"![{experiment.question}]({plots}/{_plot_name(experiment, number)})", ""]
         lines += [_describe_group(group), "", *answers, *(picture if has_repeats(arms) else [])]
         lines += [*_table(experiment, arms), ""]
@@ -210,8 +212,8 @@ def _group(result: Result) -> Group:
 
 
 def _describe_group(group: Group) -> str:
-    equal = f" Training per run: about {group.budget:,.0f} {group.equal_by}." if group.budget else ""
-    return f"Model: {group.model}. Dataset: `{group.data}` ({group.text}).{equal}"
+    equal = f", about {group.budget:,.0f} {group.equal_by} per run" if group.budget else ""
+    return f"{group.model}, `{group.data}`{equal}:"
 
 
 def _answers(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -329,31 +331,15 @@ def _table(experiment: Experiment, arms: Mapping[str, Sequence[Result]]) -> list
     metrics: list[Metric] = ["recall", "validation_loss", "general_loss"]
     if experiment.metric not in metrics:
         metrics.append(experiment.metric)
-    heading = [
-        "setup",
-        "runs",
-        "trained tokens",
-        "steps",
-        *(LABELS[metric] for metric in metrics),
-        "control recall",
-    ]
+    heading = ["setup", "runs", "steps", *(LABELS[metric] for metric in metrics)]
     rows = [heading, ["---"] * len(heading)]
     for name, runs in arms.items():
         finished = [run for run in runs if run.outcome == "finished"]
         diverged = f", {len(runs) - len(finished)} diverged" if len(finished) < len(runs) else ""
-        control = summarize(run.control_recall for run in finished)
-        cells = [name, f"{len(finished)}{diverged}", *_medians(finished)]
-        cells += [_cell(metric, _metric(metric, runs)) for metric in metrics]
-        rows.append([*cells, _cell("recall", control)])
+        steps = f"{statistics.median(run.steps for run in finished):,.0f}" if finished else ""
+        cells = [name, f"{len(finished)}{diverged}", steps]
+        rows.append([*cells, *(_cell(metric, _metric(metric, runs)) for metric in metrics)])
     return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _medians(runs: Sequence[Result]) -> list[str]:
-    if not runs:
-        return ["", ""]
-    return [
-        f"{statistics.median(getattr(run, name) for run in runs):,.0f}" for name in ("trained_tokens", "steps")
-    ]
 
 
 def _cell(metric: Metric, summary: Summary | None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,37 +20,38 @@ from ...core.errors import TrainingProError
 ROOT = Path(__file__).resolve().parent.parent.parent
 MIN_PYTHON = (3, 11)
 
-TEST_MODULES = ("pytest", "pytest_timeout", "xdist", "hypothesis", "playwright", "psutil", "mistral_common")
-# Modules that show that an interpreter has what is needed.
+# For each need, the modules that show that an interpreter has what is needed ...
 NEEDED_MODULES = {
     "train": ("torch", "transformers", "peft"),
-    "page": ("gradio",),
-    "demo": ("gradio",),
-    "test": ("gradio", *TEST_MODULES),
+    "page": ("torch", "transformers", "peft", "gradio"),
+    "test": (
+        *("torch", "transformers", "peft", "gradio", "pytest", "pytest_timeout", "xdist", "hypothesis"),
+        *("playwright", "psutil", "mistral_common"),
+    ),
 }
-# Requirement lists in pins/ that provide it.
+# ... and the requirement lists in pins/ that provide it.
 REQUIREMENT_LISTS = {
     "train": ("torch", "train"),
     "page": ("torch", "train", "page"),
-    "demo": ("torch", "train", "page"),
     "test": ("torch", "train", "page", "test"),
 }
 WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 
-def ensure_environment(needs: Collection[str], *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
-    """Return only in an interpreter that has what is needed ('train', 'page', 'demo', 'test').
+def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
+    """Return only in an interpreter that has what is needed: 'train', 'page' or 'test'.
 
     If the running interpreter lacks it, the same command line is started again in our own environment.
     """
     check_python()
     from .virtual_env import Environment
 
-    modules = _modules(needs)
+    modules = NEEDED_MODULES[need]
     environment = Environment(ROOT / (".venv-webui" if webui_pins else ".venv"), modules, torch_spec)
-    lists = WEBUI_REQUIREMENT_LISTS if webui_pins else _lists(needs)
+    lists = WEBUI_REQUIREMENT_LISTS if webui_pins else REQUIREMENT_LISTS[need]
     if environment.is_running and environment.has_lists(lists):
         return
+    # An environment of ours with older lists is brought up to date, even if it has the modules.
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
     if may_use_as_is and all(map(_has_module, modules)):
         return
@@ -63,7 +64,13 @@ def ensure_environment(needs: Collection[str], *, torch_spec: str | None = None,
             )
         environment.make(lists)
     if not environment.is_running:
-        _restart_in(environment.python)
+        command = [str(environment.python), str(ROOT / "script.py"), *sys.argv[1:]]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.name != "nt":
+            os.execv(command[0], command)
+        # Windows cannot replace a running program by another one.
+        sys.exit(run_program(command))
 
 
 def check_python() -> None:
@@ -76,29 +83,11 @@ def check_python() -> None:
         )
 
 
-def _modules(needs: Collection[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in NEEDED_MODULES[need]))
-
-
-def _lists(needs: Collection[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in ("train", *sorted(needs)) for name in REQUIREMENT_LISTS[need]))
-
-
 def _has_module(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ValueError:  # imported, but without a spec
         return True
-
-
-def _restart_in(python: Path) -> None:
-    command = [str(python), str(ROOT / "script.py"), *sys.argv[1:]]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.name != "nt":
-        os.execv(command[0], command)
-    # Windows cannot replace a running program by another one.
-    sys.exit(run_program(command))
 
 
 def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...core.errors import TrainingProError
 
@@ -25,8 +23,7 @@ INSTALL_FAILED = (
 )
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     """A package that pip would download."""
 
     name: str
@@ -34,92 +31,63 @@ class Wheel:
     url: str
 
 
-@dataclass(frozen=True)
-class DownloadSize:
-    """Total bytes of the packages of known size, and the number of packages of unknown size."""
-
-    known: int
-    unknown: int
-    packages: int
-
-    def __str__(self) -> str:
-        packages = f"{self.packages} package{'' if self.packages == 1 else 's'}"
-        if self.unknown == self.packages:
-            return f"{packages} of unknown size"
-        if self.unknown:
-            return f"{packages}, {format_bytes(self.known)} plus {self.unknown} of unknown size"
-        return f"{packages}, {format_bytes(self.known)}"
-
-
 def say(text: str) -> None:
     """Print to standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
-def format_bytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
 def resolve_wheels(python: Path, arguments: Sequence[str]) -> list[Wheel]:
     """List what `pip install` with these arguments would install, including dependencies."""
-    command = _pip(python, "install", "--dry-run", "--quiet", "--report", "-", *arguments)
-    process = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=_environ(), check=False
-    )
+    process = _run_pip(python, "--dry-run", "--quiet", "--report", "-", *arguments, captured=True)
     if process.returncode:
         raise TrainingProError(f"{last_lines(process.stderr)}\n{INSTALL_FAILED}")
-    return [_wheel(entry) for entry in json.loads(process.stdout)["install"]]
+    return [
+        Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
+        for entry in json.loads(process.stdout)["install"]
+    ]
 
 
 def install(python: Path, arguments: Sequence[str]) -> None:
     """Run `pip install`, with its progress shown to the user."""
-    command = _pip(python, "install", *arguments)
-    if subprocess.run(command, stdout=STDERR, env=_environ(), check=False).returncode:
+    if _run_pip(python, *arguments, captured=False).returncode:
         raise TrainingProError(INSTALL_FAILED)
 
 
-def download_size(wheels: Sequence[Wheel]) -> DownloadSize:
-    """Ask the servers of all files at once; files without a quick answer count as unknown."""
+def describe_download(wheels: Sequence[Wheel]) -> str:
+    """The number of packages and their size; servers that do not answer quickly leave sizes unknown."""
+
+    def file_size(wheel: Wheel) -> int:
+        request = urllib.request.Request(wheel.url, method="HEAD")
+        try:
+            # Also for file: URLs, urllib gives the size as Content-Length.
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+                return int(response.headers.get("Content-Length") or 0)
+        except (OSError, ValueError):
+            return 0
+
     with ThreadPoolExecutor(max_workers=32) as pool:
-        sizes = list(pool.map(_content_length, [wheel.url for wheel in wheels]))
-    known = [size for size in sizes if size is not None]
-    return DownloadSize(known=sum(known), unknown=len(sizes) - len(known), packages=len(sizes))
+        sizes = list(pool.map(file_size, wheels))
+    packages = f"{len(wheels)} package{'' if len(wheels) == 1 else 's'}"
+    known, unknown = sum(sizes), sizes.count(0)
+    if not known:
+        return f"{packages} of unknown size"
+    total = f"{known / 1e9:.1f} GB" if known >= 1e9 else f"{known / 1e6:.0f} MB"
+    return f"{packages}, {total}" + (f" plus {unknown} of unknown size" if unknown else "")
 
 
 def last_lines(text: str) -> str:
-    return "\n".join(line for line in text.strip().splitlines()[-MAX_ERROR_LINES:])
+    return "\n".join(text.strip().splitlines()[-MAX_ERROR_LINES:])
 
 
-def _pip(python: Path, *words: str) -> list[str]:
-    return [str(python), "-m", "pip", "--disable-pip-version-check", *words]
-
-
-def _environ() -> dict[str, str]:
-    """Environment of pip: the user's settings, except the one that would install outside of the environment."""
-    return {**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"}
-
-
-def _wheel(entry: dict[str, dict[str, str]]) -> Wheel:
-    return Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
-
-
-def _content_length(url: str) -> int | None:
-    try:
-        with urllib.request.urlopen(
-            _head_request(url), timeout=TIMEOUT_SECONDS, context=_certificates()
-        ) as response:
-            length = response.headers.get("Content-Length")
-    except (OSError, ValueError):
-        return None
-    return int(length) if length and length.isdigit() else None
-
-
-def _head_request(url: str) -> urllib.request.Request:
-    # For file: URLs, urllib also gives the file size as Content-Length.
-    return urllib.request.Request(url, method="HEAD")
-
-
-def _certificates() -> ssl.SSLContext:
-    """Certificates that pip is configured to trust, or those of the system."""
-    paths = (os.environ.get(name, "") for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE"))
-    return ssl.create_default_context(cafile=next((path for path in paths if Path(path).is_file()), None))
+def _run_pip(python: Path, *arguments: str, captured: bool) -> subprocess.CompletedProcess[str]:
+    """Run `pip install` with the user's settings, except the one that would install outside of the environment."""
+    return subprocess.run(
+        [str(python), "-m", "pip", "--disable-pip-version-check", "install", *arguments],
+        stdout=subprocess.PIPE if captured else STDERR,
+        stderr=subprocess.PIPE if captured else None,
+        encoding="utf-8",
+        errors="replace",
+        # Without PYTHONUTF8, pip's output on Windows has the encoding of the console.
+        env={**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"},
+        check=False,
+    )

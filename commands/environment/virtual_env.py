@@ -7,15 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from ...core.errors import TrainingProError
 from ...core.files import write_json
-from .pip import download_size, install, last_lines, resolve_wheels, say
+from .pip import describe_download, install, last_lines, resolve_wheels, say
 from .torch_build import torch_arguments
 
 PINS = Path(__file__).resolve().parent / "pins"
@@ -23,21 +22,8 @@ MARKER_NAME = "training-pro.json"
 LARGE_LIBRARIES = ("torch", "transformers", "peft")
 
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
-PASS_CODE = "pass"
 FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
-# A killed pip leaves broken packages that it later takes for installed: with missing or truncated files, or
-# without a list of files. Compiled files may be missing at any time, and scripts contain the path of their
-# environment.
-INTACT_CODE = """
-import sys, importlib.metadata as m
-def torn(file):
-    if str(file).endswith(".pyc") or str(file).startswith(".."):
-        return False
-    path = file.locate()
-    return not path.is_file() or (file.size is not None and path.stat().st_size != file.size)
-sys.exit(any(found.files is None or any(map(torn, found.files)) for found in m.distributions()))
-"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +32,7 @@ class Marker:
 
     lists: dict[str, list[str]] = field(default_factory=dict)
     torch: str | None = None
+    installing: bool = False  # while pip works; it stays if pip is killed
 
 
 @dataclass(frozen=True)
@@ -77,37 +64,66 @@ class Environment:
         )
 
     def finds_modules(self) -> bool:
-        return self._succeeds(FIND_CODE, *self.modules)
+        return not self._error_of(FIND_CODE, *self.modules)
 
     def make(self, lists: Sequence[str]) -> None:
         """Make, repair or extend the environment; the marker is written last."""
-        with _explain_errors(self.folder):
-            chosen_torch = self.torch_spec or read_marker(self.folder).torch
-            self._create_if_broken()
+        try:
+            marker = read_marker(self.folder)
+            chosen_torch = self.torch_spec or marker.torch
+            # A killed pip leaves packages with missing or truncated files that it later takes for installed. So
+            # all are installed anew, most of them from pip's cache.
+            if (marker.installing and not self.is_running) or self._error_of("import pip"):
+                if not self.is_ours and self.folder.exists():
+                    raise TrainingProError(
+                        f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
+                        "another system). Rename that folder, then start again."
+                    )
+                say(
+                    f"Creating an environment for Training PRO in {self.folder}. Other environments are not "
+                    "changed."
+                )
+                self._create()
             installed = read_marker(self.folder).lists
             self._install(lists, chosen_torch)
-            if not self._succeeds(INTACT_CODE):
-                installed = {}
-                self._recreate(lists, chosen_torch)
-            self._check_imports()
+            # These libraries need system libraries (a C++ runtime) that pip does not know.
+            if error := self._error_of(IMPORT_CODE, *LARGE_LIBRARIES):
+                raise TrainingProError(
+                    f"{error}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are installed in "
+                    f"{self.folder}, but this system can't load them. See the error above."
+                )
             installed = {**installed, **{name: read_pins(name) for name in lists}}
             write_marker(self.folder, Marker(installed, chosen_torch))
+        except KeyboardInterrupt:
+            raise TrainingProError(
+                f"Stopped. {self.folder} is not complete yet. Run the command again to continue."
+            ) from None
+        except OSError as error:
+            raise TrainingProError(f"The environment {self.folder} can't be created: {error}") from error
         say(f"Environment ready: {self.folder}")
 
-    def _create_if_broken(self) -> None:
-        if self._succeeds(PASS_CODE) and self._succeeds("import pip"):
-            return
-        other_layout = self.folder / ("bin" if os.name == "nt" else "Scripts")
-        if not self.is_ours and (self._succeeds(PASS_CODE) or other_layout.exists()):
+    def _create(self) -> None:
+        """Make an empty environment that has our marker from the start."""
+        if find_spec("venv") is None or find_spec("ensurepip") is None:
+            version = "{}.{}".format(*sys.version_info[:2])
             raise TrainingProError(
-                f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
-                "another system). Rename that folder, then start again."
+                f"{sys.executable} can't create environments because its venv or ensurepip module is "
+                f"missing. On Debian and Ubuntu, run:  sudo apt install python{version}-venv"
             )
-        say(f"Creating an environment for Training PRO in {self.folder}. Other environments are not changed.")
-        create_environment(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_marker(self.folder, Marker())
+        command = [sys.executable, "-m", "venv", str(self.folder)]
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if process.returncode:
+            raise TrainingProError(
+                f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not create "
+                f"{self.folder}. See the error above."
+            )
 
     def _install(self, lists: Sequence[str], chosen_torch: str | None) -> None:
         say(f"Asking pip which packages to install in {self.folder} ...")
+        # A torch that the user chose earlier stays as it is: pip only has to see that there is one.
         has_chosen_torch = bool(read_marker(self.folder).torch) and not self.torch_spec
         pin, spec = ("torch", None) if has_chosen_torch else (read_pins("torch")[0], chosen_torch)
         arguments = torch_arguments(self.python, pin, spec)
@@ -115,59 +131,23 @@ class Environment:
             arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
         if wheels := resolve_wheels(self.python, arguments):
             say(
-                f"Download size for {self.folder}: {download_size(wheels)}. Once installed, the packages take two "
-                "to four times as much disk space."
+                f"Download size for {self.folder}: {describe_download(wheels)}. Once installed, the packages take "
+                "two to four times as much disk space."
             )
+            marker = read_marker(self.folder)
             if self.is_ours:
-                write_marker(self.folder, Marker(torch=read_marker(self.folder).torch))
+                write_marker(self.folder, Marker(torch=marker.torch, installing=True))
             install(self.python, arguments)
+            write_marker(self.folder, Marker(torch=marker.torch))
 
-    def _recreate(self, lists: Sequence[str], chosen_torch: str | None) -> None:
-        if not self.is_ours or self.is_running:
-            raise TrainingProError(
-                f"Packages in {self.folder} are damaged. Delete that folder, then start again with "
-                "the system's Python."
-            )
-        say(f"{self.folder} is incomplete. Creating it again.")
-        create_environment(self.folder)
-        self._install(lists, chosen_torch)
-
-    def _check_imports(self) -> None:
-        """Check that the large libraries load; they need system libraries (a C++ runtime) unknown to pip."""
-        command = [str(self.python), "-I", "-c", IMPORT_CODE, *LARGE_LIBRARIES]
-        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if process.returncode:
-            raise TrainingProError(
-                f"{last_lines(process.stderr)}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are "
-                f"installed in {self.folder}, but this system can't load them. See the error above."
-            )
-
-    def _succeeds(self, code: str, *words: str) -> bool:
+    def _error_of(self, code: str, *words: str) -> str:
+        """Run code in the environment; empty if it ends without an error."""
+        command = [str(self.python), "-I", "-c", code, *words]
         try:
-            command = [str(self.python), "-I", "-c", code, *words]
-            return subprocess.run(command, capture_output=True, check=False).returncode == 0
-        except OSError:
-            return False
-
-
-def create_environment(folder: Path) -> None:
-    """Make an empty environment that has our marker from the start."""
-    if find_spec("venv") is None or find_spec("ensurepip") is None:
-        version = "{}.{}".format(*sys.version_info[:2])
-        raise TrainingProError(
-            f"{sys.executable} can't create environments because its venv or ensurepip module is "
-            f"missing. On Debian and Ubuntu, run:  sudo apt install python{version}-venv"
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_marker(folder, Marker())
-    command = [sys.executable, "-m", "venv", str(folder)]
-    process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if process.returncode:
-        raise TrainingProError(
-            f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not create "
-            f"{folder}. See the error above."
-        )
+            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        except OSError as error:
+            return str(error)
+        return (last_lines(process.stderr) or "failed") if process.returncode else ""
 
 
 def read_pins(name: str) -> list[str]:
@@ -179,23 +159,11 @@ def read_pins(name: str) -> list[str]:
 def read_marker(folder: Path) -> Marker:
     try:
         content = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
-        return Marker(dict(content["lists"]), content["torch"])
+        return Marker(dict(content["lists"]), content["torch"], content["installing"])
     except (OSError, ValueError, TypeError, KeyError):
         return Marker()
 
 
 def write_marker(folder: Path, note: Marker) -> None:
     """Write the marker atomically, so that a readable marker is complete."""
-    write_json(folder / MARKER_NAME, {"lists": note.lists, "torch": note.torch})
-
-
-@contextmanager
-def _explain_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise TrainingProError(
-            f"Stopped. {folder} is not complete yet. Run the command again to continue."
-        ) from None
-    except OSError as error:
-        raise TrainingProError(f"The environment {folder} can't be created: {error}") from error
+    write_json(folder / MARKER_NAME, asdict(note))

@@ -16,7 +16,7 @@ ROOT = command.ROOT
 def start(monkeypatch):
     """Start the command, and return what it would start: the words after pytest's, and all that it was given."""
     seen = {}
-    monkeypatch.setattr(command, "ensure_environment", lambda needs, **more: seen.update(needs=needs, **more))
+    monkeypatch.setattr(command, "ensure_environment", lambda need, **more: seen.update(need=need, **more))
     monkeypatch.setattr(command, "run_program", lambda words, **more: seen.update(words=words, **more) or 5)
     monkeypatch.setenv("PYTHONPATH", "theirs")
 
@@ -34,7 +34,7 @@ def test_pytest_runs_the_short_tests_side_by_side_where_no_file_is_named(start):
         assert words == ["-m", "not long", *given]
         named = any("tests/" in word and "=" not in word for word in given)
         assert (command.PARALLEL_OPTIONS[0] in seen["words"]) != named
-    assert (seen["needs"], seen["webui_pins"], seen["torch_spec"]) == ({"test"}, False, None)
+    assert (seen["need"], seen["webui_pins"], seen["torch_spec"]) == ("test", False, None)
     assert seen["env"]["PYTHONPATH"] == "theirs"
 
 

@@ -1,0 +1,88 @@
+"""`script.py get` and `push`: a model from the Hugging Face Hub, and a LoRA to it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from ..core.errors import SavingError
+from ..core.jobs import EventPrinter
+from ..downloads import download, hub_models, upload
+from ..hosts import known_models
+from ..records.folder import loras, plan_upload
+from . import options
+from .environment import interpreter
+from .options import handle_end_signals, say
+
+# Patterns of the files of a run that its folder has besides a whole model; some hold parts of the dataset.
+RUN_FILES = (
+    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "notes.txt"),
+    *("checkpoint-*", "backup*", "Backup-*"),
+)
+
+
+def run_get(arguments: Sequence[str]) -> int:
+    """Download the model and print its folder."""
+    parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
+    parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the URL of the model's page")
+    parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
+    args = parser.parse_args(arguments)
+    model = hub_models.parse_hub_model(args.model, args.revision)
+    models = options.find_folders(args).models
+    interpreter.ensure_environment("train", torch_spec=args.torch)
+    printer = EventPrinter(say, options.terminal())
+    with handle_end_signals(signal.default_int_handler):
+        end = download.download_model(model, models, known_models.unknown_type_reason, printer.print_event)
+    printer.clear()
+    say(end.text)
+    if end.folder is None:
+        return 1
+    say(f"To use the model in other commands, add: --model {end.folder.name}")
+    print(end.folder)
+    return 0
+
+
+def run_push(arguments: Sequence[str]) -> int:
+    """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
+    parser = options.make_parser(
+        "push", "Upload a LoRA to the Hugging Face Hub: weights, config and a model card."
+    )
+    parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
+    parser.add_argument(
+        "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"
+    )
+    parser.add_argument("--public", action="store_true", help="make the repository public (default: private)")
+    parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
+    also_help = "other files of the run to upload, such as training_log.json (default: none)"
+    parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
+    parser.add_argument(
+        "--yes", action="store_true", help="upload without asking you to type the repository's name"
+    )
+    args = parser.parse_args(arguments)
+    folders = options.find_folders(args)
+    model = folders.models / args.name
+    if loras.output_kind(model) == "model":  # fully fine-tuned or merged
+        exclusions = " ".join(f'--exclude "{pattern}"' for pattern in RUN_FILES)
+        visibility = "" if args.public else " --private"
+        raise SavingError(
+            f"{args.name} is a full model, but `push` uploads only LoRAs. To upload the model without the other "
+            f'files of its run, use this command: hf upload {args.to} "{model}" .{visibility} {exclusions}'
+        )
+    folder = loras.find_lora(args.name, folders.loras)
+    plan = plan_upload(folder, args.name, args.to, public=args.public, base=args.base_model, also=args.also)
+    say("\n".join(plan.lines))
+    if not args.yes:
+        say(f"To upload these files, type {plan.repository} and press Enter:")
+        try:
+            answer = input().strip()
+        except EOFError:  # in a script without a terminal
+            answer = ""
+        if answer != plan.repository:
+            say("Nothing was uploaded, because the name you typed does not match.")
+            return 1
+    interpreter.ensure_environment("train", torch_spec=args.torch)
+    with handle_end_signals(signal.default_int_handler):
+        address = upload.upload_lora(plan)
+    say(f"Uploaded {args.name}. Set the license in its README.md on the Hub.")
+    print(address)
+    return 0

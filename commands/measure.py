@@ -1,0 +1,136 @@
+"""`script.py perplexity`, `recall` and `evidence`: what a model knows, with a LoRA and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+
+from ..core.engine import EvidenceRequest, PerplexityRequest, RecallRequest
+from ..core.files import dump_json
+from ..core.jobs import EvidenceMeasured, PerplexityMeasured, RecallMeasured, evidence_table, part_table
+from ..data.dataset_index import LOOKUP_ORDER
+from ..settings import flags
+from ..settings.parsing import ROW_SETTING_KEYS, row_settings
+from ..train_utils import align_columns, format_count
+from . import options
+
+
+def run_perplexity(arguments: Sequence[str]) -> int:
+    """Measure and print the perplexities; each is also added to logs/evaluations.csv."""
+    parser = options.make_parser(
+        "perplexity", "Measure perplexity, which shows how well a model predicts a text or the rows of a dataset."
+    )
+    options.add_model(parser)
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="FILE",
+        help=f"a text file, a table or chat file, or a folder of them: {LOOKUP_ORDER}",
+    )
+    parser.add_argument(
+        "--lora",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="LoRAs, checkpoints (NAME/checkpoint-40) or paths to measure one after another",
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="window length in tokens; longer rows are truncated (0: the model's context, at most 2048)",
+    )
+    parser.add_argument(
+        "--stride",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="tokens from the start of one window to the start of the next (0: half a window); ignored for "
+        "datasets of rows",
+    )
+    parser.add_argument("--comment", default="", metavar="TEXT", help="comment to save with the results")
+    parser.add_argument("--json", action="store_true", help=options.JSON_LINES_HELP)
+    flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
+    args = parser.parse_args(arguments)
+    settings = row_settings(flags.given_settings(args))
+    host = options.make_host(args)
+    path = options.find_dataset(args.data, host.folders)
+    loras = tuple(options.find_lora(name, host.folders) for name in args.lora)
+    request = PerplexityRequest(str(path), loras, True, args.stride, args.max_length, args.comment)
+    work = partial(options.make_engine(args).perplexity, request, settings, host)
+    job = options.run_job("perplexity", f"Perplexity of {args.data}", host, work)
+    for result in job.log.since(0):
+        if not isinstance(result, PerplexityMeasured):
+            continue
+        if args.json:
+            print(dump_json({name: value for name, value in asdict(result).items() if name != "at"}))
+            continue
+        print(f"{result.perplexity:.4f}\t{result.model}\t{result.lora}\t{result.dataset}")
+        # Of a dataset of rows, also those that the model knows least and best.
+        for words, rows in (("highest perplexity", result.least_known), ("lowest perplexity", result.best_known)):
+            for row in rows:
+                text = " -> ".join(filter(None, (row.read, row.begins)))
+                figures = f"{row.perplexity:.4g} over {format_count(row.tokens, 'token')}"
+                print(f"  {words}  {row.place}  {figures}  {text}")
+    return options.exit_code(job)
+
+
+def run_recall(arguments: Sequence[str]) -> int:
+    """Measure, and print the figures without the LoRA and with it; they are also written into its folder."""
+    parser = options.make_parser(
+        "recall",
+        "Measure how much of the training data the model reproduces word for word, with and without the LoRA.",
+    )
+    options.add_model(parser)
+    options.add_lora(parser)
+    parser.add_argument(
+        "--passages",
+        type=int,
+        default=256,
+        metavar="N",
+        help="number of passages that the model has to continue (default: 256)",
+    )
+    parser.add_argument("--json", action="store_true", help=options.JSON_LINES_HELP)
+    args = parser.parse_args(arguments)
+    host = options.make_host(args)
+    lora = options.find_lora(args.lora, host.folders)
+    work = partial(options.make_engine(args).recall, RecallRequest(lora, args.passages), host)
+    job = options.run_job("recall", f"Recall of {args.lora}", host, work)
+    measured = [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
+    # The model without the LoRA is measured first.
+    for name, event in zip(("-", args.lora), measured, strict=False):
+        if args.json:
+            print(dump_json({"lora": name, **event.as_log()}))
+            continue
+        unseen = f"\tunseen {event.control.recall:.4f}" if event.control else ""
+        print(f"{event.learned.recall:.4f}{unseen}\t{name}")
+        for line in align_columns(part_table(event)):  # a line for each chapter or file
+            print(f"  {line}")
+    return options.exit_code(job)
+
+
+def run_evidence(arguments: Sequence[str]) -> int:
+    """Measure, and print a sentence for each kind of evidence; the figures are also written into its folder."""
+    parser = options.make_parser(
+        "evidence",
+        "Test a LoRA: what the model has forgotten, what it copies, and what it answers from memory.",
+    )
+    options.add_model(parser)
+    options.add_lora(parser)
+    parser.add_argument("--json", action="store_true", help="output one JSON object with all figures")
+    args = parser.parse_args(arguments)
+    host = options.make_host(args)
+    lora = options.find_lora(args.lora, host.folders)
+    work = partial(options.make_engine(args).evidence, EvidenceRequest(lora), host)
+    job = options.run_job("evidence", f"Testing {args.lora}", host, work)
+    for event in job.log.since(0):
+        if not isinstance(event, EvidenceMeasured):
+            continue
+        if args.json:
+            print(dump_json({"lora": args.lora, **event.as_log()}))
+            continue
+        for what, without, with_lora in evidence_table(event)[1:]:
+            print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
+    return options.exit_code(job)
