@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
 from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
@@ -87,12 +87,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
         text = f"Paused after step {step} until you resume the run; the model stays in memory"
-        self._log.append(Stage(text=text))
+        self._log.append(Stage(text=text, kind=StageKind.PAUSED))
         started = time.monotonic()
         distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Resuming after step {step}."))
-        self._log.append(Stage(text="Training"))
+        self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
