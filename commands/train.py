@@ -40,9 +40,9 @@ def run(arguments: Sequence[str]) -> int:
         runs = run_queue.read_files(args.settings, partial(read_settings, args, host))
         engine = options.make_engine(args)
         check_start = partial(engine.check_start, host=host, resume=resume)
-        queue = run_queue.check_runs(args.settings, runs, host.card().name, check_start)
+        run_queue.check_runs(args.settings, runs, check_start)
         train = partial(train_and_print, host=host, engine=engine, resume=resume)
-        return run_queue.train_queue(args.settings, queue, train)
+        return run_queue.train_runs(args.settings, runs, train)
     settings = read_settings(args, host, next(iter(args.settings), None))
     job = train_and_print(settings, host, options.make_engine(args), resume=resume)
     return 1 if job.end is None or job.end.outcome == "failed" else 0
