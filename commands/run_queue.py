@@ -70,8 +70,8 @@ def train_runs(files: Sequence[Path], runs: Sequence[TrainingSettings], train: T
     results = list[tuple[str, str, str]]()
     for number, (file, settings) in enumerate(zip(files, runs, strict=True), 1):
         job = train(settings, first_message=f"Run {number} of {len(files)}: {file.name}")
-        outcome, text = (job.end.outcome, job.end.text) if job.end else ("failed", "")
-        results.append((outcome, settings.what.name, text.strip().partition("\n")[0]))
+        text = job.end.text.strip().partition("\n")[0] if job.end else ""
+        results.append((job.end.outcome if job.end else "failed", settings.what.name, text))
         if job.control.asked(Request.STOP):
             break
     not_started = [("not started", settings.what.name, "") for settings in runs[len(results) :]]

@@ -119,9 +119,8 @@ def start_problems(settings: TrainingSettings, report: Any, earlier: Sequence[st
     """Return what prevents a run after those with the names in `earlier`, by the engine's report and its name."""
     problems = list(report.problems)
     name = settings.what.name
-    if settings.what.if_exists == "ask" and normcase(name) in map(
-        normcase, earlier
-    ):  # Windows: 'Story' is 'story'
+    # Windows has one folder for 'Story' and 'story'.
+    if settings.what.if_exists == "ask" and normcase(name) in map(normcase, earlier):
         label = SETTINGS["if_exists"].label
         problems.append(
             f"Name: an earlier run is also called {name!r}. Choose another name, or use '{label}' to choose what "
