@@ -98,6 +98,10 @@ class Queue:
         waiting.insert(max(0, position + places), self.waiting[position])
         return replace(self, waiting=tuple(waiting))
 
+    def with_skip_reasons(self, reasons: Mapping[int, str]) -> Queue:
+        """Set for each run why it is skipped now; empty if it is not."""
+        return replace(self, waiting=tuple(replace(r, skipped=reasons.get(r.number, "")) for r in self.waiting))
+
     def with_started(self, run: QueuedRun) -> Queue:
         return replace(self.without_run(run.number), begun=(*self.begun, replace(run, skipped="")))
 
@@ -301,9 +305,8 @@ class QueueRunner:
 
             def take(current: Queue) -> Queue:
                 found = {r.number: self._skip_reason(r) for r in current.waiting if r.number not in reasons}
-                waiting = [replace(run, skipped={**reasons, **found}[run.number]) for run in current.waiting]
-                current = replace(current, waiting=tuple(waiting))
-                for run in [run for run in waiting if not run.skipped][:1]:
+                current = current.with_skip_reasons({**reasons, **found})
+                for run in [run for run in current.waiting if not run.skipped][:1]:
                     # Its final name, by which its folder is found after a restart.
                     settings = with_final_name(training_settings(run.values), self._host.folders)
                     taken.append(replace(run, name=settings.what.name, values=settings.values()))

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
-from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
+from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, loras
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Meters, RecallScheduler
@@ -187,7 +187,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 return
             folder.remove_partial_checkpoints()  # only here, since the error keeps the half-written file open
             if is_full:
-                retention.free_disk_space(folder.path, folder.start)
+                loras.free_disk_space(folder.path, folder.start)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if not dist_env.is_main_process():  # only rank 0 keeps checkpoints
@@ -215,7 +215,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
             keep = controller.live.saving.keep_checkpoints
-            retention.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
+            loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         return ""
 
     def _continue_without(self, step: int, control: TrainerControl) -> None:
