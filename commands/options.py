@@ -17,8 +17,8 @@ from ..core import dist_env
 from ..core.errors import ModelError, SavingError
 from ..core.files import describe_unusable, safe_paths
 from ..core.host import Folders
-from ..core.launcher import launch_command
 from ..core.readable import quote, readable
+from ..core.version import launch_command
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras

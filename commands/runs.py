@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..core.errors import SavingError, error_message
 from ..core.host import Folders
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 from ..data import arrow_store
 from ..hosts.standalone import standalone_folders
 from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash

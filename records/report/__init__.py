@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from . import curve_png, svg
-from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations, read_steps
+from . import curve_png, graph_file, svg
+from .graph_file import (
+    RunGraph,
+    Workload,
+    best_evaluation,
+    estimate_time,
+    graph_entry,
+    measured_speeds,
+    read_evaluations,
+    read_steps,
+)
 from .report import ReportData, peak_name, render_report, run_speed, write_missing_report
 from .svg import Mark, draw_curve, draw_recall_strip, steps_per_epoch
-from .time_estimate import Workload, estimate_time, measured_speeds
 from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
@@ -20,6 +28,7 @@ __all__ = [
     "draw_recall_strip",
     "estimate_time",
     "graph_entry",
+    "graph_file",
     "judge_live",
     "judge_run",
     "measured_speeds",

@@ -1,14 +1,24 @@
-"""training_graph.json: steps and evaluations as its entries, and read back."""
+"""training_graph.json: steps and evaluations as its entries, read back, and how fast a run was by them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, overload
 
-from ...core.jobs import EvaluationDone, Step
+from ...core.files import usable_entries
+from ...core.host import ModelCard
+from ...core.jobs import EvaluationDone, Event, RecallMeasured, SampleGenerated, Step
+from ...train_utils import FORWARD_SHARE, duration
+from ..folder import is_hidden, read_graph, read_log
 
 GraphEntry = Mapping[str, Any]
+WARMUP_STEPS = 5  # slower than the rest: the GPU's memory is claimed, kernels are chosen, files are read first
+MIN_STEPS = 10  # after them: single steps differ by a third, because their examples have other lengths
+TEST = "use 'Test one step' under Memory and speed."
+UNKNOWN = f"Time: there is no earlier run with this model to estimate from. To estimate the time now, {TEST}"
 
 
 class RunGraph(Sequence[GraphEntry]):
@@ -132,3 +142,55 @@ def best_evaluation(
     if by == "accuracy":
         return max(finite, key=lambda e: (e.accuracy, -e.loss), default=None)
     return min(finite, key=lambda e: e.loss, default=None)
+
+
+class Workload(NamedTuple):
+    """What takes time in a run: tokens to train on, tokens that are only read, and replies to sample prompts."""
+
+    trained: float
+    read: float
+    samples: int
+
+
+def estimate_time(work: Workload, card: ModelCard, method: str, runs_folder: Path) -> str:
+    """An estimate by the last run with the same model, loading and method, or without one, how to get it."""
+    runs = [(folder, read_log(folder)) for folder in usable_entries(runs_folder) if not is_hidden(folder)]
+    for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
+        if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
+            continue
+        steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds][WARMUP_STEPS:]
+        if len(steps) < MIN_STEPS:
+            continue
+        speed = sum(s.tokens for s in steps) / sum(s.seconds for s in steps)
+        speeds = log.get("speeds", {})
+        reading = speeds.get("tokens_read_per_second") or speed / FORWARD_SHARE
+        sample = speeds.get("seconds_per_sample") or 0.0
+        times = {
+            "training": work.trained / speed,
+            "evaluations and recall": work.read / reading,
+            "samples": work.samples * sample,
+        }
+        parts = ", ".join(f"{part} {duration(seconds)}" for part, seconds in times.items() if seconds)
+        missing = " The time for samples is not known yet." if work.samples and not sample else ""
+        return (
+            f"Time: about {duration(sum(times.values()))} ({parts}), if this run is as fast as {folder.name} was "
+            f"with this model ({log.get('device')}, {speed:,.0f} tokens per second).{missing} To measure the "
+            f"time instead, {TEST}"
+        )
+    return UNKNOWN
+
+
+def measured_speeds(events: Sequence[Event], evaluated: int, recalled: int) -> dict[str, float]:
+    """The speeds of a run beside its steps; the numbers are the tokens of an evaluation, and of one of recall."""
+    tokens, seconds, samples, speeds = 0, 0.0, list[float](), dict[str, float]()
+    for before, event in pairwise(events):
+        if isinstance(event, (EvaluationDone, RecallMeasured)):
+            tokens += evaluated if isinstance(event, EvaluationDone) else recalled
+            seconds += event.seconds
+        elif isinstance(event, SampleGenerated):
+            samples.append(event.at - before.at)
+    if tokens and seconds:
+        speeds["tokens_read_per_second"] = tokens / seconds
+    if samples:
+        speeds["seconds_per_sample"] = sum(samples) / len(samples)
+    return speeds
