@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 from ..train_utils import align_columns
 from .definitions import SECTIONS, SETTINGS, section_keys
 from .setting import Setting

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, EventLog, Stage
+from ...core.jobs import Advice, EventLog, Stage, StageKind
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
 from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
@@ -34,13 +34,13 @@ Result = TypeVar("Result")
 class StageProgress:
     """Logs a stage, and its progress every few seconds; of a short stage it logs no progress."""
 
-    def __init__(self, text: str, log: EventLog) -> None:
-        self._text, self._log, self._logged_at = text, log, time.monotonic()
-        log.append(Stage(text=text))
+    def __init__(self, text: str, log: EventLog, kind: StageKind = StageKind.WORKING) -> None:
+        self._stage, self._log, self._logged_at = Stage(text=text, kind=kind), log, time.monotonic()
+        log.append(self._stage)
 
     def __call__(self, share: float) -> None:
         if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
-            self._log.append(Stage(text=self._text, share=share))
+            self._log.append(replace(self._stage, share=share, at=time.time()))
             self._logged_at = time.monotonic()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...core.jobs import EvaluationDone, Job, Request, Stage, Trigger
+from ...core.jobs import EvaluationDone, Job, Request, Stage, StageKind, Trigger
 from ...data.examples import find_example_datasets
 from ...records.report import RunGraph, read_evaluations
 from ...train_utils import interval_steps, perplexity
@@ -82,7 +82,7 @@ class EvalScheduler:
             self._graph.append(event)
             self._log.append(event)
         if occasion != "end":
-            self._log.append(Stage(text="Training"))
+            self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
         return Evaluation(result.loss, result.accuracy, occasion == "asked") if result is not None else None
 
     def _as_event(self, result: EvalResult, step: int, occasion: Trigger, seconds: float) -> EvaluationDone:

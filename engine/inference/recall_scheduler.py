@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ...core.jobs import Job, RecallMeasured, Request, Stage, Trigger
+from ...core.jobs import Job, RecallMeasured, Request, Stage, StageKind, Trigger
 from ...data.examples import MIN_PASSAGE_TOKENS
 from ...train_utils import FORWARD_SHARE
 from ..plan import RunPlan
@@ -59,14 +59,14 @@ class RecallScheduler:
         if self._meter is None:
             return
         ended_by = Request.DISCARD if occasion == "end" else Request.STOP
-        measure = partial(self._meter.measure, ended_by, StageProgress(MEASURING, self._log))
+        measure = partial(self._meter.measure, ended_by, StageProgress(MEASURING, self._log, StageKind.MEASURING))
         scores, seconds = measure_in_run(f"Measuring recall after step {step}", measure, self._log)
         if scores is not None:
             event = self._as_event(scores, step, occasion, seconds)
             self.measured.append(event)
             self._log.append(event)
         if occasion != "end":
-            self._log.append(Stage(text="Training"))
+            self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
     def _as_event(self, scores: RecallScores, step: int, occasion: Trigger, seconds: float) -> RecallMeasured:
         return RecallMeasured(

@@ -12,8 +12,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage
-from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
+from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, loras
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
 from ..inference import EvalScheduler, Meters, RecallScheduler
@@ -87,12 +87,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _pause(self, step: int) -> None:
         """Block the training thread until the run is resumed."""
         text = f"Paused after step {step} until you resume the run; the model stays in memory"
-        self._log.append(Stage(text=text))
+        self._log.append(Stage(text=text, kind=StageKind.PAUSED))
         started = time.monotonic()
         distributed.wait_while_paused(self._control)
         self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
         self._log.append(Note(text=f"Resuming after step {step}."))
-        self._log.append(Stage(text="Training"))
+        self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
@@ -187,7 +187,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 return
             folder.remove_partial_checkpoints()  # only here, since the error keeps the half-written file open
             if is_full:
-                retention.free_disk_space(folder.path, folder.start)
+                loras.free_disk_space(folder.path, folder.start)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if not dist_env.is_main_process():  # only rank 0 keeps checkpoints
@@ -215,7 +215,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
         with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
             keep = controller.live.saving.keep_checkpoints
-            retention.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
+            loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         return ""
 
     def _continue_without(self, step: int, control: TrainerControl) -> None:

@@ -33,7 +33,7 @@ from ...core.jobs import (
     peak_memory_of,
 )
 from ...core.version import VERSION
-from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, RunFolder, loras, retention, run_files
+from ...records.folder import GRAPH, GRAPH_IMAGE, LOG, RunFolder, loras, run_files
 from ...records.report import Mark, curve_png, judge_run, measured_speeds, read_evaluations, read_steps
 from ...schedulers import describe_phases
 from ...train_utils import checkpoint_step, duration
@@ -105,7 +105,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         folder.remove_backups()
         with suppress(OSError, SavingError):  # checkpoints from before a resume are kept until now
             keep = controller.live.saving.keep_checkpoints
-            retention.thin_checkpoints(folder.path, keep, controller.best.step)
+            loras.thin_checkpoints(folder.path, keep, controller.best.step)
     if phases := _phases(trained):
         job.log.append(PhasesMeasured(phases=phases))
     messages = (

@@ -10,7 +10,18 @@ from typing import Any
 from ...core import dist_env
 from ...core.errors import DataError
 from ...core.host import Folders, Host, get_model_card
-from ...core.jobs import Advice, CheckpointSaved, Job, JobEnded, Note, Request, RunPlanned, SampleGenerated, Stage
+from ...core.jobs import (
+    Advice,
+    CheckpointSaved,
+    Job,
+    JobEnded,
+    Note,
+    Request,
+    RunPlanned,
+    SampleGenerated,
+    Stage,
+    StageKind,
+)
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
 from ...data.report import evaluation_interval, sample_interval
@@ -223,7 +234,7 @@ def _announce(
         notes_on_processes = data.report.notes if plan.processes > 1 else ()
         for note in (schedule, *notes_on_processes, *capabilities.notes()):
             _log_note(job, note)
-    _log_stage(job, "Training")
+    job.log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
 
 def _earlier_samples(segment: RunSegment) -> list[SampleGenerated]:

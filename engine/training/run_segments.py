@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...core.host import Host
-from ...core.jobs import Job, JobEnded, Note, PlanChanged, Request, Stage
+from ...core.jobs import Job, JobEnded, Note, PlanChanged, Request, Stage, StageKind
 from ...records.folder import loras
 from ...settings.definitions import SETTINGS
 from ...train_utils import plural
@@ -50,7 +50,8 @@ def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
     """Unload the model and wait; returns whether the run is resumed."""
     snapshot = snapshot_adapters(host)
     host.unload()
-    job.log.append(Stage(text=f"Paused after step {trained.step} until you resume the run; the model is unloaded"))
+    text = f"Paused after step {trained.step} until you resume the run; the model is unloaded"
+    job.log.append(Stage(text=text, kind=StageKind.PAUSED))
     job.control.wait_while_paused()
     if job.control.asked(Request.STOP):
         if snapshot.names:

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ...core.errors import first_line
 from ...core.files import write_json
 from ...core.host import Host
-from ...core.jobs import Advice, Job, Request, Stage
+from ...core.jobs import Advice, Job, Request, Stage, StageKind
 from ...records.folder import TRAINING_PROMPT
 from ...records.folder import run_files as record
 from ..inference import SampleGenerator, sampling_mode
@@ -70,7 +70,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             return 0
         return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
 
-    def _sample(self, model: Any, step: int, next_stage: str = "Training") -> None:
+    def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
         started = time.monotonic()
         with self._logged_errors(f"Samples could not be generated {_when(step)}"):
             with sampling_mode(model):
@@ -85,7 +85,8 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
                             self._job.log.append(sampled)
             if self._has_folder:
                 record.write_samples(self._folder, self._samples)
-        self._job.log.append(Stage(text=next_stage))
+        training = Stage(text="Training", kind=StageKind.TRAINING)
+        self._job.log.append(Stage(text=next_stage) if next_stage else training)
         self._step_log.exclude_time(time.monotonic() - started)
 
     @contextmanager
