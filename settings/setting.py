@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
@@ -128,36 +129,23 @@ class Setting:
         return int(number)
 
 
-def text(default: str, label: str, help: str, **options: Any) -> Any:
-    return _declare("text", default, label, help, **options)
+def _declare(kind: SettingKind, default: object, label: str, help: str, **options: Any) -> Any:
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **options})
+
+
+text = partial(_declare, "text")
+names = partial(_declare, "names", ())
+integer = partial(_declare, "whole")
+number = partial(_declare, "number")
+boolean = partial(_declare, "yes/no")
 
 
 def texts(default: str, label: str, help: str, **options: Any) -> Any:
     return _declare("texts", default, label, help, words=(default,), **options)
 
 
-def names(label: str, help: str, **options: Any) -> Any:
-    return _declare("names", (), label, help, **options)
-
-
-def integer(default: int | str, label: str, help: str, **options: Any) -> Any:
-    return _declare("whole", default, label, help, **options)
-
-
-def number(default: float | str, label: str, help: str, **options: Any) -> Any:
-    return _declare("number", default, label, help, **options)
-
-
-def boolean(default: bool, label: str, help: str, **options: Any) -> Any:
-    return _declare("yes/no", default, label, help, **options)
-
-
 def choice(label: str, help: str, choices: Mapping[str, str], **options: Any) -> Any:
     return _declare("choice", next(iter(choices)), label, help, choices=choices, **options)
-
-
-def _declare(kind: str, default: object, label: str, help: str, **options: Any) -> Any:
-    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **options})
 
 
 def show_line_breaks(text: str) -> str:
