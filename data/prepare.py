@@ -14,8 +14,7 @@ from ..core.errors import DataError, StoppedError, TrainingProError
 from ..core.findings import Finding, Suggestion, merge_suggestions, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from ..settings.effects import unused_settings
-from ..settings.rules import check_settings
+from ..settings.rules import check_settings, unused_settings
 from ..train_utils import StepPlan
 from .arrow_store import Store
 from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset

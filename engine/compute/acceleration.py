@@ -133,7 +133,7 @@ def _tf32_flags() -> Iterator[tuple[Any, str, Any]]:
 @contextmanager
 def use_liger(base: Any) -> Iterator[None]:
     """Patch the model with Liger's kernels within this context; the loss stays our own."""
-    raise_problems(liger_problems(True, base.device.type))
+    raise_problems(liger_problems(base.device.type))
     from transformers.integrations.liger import apply_liger_kernel
 
     with restore_methods(base):

@@ -18,13 +18,7 @@ from ...data.prepare import TrainingData, prepare
 from ...records.folder import RunFolder
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...train_utils import plural
-from ..checks import (
-    dora_problems,
-    float16_problems,
-    loaded_model_problems,
-    raise_problems,
-    rounding_advice,
-)
+from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
 from ..compute import apply_machine_settings, compile_layers, patch_lora_layers
 from ..lora import (
     adapted_layers,
@@ -143,8 +137,9 @@ def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) ->
     """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
     trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
     dtypes = [dtype.removeprefix("torch.") for dtype in trained]
-    raise_problems(finding for dtype in dtypes for finding in float16_problems(settings, dtype))
-    for finding in (finding for dtype in dtypes for finding in rounding_advice(settings, dtype)):
+    findings = [finding for dtype in dtypes for finding in base_weight_findings(settings, dtype)]
+    raise_problems(findings)
+    for finding in findings:
         job.log.append(Advice(text=finding.text))
 
 
