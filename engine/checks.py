@@ -16,8 +16,8 @@ from ..core import dist_env
 from ..core.errors import ModelError, SettingsError, TrainingProError
 from ..core.findings import Finding, advice, problem, texts
 from ..core.host import Host, ModelCard
-from ..core.launcher import launch_command
 from ..core.model_shape import ModelShape
+from ..core.version import launch_command
 from ..records.folder import choose_run_folder
 from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from ..settings.target_layers import is_known_architecture, target_layers

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 from ..train_utils import align_columns
 from .definitions import SECTIONS, SETTINGS, section_keys
 from .setting import Setting, read_line_breaks, show_line_breaks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from ...core.errors import first_line
 from ...core.jobs import Advice, EventLog, Stage, StageKind
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
-from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
+from ..compute import BatchSplitter, ModelCapabilities, Objective, distributed, eval_mode
 from ..lora import autocast_model, model_device, preserve_rng
 
 Group = int | np.ndarray[Any, Any]
@@ -111,8 +110,7 @@ class EvalLoop:
         self, model: Any, capabilities: ModelCapabilities, limit: BatchLimit, is_stopping: Callable[[], bool]
     ) -> None:
         self.model, self._is_stopping, self._limit = model, is_stopping, limit
-        loss_fn: Any = capabilities.loss
-        self._loss: LossFunction = replace(loss_fn, smoothing=0.0)  # label smoothing is for training only
+        self._objective = Objective.evaluation(capabilities)
         self._packed = capabilities.packed
 
     def sums(
@@ -188,8 +186,8 @@ class EvalLoop:
             pass
 
     def _add_part(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
-        batch = collate([example for example, _ in part], in_one_row=self._packed).to(model_device(self.model))
-        rows = self._loss(self.model, batch.inputs, batch.labels)
+        batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
+        rows = self._objective(self.model, batch)
         token_groups = np.concatenate([_groups_of_labels(example, group) for example, group in part])
         np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
         np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
