@@ -42,8 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
     from ..data.cleaning import Cleaning
-    from ..data.load import read_texts
-    from ..data.resolve import slicing_rules
+    from ..data.load import read_texts, slicing_rules
     from ..data.text import build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
-from ..resolve import ResolvedSettings
+from ..load import ResolvedSettings
 from ..text import LOST_REASON, SliceMap, describe_contents, describe_units, unit_name
 from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview

@@ -30,6 +30,7 @@ ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function", "observation", "function_response", "ipython"), "tool"),
 }
+# The syntax tree of a Python literal takes hundreds of times the memory of its text.
 MAX_LITERAL_CHARS = 500_000
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
 HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
@@ -84,12 +85,10 @@ class FixedText:
 
 
 class RowSchema(Protocol):
-    """Reads rows: from columns to a chat or a text."""
+    """Reads rows: from columns to a chat or a text. The reason says, for users, what they are and why."""
 
     @property
-    def reason(self) -> str:
-        """What the rows are, and by which columns that was detected; for users."""
-        ...
+    def reason(self) -> str: ...
 
     @property
     def has_replies(self) -> bool: ...
@@ -102,35 +101,45 @@ class RowSchema(Protocol):
 def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
     """Detect the schema by the columns of the first rows; raises DataError where none fits."""
     columns = _columns(rows)
+
+    def holds_lists(column: str) -> bool:
+        return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
+
+    # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
     for column in CHAT_COLUMNS:
-        if column in columns and _holds_lists(rows, column):
+        if column in columns and holds_lists(column):
             return ChatSchema(column, system, f"chats, because the rows have the column '{column}'")
-        if column in columns and _holds_serialized_lists(rows, column):
-            return ChatSchema(
-                column, system, f"chats, because the rows have lists of messages as text in the column '{column}'"
-            )
+        if column in columns and any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows):
+            reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
+            return ChatSchema(column, system, reason)
     for names in COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
-            if _holds_lists(rows, names[0]):
+            if holds_lists(names[0]):
                 return ChatSchema(names, system, f"chats in {listed}")
             return CompletionSchema(*names, f"prompts and completions in {listed}, joined without changes")
     pair = find_pair(columns)
     if pair:
         return question_answer_schema(pair, columns, system)
-    text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
+    text = next((column for column in TEXT_COLUMNS if column in columns), "")
+    if not text:  # the only column that holds texts, ids aside
+        texts = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
+        texts = {column for column in texts if column.strip().lower() not in ID_COLUMNS}
+        text = texts.pop() if len(texts) == 1 else ""
     if text:
         return TextSchema(text, f"texts, because the rows have the column '{text}' and no other known columns")
-    raise DataError(_unknown_columns_message(name, columns))
-
-
-def has_known_columns(rows: Sequence[Row]) -> bool:
-    """Whether a schema fits these rows."""
-    try:
-        detect_schema(rows, "", "")
-    except DataError:
-        return False
-    return True
+    if not columns:
+        example = '{"instruction": ..., "output": ...}'
+        raise DataError(f"{name}: no row has any columns. Each row must be a JSON object such as {example}.")
+    existing = ", ".join([column for key, column in columns.items() if key not in ID_COLUMNS][:12])
+    have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
+    # No example with these names: copied as it is, it might make the wrong column the learned one.
+    raise DataError(
+        f"{name}: the rows {have}. Rename the columns to 'instruction' and 'output', or rename one column to "
+        "'messages' or 'text'. You can also enter your own names under Column names, as in instruction=QUESTIONS "
+        "output=ANSWERS or text=TEXTS (put names with spaces in double quotes), or choose a prompt format that "
+        "uses your column names."
+    )
 
 
 def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> QuestionAnswerSchema:
@@ -148,32 +157,6 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
     return {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
 
 
-def _holds_lists(rows: Sequence[Row], column: str) -> bool:
-    return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
-
-
-def _holds_serialized_lists(rows: Sequence[Row], column: str) -> bool:
-    return any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows)
-
-
-def _parse_list(value: Any) -> Any:
-    """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
-    if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
-        return value
-    for parse in (json.loads, _parse_literal):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            parsed = parse(value.strip())
-            return value if exceeds_depth(parsed) else parsed
-    return value
-
-
-def _parse_literal(text: str) -> Any:
-    """Parse a Python literal; its syntax tree takes hundreds of times the memory of the text."""
-    if len(text) > MAX_LITERAL_CHARS:
-        raise ValueError("too long")
-    return ast.literal_eval(text)
-
-
 def _value(columns: Mapping[str, Any], name: str) -> Any:
     """Return a column's value; case of the name and spaces around it do not matter."""
     if name in columns:
@@ -182,26 +165,17 @@ def _value(columns: Mapping[str, Any], name: str) -> Any:
     return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
 
 
-def _only_text_column(rows: Sequence[Row]) -> str:
-    """Return the only column that holds texts, ids aside; empty where there are several."""
-    names = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
-    texts = [name for name in names if name.strip().lower() not in ID_COLUMNS]
-    return texts[0] if len(texts) == 1 else ""
-
-
-def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
-    if not columns:
-        example = '{"instruction": ..., "output": ...}'
-        return f"{name}: no row has any columns. Each row must be a JSON object such as {example}."
-    existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12])
-    have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
-    # No example with these names: copied as it is, it might make the wrong column the learned one.
-    return (
-        f"{name}: the rows {have}. Rename the columns to 'instruction' and 'output', or rename one column to "
-        "'messages' or 'text'. You can also enter your own names under Column names, as in instruction=QUESTIONS "
-        "output=ANSWERS or text=TEXTS (put names with spaces in double quotes), or choose a prompt format that "
-        "uses your column names."
-    )
+def _parse_list(value: Any) -> Any:
+    """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
+    if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        if parse is ast.literal_eval and len(value) > MAX_LITERAL_CHARS:
+            continue
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            parsed = parse(value.strip())
+            return value if exceeds_depth(parsed) else parsed
+    return value
 
 
 @dataclass(frozen=True)
@@ -281,6 +255,7 @@ class ChatSchema:
 
 
 def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
+    """Read the messages of a column."""
     value = _value(columns, name)
     if isinstance(value, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
         value = [{"role": "user", "content": value}]
@@ -292,15 +267,13 @@ def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
         raise BadRowError(
             f"'{name}' is {'empty' if value == [] else describe_value(value)}. It must be a list of messages."
         )
-    numbered = [each for each in enumerate(value, start=1) if not _is_blank_system(each[1])]
-    return [_read_message(number, message) for number, message in numbered]
-
-
-def _is_blank_system(value: Any) -> bool:
-    """Whether it is a blank system message; some datasets have it where they mean none."""
-    if not isinstance(value, Mapping) or str(value.get("role", value.get("from"))).strip().lower() != "system":
-        return False
-    return str(value.get("content", value.get("value")) or "").strip() == ""
+    messages = []
+    for number, item in enumerate(value, start=1):
+        # Some datasets have a blank system message where they mean none.
+        system = isinstance(item, Mapping) and str(item.get("role", item.get("from"))).strip().lower() == "system"
+        if not system or str(item.get("content", item.get("value")) or "").strip():
+            messages.append(_read_message(number, item))
+    return messages
 
 
 def _read_message(number: int, value: Any) -> Message:
@@ -309,50 +282,38 @@ def _read_message(number: int, value: Any) -> Message:
         raise BadRowError(f"message {number} is {describe_value(value)}. Each message needs a role and content.")
     role = value.get("role", value.get("from"))
     if not isinstance(role, str) or role.strip().lower() not in ROLES:
-        roles = "system, user, assistant or tool"
+        found = "no role" if role is None else f"the role {role!r}"
         raise BadRowError(
-            f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human or gpt)."
+            f"message {number} has {found}. Its role must be system, user, assistant or tool (or human or gpt)."
         )
-    content = _content(number, value)
-    other_fields = {
-        key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None
-    }
-    return Message(
-        {"role": ROLES[role.strip().lower()], "content": content, **other_fields}, _learned(number, value)
-    )
-
-
-def _describe_role(role: Any) -> str:
-    return "no role" if role is None else f"the role {role!r}"
-
-
-def _content(number: int, value: Mapping[str, Any]) -> str:
     content = value.get("content", value.get("value"))
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         if not all(isinstance(part, str) for part in parts):
             raise BadRowError(f"message {number} contains more than text. Only text can be trained on.")
         content = "".join(str(part) for part in parts)
+    # A message that calls a tool may be without words.
     if content is None and value.get("tool_calls"):
-        return ""
-    if not isinstance(content, str):
+        content = ""
+    elif not isinstance(content, str):
         raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
-    if not content.strip() and not value.get("tool_calls"):
+    elif not content.strip() and not value.get("tool_calls"):
         raise BadRowError(f"message {number} is empty. Fill it in, or remove it.")
-    return content
-
-
-def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
-    """Read whether a message is learned: 'train' true or false, or 'weight' 0 or 1."""
-    if isinstance(train := value.get("train"), bool):
-        return train
-    weight = value.get("weight")
-    if weight is None and train is None:
-        return None
-    if isinstance(weight, (int, float)) and weight in (0, 1):
-        return bool(weight)
-    found = " and ".join(f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None)
-    raise BadRowError(f"message {number} has {found}. Use true or false for 'train', and 1 or 0 for 'weight'.")
+    # Whether the row itself says that a message is learned: as 'train' true or false, or as 'weight' 0 or 1.
+    train, weight = value.get("train"), value.get("weight")
+    learned: bool | None = None
+    if isinstance(train, bool):
+        learned = train
+    elif isinstance(weight, (int, float)) and weight in (0, 1):
+        learned = bool(weight)
+    elif weight is not None or train is not None:
+        given = " and ".join(
+            f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None
+        )
+        raise BadRowError(f"message {number} has {given}. Use true or false for 'train', and 1 or 0 for 'weight'.")
+    # Everything else that a message has goes to the template, such as the name of a tool.
+    others = {key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None}
+    return Message({"role": ROLES[role.strip().lower()], "content": content, **others}, learned)
 
 
 def required_text(columns: Mapping[str, Any], name: str) -> str:
@@ -368,9 +329,9 @@ def required_text(columns: Mapping[str, Any], name: str) -> str:
 
 
 def optional_text(columns: Mapping[str, Any], name: str) -> str:
-    """Return the text of a column that may be missing or blank; pandas writes NaN where it is missing."""
+    """Return the text of a column that may be missing or blank."""
     value = _value(columns, name)
-    if value is None or value != value:
+    if value is None or value != value:  # NaN, which pandas writes where a text is missing
         return ""
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
