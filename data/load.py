@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
 from ..core.errors import DataError
 from ..core.findings import Finding, Suggestion, advice, note, problem
-from ..core.host import Folders, ModelCard
+from ..core.host import ModelCard
 from ..settings.definitions import TextSettings, TrainingSettings
 from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
 from .cleaning import Cleaning, clean, mark
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
+from .rows import PrepareContext as PrepareContext  # for the engine
 from .rows import RowDataset, Tokenizer, row_dataset
 from .text import describe_boilerplate, find_wrap_width, load_or_find
 
 AUTO_CUTOFF = 256  # of raw text
 CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048
 ProgressFn = Callable[[str, float | None], None]
-
-
-@dataclass(frozen=True)
-class PrepareContext:
-    """The settings, model card, tokenizer and folders that every step of preparing needs."""
-
-    settings: TrainingSettings
-    folders: Folders
-    card: ModelCard
-    tokenizer: Tokenizer
-    say: ProgressFn
-    store: Store = field(default_factory=Store)
-    check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
-    processes: int = 0  # that slice a large text; 0: one for each core
 
 
 @dataclass(frozen=True)
@@ -70,17 +57,8 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     rows = []
     for file in filter(row_files.is_row_file, files):
         name = dataset.name + file.relative_to(dataset.path).as_posix() if is_folder else dataset.name
-
-        def report(count: int, name: str = name) -> None:
-            context.say(f"Reading {name}: {count:,} rows", 0.0)
-
         with as_data_error(name):
-            loaded, stored = row_dataset.load_or_restore(
-                file, name, context.settings, context.folders, context.tokenizer, report, context.store
-            )
-        if stored:
-            context.say(f"Using the cached version of {name}", None)
-        rows.append(loaded)
+            rows.append(row_dataset.load_or_restore(context, file, name))
     has_texts = is_folder and any(file.suffix.lower() in dataset_index.TEXT_SUFFIXES for file in files)
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))

@@ -21,6 +21,7 @@ from ..settings.definitions import TrainingSettings
 from ..settings.effects import unused_settings
 from ..settings.rules import check_settings
 from ..train_utils import StepPlan, format_count, plural
+from . import report
 from .arrow_store import Store
 from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
 from .examples import (
@@ -48,32 +49,7 @@ from .load import (
     suggest_cutoff,
 )
 from .readers import LoadedText, reader_process, unsupported
-from .report import (
-    DatasetReport,
-    MemoryModel,
-    RowReport,
-    RunFacts,
-    SourceReport,
-    check_leaks,
-    check_model,
-    check_page_breaks,
-    check_plan,
-    check_stops,
-    check_windows,
-    count_evaluations,
-    count_learned_stops,
-    count_sample_rounds,
-    estimate_disk,
-    preview_examples,
-    report_examples,
-    report_source,
-    report_texts,
-    suggest_cleaning,
-    suggest_hard_cuts,
-    suggest_settings,
-    suggest_windows,
-    uses_checkpointing,
-)
+from .report import DatasetReport, MemoryModel, RowReport, SourceReport, report_source
 from .rows import RowDataset, Tokenizer, inspect_texts
 from .stored_text import StoredText
 from .text import slice_parts, slice_texts
@@ -121,7 +97,9 @@ def check_datasets(
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
-    return replace(data.report, shown=preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops))
+    return replace(
+        data.report, shown=report.preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
+    )
 
 
 def prepare(
@@ -159,36 +137,36 @@ def prepare(
     for dataset in loaded_aside:
         _make_validation(context, dataset, rules, made)
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
-    findings = [*made.findings, *check_model(card), *check_rules(settings, card, rules)]
+    findings = [*made.findings, *report.check_model(card), *check_rules(settings, card, rules)]
     if not len(examples):
         raise DataError("\n".join(texts(findings, "problem")) or _nothing_left(settings))
     steps = settings.steps
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     plan = StepPlan(len(examples), *sizes, dist_env.world_size())
     memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     output_folder = folders.output_folder(full_finetune=settings.lora.whole_model)
-    disk = estimate_disk(settings, card, plan, output_folder, machine)
+    disk = report.estimate_disk(settings, card, plan, output_folder, machine)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     findings += [
         *(disk.findings() if disk else ()),
         *check_settings(settings),
-        *check_plan(settings, plan, examples, validation, card.context),
-        *check_stops(examples.sources, tokenizer.stops),
-        *check_page_breaks(examples.sources),
-        *check_windows(examples.sources),
-        *check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
+        *report.check_plan(settings, plan, examples, validation, card.context),
+        *report.check_stops(examples.sources, tokenizer.stops),
+        *report.check_page_breaks(examples.sources),
+        *report.check_windows(examples.sources),
+        *report.check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
         *unused,
     ]
-    report = replace(
-        report_examples(examples, validation, steps.batch_size, settings.what.order_seed),
+    figures = replace(
+        report.report_examples(examples, validation, steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
-        evaluations=count_evaluations(settings, plan, validation),
-        sample_rounds=count_sample_rounds(settings, plan),
+        evaluations=report.count_evaluations(settings, plan, validation),
+        sample_rounds=report.count_sample_rounds(settings, plan),
         recall_tokens=_recall_tokens(settings.aside.recall_passages, examples, validation, tokenizer.bos),
         sources=tuple(made.reports),
         findings=tuple(findings),
@@ -196,14 +174,14 @@ def prepare(
         suggestions=_suggestions(context, rules, loaded, examples, plan, memory),
         memory=memory.estimate(settings, checkpointing=checkpointing) if memory else None,
         disk=disk,
-        stops=count_learned_stops(examples.sources, tokenizer.stops),
+        stops=report.count_learned_stops(examples.sources, tokenizer.stops),
         tokens_known={
             "BOS": "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos]),
             "EOS": "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos]),
             "padding": "masked",
         },
     )
-    return TrainingData(examples, validation, plan, resolved, report, unused)
+    return TrainingData(examples, validation, plan, resolved, figures, unused)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:
@@ -232,10 +210,10 @@ def _suggestions(
 ) -> tuple[Suggestion, ...]:
     return merge_suggestions(
         suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
-        *suggest_settings(RunFacts(context.settings, plan, memory, sum(examples.learned()))),
-        *suggest_windows(examples.sources),
-        *suggest_hard_cuts(examples.sources),
-        *suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+        *report.suggest_settings(report.RunFacts(context.settings, plan, memory, sum(examples.learned()))),
+        *report.suggest_windows(examples.sources),
+        *report.suggest_hard_cuts(examples.sources),
+        *report.suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
     )
 
 
@@ -261,8 +239,7 @@ def _make_examples(context: PrepareContext, dataset: LoadedDataset, rules: Slici
 
 
 def _make_blocks(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
-    data, tokenizer, seed = dataset.data, context.tokenizer, context.settings.what.order_seed
-    share = context.settings.aside.eval_share
+    data, seed, share = dataset.data, context.settings.what.order_seed, context.settings.aside.eval_share
     learned, held_out = split_texts(
         dataset.texts, share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
     )
@@ -278,13 +255,16 @@ def _make_blocks(context: PrepareContext, dataset: LoadedDataset, rules: Slicing
     )
     kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
     files = len({text.name for text in dataset.texts})
-    made.reports.append(report_source(data.name, kind, examples, notes, files=files, text=report_texts(sources)))
+    made.reports.append(
+        report_source(data.name, kind, examples, notes, files=files, text=report.report_texts(sources))
+    )
     if share and not validation.sources:
         made.findings.append(_empty_split_problem(data.name))
     # Of a large file, the first part: searching all of it would take its whole text in memory.
     searched = [text for text in dataset.texts if text.part <= 1]
+    fingerprint = context.tokenizer.fingerprint
     made.findings += inspect_texts(
-        data.name, searched, rules.hard_cut, context.folders, tokenizer.fingerprint, context.store
+        data.name, searched, rules.hard_cut, context.folders, fingerprint, context.store
     )
     if len(searched) < len(dataset.texts):
         made.findings.append(

@@ -15,12 +15,14 @@ import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
 from ...core.errors import ModelError
+from ...core.host import Folders, ModelCard
 from ...settings.definitions import TrainingSettings
+from ..arrow_store import Store
 from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
-from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
+from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
 
 # The tokenizer encodes a batch on all cores; the limits keep the texts of one batch small beside the ids.
@@ -74,6 +76,20 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
+@dataclass(frozen=True)
+class PrepareContext:
+    """The settings, model card, tokenizer and folders that every step of preparing needs."""
+
+    settings: TrainingSettings
+    folders: Folders
+    card: ModelCard
+    tokenizer: Tokenizer
+    say: Callable[[str, float | None], None]
+    store: Store = field(default_factory=Store)
+    check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
+    processes: int = 0  # that slice a large text; 0: one for each core
+
+
 class RowText(NamedTuple):
     """A row as text, with the spans that are learned."""
 
@@ -107,31 +123,31 @@ class RowCounts:
 class RowEncoder:
     """Encodes the rows of one file with schema, template and tokenizer."""
 
-    unit: str
+    context: PrepareContext
+    table: Table
     schema: RowSchema
-    tokenizer: Tokenizer
-    settings: TrainingSettings
     inspector: TextInspector
     conversations: Conversations | None  # of rows that name theirs
     counts: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
+        self.settings, self.tokenizer, self.unit = self.context.settings, self.context.tokenizer, self.table.unit
         rows = self.settings.rows
         self._renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
-        self._splits_chats = rows.split_exchanges and isinstance(self.schema, ChatSchema)
+        self._splits_chats = rows.split_exchanges and self.schema.kind == "chat"
         self._learns_everything = rows.train_on == "everything" or (
             rows.train_on == "auto" and not self.schema.has_replies
         )
         self._limits = (rows.source_max_len, rows.target_max_len)  # tokens of prompt and reply; 0: no limit
 
-    def encoded(self, table: Table, report_progress: Callable[[int], None]) -> RowSource:
+    def encoded(self) -> RowSource:
         """Encode all rows that can be learned; the others are counted."""
         ids: list[Ids] = []
         flags: list[Flags] = []
         numbers: list[int] = []
         follows: list[bool] = []
         lengths: list[int] = [0]
-        for batch in self._batches(table.rows()):
+        for batch in self._batches(self.table.rows()):
             encodings = self.tokenizer.encode_marked([row.text for row in batch])
             pairs = zip(batch, encodings, strict=True)
             batch_ids, batch_flags = zip(*(self._encode(row, encoded) for row, encoded in pairs), strict=True)
@@ -140,16 +156,16 @@ class RowEncoder:
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
             lengths += map(len, batch_ids)
-            report_progress(self.counts.rows)
+            self.context.say(f"Reading {self.table.name}: {self.counts.rows:,} rows", 0.0)
         self.counts.merged_systems = self._renderer.merged_systems
         source = RowSource(
-            table.name,
+            self.table.name,
             np.concatenate(ids) if ids else np.zeros(0, np.int32),
             np.concatenate(flags) if flags else np.zeros(0, bool),
             np.cumsum(lengths, dtype=np.int64),
             np.array(numbers, np.int64),
             np.array(follows, bool),
-            table.unit,
+            self.unit,
             self.tokenizer.decode,
         )
         if self.conversations is None:
@@ -195,7 +211,7 @@ class RowEncoder:
         try:
             if row.problem:
                 raise BadRowError(row.problem)
-            content = self.schema.of(_normalize_line_ends(row.columns))
+            content = self.schema.read(_normalize_line_ends(row.columns))
             contents = content.exchanges() if self._splits_chats and isinstance(content, Chat) else [content]
             row_texts = [self._to_text(row.number, each) for each in contents]
         except BadRowError as error:

@@ -14,7 +14,7 @@ from ...core.errors import DataError
 from ...core.files import read_small_file, safe_paths, usable_entries
 from ...core.host import Folders
 from ..readers import Row, find_pair
-from .row_schema import BadRowError, FixedText
+from .row_schema import BadRowError, FixedText, RowSchema
 
 SHIPPED_FORMATS = Path(__file__).resolve().parent.parent.parent / "formats"
 COLUMN_PLACEHOLDER = re.compile(r"%([^%\s][^%\n]*?)%")
@@ -60,65 +60,60 @@ class FormatTemplate:
         return FixedText("".join(texts), len(before_reply.rstrip(" ")), prompt_end)
 
 
-@dataclass(frozen=True)
-class FormatSchema:
-    """Reads rows with a prompt format; the columns that have text decide on the template."""
-
-    templates: Mapping[frozenset[str], FormatTemplate]
-    synonyms: Mapping[str, str]
-    system: str
-    name: str
-    reason: str
-
-    @property
-    def has_replies(self) -> bool:
-        return any(template.reply is not None for template in self.templates.values())
-
-    def of(self, columns: Mapping[str, Any]) -> FixedText:
-        named = {self.synonyms.get(str(key), str(key)): value for key, value in columns.items()}
-        filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
-        if self.system:
-            filled.setdefault("system", self.system)
-        if not any(columns <= filled.keys() for columns in self.templates):
-            # Tables may have numbers in columns that a template uses; NaN and Infinity stand for none.
-            for key, value in named.items():
-                if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-                    filled[key] = str(value)
-        # The template with exactly these columns, otherwise the one that uses most of them.
-        if frozenset(filled) in self.templates:
-            return self.templates[frozenset(filled)].fill(filled)
-        candidates = [columns for columns in self.templates if columns <= filled.keys()]
-        if not candidates:
-            existing = ", ".join(sorted(filled)) or "none"
-            required = "; or ".join(", ".join(sorted(columns)) for columns in self.templates)
-            raise BadRowError(f"has text in these columns: {existing}. {self.name} needs text in: {required}.")
-        return self.templates[max(candidates, key=len)].fill(filled)
-
-
 def load_format_schema(
     format_name: str,
     rows: Sequence[Row],
     folders: Folders,
     marks: tuple[Sequence[str], Sequence[str]],
     system: str,
-) -> FormatSchema:
-    """Load the schema of a format; instead of a name a template can be given."""
-    sources = load_templates(format_name, folders)
-    name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
-    templates = {t.columns: t for t in (FormatTemplate.of(text, marks) for text in sources.values())}
-    # The columns of the rows are those of the format by their names in lower case, or else question and answer.
-    names = dict.fromkeys(str(key) for row in rows for key in row.columns)
-    columns = {column.strip().lower(): column for column in names}
+) -> RowSchema:
+    """Load the schema of a format; the columns of a row that have text decide on the template."""
+    name, templates = parse_format(format_name, folders, marks)
+    synonyms = _find_synonyms(rows, templates)
+
+    def read(row: Mapping[str, Any]) -> FixedText:
+        named = {synonyms.get(str(key), str(key)): value for key, value in row.items()}
+        filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
+        if system:
+            filled.setdefault("system", system)
+        if not any(columns <= filled.keys() for columns in templates):
+            # Tables may have numbers in columns that a template uses; NaN and Infinity stand for none.
+            for key, value in named.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                    filled[key] = str(value)
+        # The template with exactly these columns, otherwise the one that uses most of them.
+        if frozenset(filled) in templates:
+            return templates[frozenset(filled)].fill(filled)
+        candidates = [columns for columns in templates if columns <= filled.keys()]
+        if not candidates:
+            existing = ", ".join(sorted(filled)) or "none"
+            required = "; or ".join(", ".join(sorted(columns)) for columns in templates)
+            raise BadRowError(f"has text in these columns: {existing}. {name} needs text in: {required}.")
+        return templates[max(candidates, key=len)].fill(filled)
+
+    has_replies = any(template.reply is not None for template in templates.values())
+    return RowSchema("format", f"{name}, which you chose under Data format", (), read, has_replies)
+
+
+def _find_synonyms(rows: Sequence[Row], templates: Mapping[frozenset[str], FormatTemplate]) -> dict[str, str]:
+    """Map columns to those of the format by their names in lower case, or else as questions and answers."""
+    columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
     own = {column.strip().lower(): column for required in templates for column in required}
-    synonyms: dict[str, str] = {}
     if any({column.strip().lower() for column in required} <= columns.keys() for required in templates):
-        for column in names:
-            folded = column.strip().lower()
-            if folded in own and column not in own.values():
-                synonyms[column] = own[folded]
-    elif pair := find_pair(columns):
-        synonyms = {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN}
-    return FormatSchema(templates, synonyms, system, name, f"{name}, which you chose under Data format")
+        names = dict.fromkeys(str(key) for row in rows for key in row.columns)
+        folded = {name: name.strip().lower() for name in names if name not in own.values()}
+        return {name: own[key] for name, key in folded.items() if key in own}
+    pair = find_pair(columns)
+    return {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN} if pair else {}
+
+
+def parse_format(
+    format_name: str, folders: Folders, marks: tuple[Sequence[str], Sequence[str]]
+) -> tuple[str, dict[frozenset[str], FormatTemplate]]:
+    """The name of a format for users, and its templates by columns; instead of a name a template can be given."""
+    name = "the template" if COLUMN_PLACEHOLDER.search(format_name) else format_name
+    parsed = [FormatTemplate.of(text, marks) for text in load_templates(format_name, folders).values()]
+    return name, {template.columns: template for template in parsed}
 
 
 def load_templates(format_name: str, folders: Folders) -> dict[str, str]:

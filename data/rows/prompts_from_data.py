@@ -97,15 +97,15 @@ def _format_styles(
     if format_name in ("auto", "chat", "text"):
         return
     try:
-        schema = prompt_formats.load_format_schema(format_name, (), folders, bos_eos_texts(tokenizer), system)
+        name, templates = prompt_formats.parse_format(format_name, folders, bos_eos_texts(tokenizer))
     except DataError:
         return
     # Simple: with the system message where one is set, and with the fewest columns.
-    templates = sorted(
-        (template for template in schema.templates.values() if template.reply is not None),
+    ranked = sorted(
+        (template for template in templates.values() if template.reply is not None),
         key=lambda template: (("system" in template.columns) != bool(system), len(template.columns)),
     )
-    for template in templates[:1]:
+    for template in ranked[:1]:
         columns = template.pieces[1::2]
         reply = columns[template.reply or 0]
         question = next((column for column in columns if column not in (reply, "system")), "")
@@ -113,7 +113,7 @@ def _format_styles(
         filled = template.fill(texts)
         before, placeholder, after = filled.text[: filled.reply].partition(PLACEHOLDER)
         if placeholder:
-            yield PromptStyle("format", schema.name, before, after, before, bos, system)
+            yield PromptStyle("format", name, before, after, before, bos, system)
 
 
 def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -> PromptStyle | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from itertools import islice
@@ -10,20 +10,19 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ...core.findings import Finding, advice, problem, texts
-from ...core.host import Folders
 from ...settings import columns as naming
 from ...settings.columns import Columns
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import format_count, plural
 from .. import arrow_store
-from ..arrow_store import Store, StoreEntry
+from ..arrow_store import StoreEntry
 from ..examples import RowSource
 from ..readers import Row, Table, row_files, shorten, sqlite_rows, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
-from .encoding import RowCounts, RowEncoder, Tokenizer
-from .row_schema import ChatSchema, CompletionSchema, QuestionAnswerSchema, RowSchema, TextSchema
+from .encoding import PrepareContext, RowCounts, RowEncoder, Tokenizer
+from .row_schema import RowSchema
 from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
@@ -33,8 +32,6 @@ MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
 PLAIN_FORMATS = ("auto", "chat", "text")  # the values of Data format that are no prompt format
 ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
-# Fields of row schemas that hold names of columns.
-COLUMN_FIELDS = ("question", "more", "answer", "own_system", "column", "prompt", "completion")
 
 
 @dataclass(frozen=True)
@@ -48,25 +45,18 @@ class RowDataset:
     findings: tuple[Finding, ...] = ()
 
 
-def load_or_restore(
-    path: Path,
-    name: str,
-    settings: TrainingSettings,
-    folders: Folders,
-    tokenizer: Tokenizer,
-    report_progress: Callable[[int], None],
-    store: Store,
-) -> tuple[RowDataset, bool]:
-    """The rows of a file, read now or stored before, and whether they were stored."""
-    key = _cache_key(path, name, settings, folders, tokenizer)
-    if entry := store.load(key):
+def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDataset:
+    """The rows of a file, read now or stored before."""
+    key = _cache_key(context, path, name)
+    if entry := context.store.load(key):
+        context.say(f"Using the cached version of {name}", None)
         metadata = entry.metadata
-        source = RowSource(**metadata["source"], **entry.arrays, decode=tokenizer.decode)
+        source = RowSource(**metadata["source"], **entry.arrays, decode=context.tokenizer.decode)
         bad = [(int(number), str(reason)) for number, reason in metadata["counts"]["bad"]]
         counts = RowCounts(**{**metadata["counts"], "bad": bad})
         findings = tuple(Finding(*values) for values in metadata["findings"])
-        return RowDataset(source, counts, metadata["what"], tuple(metadata["notes"]), findings), True
-    rows = load_row_dataset(path, name, settings, folders, tokenizer, report_progress)
+        return RowDataset(source, counts, metadata["what"], tuple(metadata["notes"]), findings)
+    rows = load_row_dataset(context, path, name)
     # Rows with problems don't train, and their file is about to be changed.
     if not texts(rows.findings, "problem"):
         source = rows.source
@@ -77,23 +67,23 @@ def load_or_restore(
             "notes": rows.notes,
             "findings": list(map(astuple, rows.findings)),
         }
-        store.save(key, StoreEntry({array: getattr(source, array) for array in ROW_ARRAYS}, metadata))
-    return rows, False
+        context.store.save(key, StoreEntry({array: getattr(source, array) for array in ROW_ARRAYS}, metadata))
+    return rows
 
 
-def _cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer) -> str:
+def _cache_key(context: PrepareContext, path: Path, name: str) -> str:
     """Return the cache key of the encoded rows of a file.
 
     Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
     changes are in other files.
     """
-    if not tokenizer.fingerprint or sqlite_rows.is_in_use(path):
+    if not context.tokenizer.fingerprint or sqlite_rows.is_in_use(path):
         return ""
-    rows, text = settings.rows, settings.text
+    rows, text, folders = context.settings.rows, context.settings.text, context.folders
     templates = {} if rows.format in PLAIN_FORMATS else prompt_formats.load_templates(rows.format, folders)
     return arrow_store.cache_key(
         "rows",
-        tokenizer.fingerprint,
+        context.tokenizer.fingerprint,
         text_files.file_digest(path, name),
         name,
         repr(replace(rows, too_long="drop")),  # truncation comes after the cache
@@ -103,30 +93,22 @@ def _cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folde
     )
 
 
-def load_row_dataset(
-    path: Path,
-    name: str,
-    settings: TrainingSettings,
-    folders: Folders,
-    tokenizer: Tokenizer,
-    report_progress: Callable[[int], None],
-) -> RowDataset:
+def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
+    settings = context.settings
     requested = naming.parse_columns(settings.rows.columns)
     table, findings = _rename_columns(row_files.read_table(path, name, requested), requested)
     rows = _first_rows(table)
-    schema = _choose_schema(table, rows, settings, folders, tokenizer, requested)
-    fields = [getattr(schema, field, "") for field in COLUMN_FIELDS]
-    columns = [column for field in fields for column in ((field,) if isinstance(field, str) else field)]
-    used = {column.strip().lower() for column in columns if column}
+    schema = _choose_schema(context, table, rows, requested)
+    used = {column.strip().lower() for column in schema.columns if column}
     ids = find_conversation_columns(rows, used)
     conversations = Conversations(ids) if ids.names else None
-    inspector = TextInspector(load_refusal_phrases(folders))
-    encoder = RowEncoder(table.unit, schema, tokenizer, settings, inspector, conversations)
-    source = encoder.encoded(table, report_progress)
+    inspector = TextInspector(load_refusal_phrases(context.folders))
+    encoder = RowEncoder(context, table, schema, inspector, conversations)
+    source = encoder.encoded()
     notes = [*table.notes]
     # Chats and templates name theirs themselves: what else a row has is not missed.
-    if isinstance(schema, (QuestionAnswerSchema, TextSchema, CompletionSchema)):
+    if schema.kind in ("answer", "text", "completion"):
         used |= {*ids.names, *(requested.names.get(column, "") for column in used), *requested.names}
         used = {column.strip().lower() for column in used}
         existing = dict.fromkeys(str(column) for row in rows for column in row.columns)
@@ -134,7 +116,7 @@ def load_row_dataset(
         if names:
             listed = ", ".join(repr(shorten(column, MAX_NAME)) for column in names)
             notes.append(f"{plural(len(names), 'Column')} {listed} {plural(len(names), 'is', 'are')} not used.")
-    notes += _notes(schema, encoder.counts, settings, tokenizer)
+    notes += _notes(schema, encoder.counts, settings, context.tokenizer)
     notes += [conversations.words()] if conversations else []
     findings = [*_unreadable_rows(table, encoder.counts, settings), *findings, *inspector.findings(name, "row")]
     what = f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
@@ -172,15 +154,10 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
 
 
 def _choose_schema(
-    table: Table,
-    first_rows: Sequence[Row],
-    settings: TrainingSettings,
-    folders: Folders,
-    tokenizer: Tokenizer,
-    columns: Columns,
+    context: PrepareContext, table: Table, first_rows: Sequence[Row], columns: Columns
 ) -> RowSchema:
     """Choose the row schema: by the format setting, otherwise by the columns, those named by the user first."""
-    rows, name, system = settings.rows, table.name, settings.rows.system
+    rows, name = context.settings.rows, table.name
     if not first_rows:
         broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)
         reasons = [f"{name}, {table.unit} {row.number}: {_as_sentence(row.problem)}" for row in broken]
@@ -200,12 +177,9 @@ def _choose_schema(
             row_schema.detect_schema(named, "", "")
             first_rows = named
     if rows.format not in PLAIN_FORMATS:
-        marks = bos_eos_texts(tokenizer)
-        return prompt_formats.load_format_schema(rows.format, first_rows, folders, marks, system)
-    schema = row_schema.detect_schema(first_rows, name, system)
-    if rows.format == "chat":
-        return row_schema.as_chat_schema(schema, first_rows, name, system)
-    return row_schema.as_text_schema(schema, first_rows, name) if rows.format == "text" else schema
+        marks = bos_eos_texts(context.tokenizer)
+        return prompt_formats.load_format_schema(rows.format, first_rows, context.folders, marks, rows.system)
+    return row_schema.detect_schema(first_rows, name, rows.system, rows.format)
 
 
 def bos_eos_texts(tokenizer: Tokenizer) -> tuple[Sequence[str], Sequence[str]]:
@@ -218,7 +192,7 @@ def _notes(
     schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: Tokenizer
 ) -> Iterator[str]:
     """Yield what was made of the rows, and how many were dropped."""
-    if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
+    if schema.kind in ("chat", "answer"):
         yield f"Chats are formatted with {tokenizer.chat_template.origin}."
         if not settings.rows.system and (default := default_system_message(tokenizer.chat_template)):
             yield f"The template adds a system message to chats that have none: {default[:MAX_SYSTEM_CHARS]!r}."
@@ -227,7 +201,7 @@ def _notes(
             f"The template does not support system messages, so in {count} {plural(count, 'row')} the system "
             "message is added to the start of the first user message."
         )
-    if isinstance(schema, TextSchema) and settings.rows.system:
+    if schema.kind == "text" and settings.rows.system:
         yield "The system message is not used because the rows are plain text."
     if count := counts.without_marker:
         do, were = plural(count, "row does", "rows do"), plural(count, "was", "were")

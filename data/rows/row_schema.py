@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ...core.errors import DataError
 from ..readers import (
@@ -84,50 +84,67 @@ class FixedText:
     prompt_end: int | None = None
 
 
-class RowSchema(Protocol):
-    """Reads rows: from columns to a chat or a text. The reason says, for users, what they are and why."""
+@dataclass(frozen=True)
+class RowSchema:
+    """Reads rows: from columns to a chat or a text."""
 
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def has_replies(self) -> bool: ...
-
-    def of(self, columns: Mapping[str, Any]) -> Chat | FixedText:
-        """Read a row; raises BadRowError with the reason where that is not possible."""
-        ...
+    kind: Literal["text", "completion", "answer", "chat", "format"]
+    reason: str  # what the rows are, and by which columns that was detected; for users
+    columns: tuple[str, ...]  # that hold its texts, where it names them
+    read: Callable[[Mapping[str, Any]], Chat | FixedText]  # raises BadRowError where a row can't be read
+    has_replies: bool = True
 
 
-def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
-    """Detect the schema by the columns of the first rows; raises DataError where none fits."""
+def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str = "auto") -> RowSchema:
+    """Detect the schema by the columns of the first rows; raises DataError where none fits.
+
+    With the format 'chat' a chat template formats them, and with 'text' they stay as they are.
+    """
     columns = _columns(rows)
+    schema = _detect(rows, name, system, columns)
+    if data_format == "chat" and schema.kind == "completion":
+        return _answer_schema((schema.columns[0], schema.columns[1]), columns, system)
+    if data_format == "chat" and schema.kind == "text":
+        reason = "the rows are plain text, but a chat template needs messages"
+        raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
+    if data_format == "text" and schema.kind not in ("text", "completion"):
+        text = next((columns[column] for column in TEXT_COLUMNS if column in columns), "")
+        if text:
+            return _text_schema(text, f"texts in '{text}', unchanged")
+        known = ", ".join(TEXT_COLUMNS)
+        raise DataError(
+            f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format."
+        )
+    return schema
 
+
+def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, str]) -> RowSchema:
     def holds_lists(column: str) -> bool:
         return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
 
     # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
     for column in CHAT_COLUMNS:
         if column in columns and holds_lists(column):
-            return ChatSchema(column, system, f"chats, because the rows have the column '{column}'")
+            return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
         if column in columns and any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows):
             reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
-            return ChatSchema(column, system, reason)
+            return _chat_schema((column,), system, reason)
     for names in COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
             if holds_lists(names[0]):
-                return ChatSchema(names, system, f"chats in {listed}")
-            return CompletionSchema(*names, f"prompts and completions in {listed}, joined without changes")
+                return _chat_schema(names, system, f"chats in {listed}")
+            return _completion_schema(*names, f"prompts and completions in {listed}, joined without changes")
     pair = find_pair(columns)
     if pair:
-        return question_answer_schema(pair, columns, system)
+        return _answer_schema(pair, columns, system)
     text = next((column for column in TEXT_COLUMNS if column in columns), "")
     if not text:  # the only column that holds texts, ids aside
         texts = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
         texts = {column for column in texts if column.strip().lower() not in ID_COLUMNS}
         text = texts.pop() if len(texts) == 1 else ""
     if text:
-        return TextSchema(text, f"texts, because the rows have the column '{text}' and no other known columns")
+        return _text_schema(text, f"texts, because the rows have the column '{text}' and no other known columns")
     if not columns:
         example = '{"instruction": ..., "output": ...}'
         raise DataError(f"{name}: no row has any columns. Each row must be a JSON object such as {example}.")
@@ -142,14 +159,62 @@ def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
     )
 
 
-def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> QuestionAnswerSchema:
-    """Return the schema of question and answer columns, with a third for additional input."""
-    question, answer = columns[pair[0]], columns[pair[1]]
+def _text_schema(column: str, reason: str) -> RowSchema:
+    def read(row: Mapping[str, Any]) -> FixedText:
+        return FixedText(_required_text(row, column))
+
+    return RowSchema("text", reason, (column,), read, has_replies=False)
+
+
+def _completion_schema(prompt: str, completion: str, reason: str) -> RowSchema:
+    """Prompt and completion, joined as they are."""
+
+    def read(row: Mapping[str, Any]) -> FixedText:
+        text = _required_text(row, prompt)
+        return FixedText(text + _required_text(row, completion), len(text))
+
+    return RowSchema("completion", reason, (prompt, completion), read)
+
+
+def _answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> RowSchema:
+    """Question and answer as a chat of two messages; a third column may have additional input."""
+    question, answer, own_system = columns[pair[0]], columns[pair[1]], columns.get("system", "")
     more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
     listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
-    own_system = columns.get("system", "")
     reason = f"questions and answers, because the rows have the columns {listed}"
-    return QuestionAnswerSchema(question, more, answer, own_system, system, reason)
+
+    def read(row: Mapping[str, Any]) -> Chat:
+        asked, answered = _required_text(row, question), _required_text(row, answer)
+        if more and (added := _optional_text(row, more)):
+            asked = f"{asked}\n\n{added}"
+        lead = (_optional_text(row, own_system) if own_system else "") or system
+        return Chat((*_system_messages(lead), _message("user", asked), _message("assistant", answered)))
+
+    return RowSchema("answer", reason, (question, more, answer, own_system), read)
+
+
+def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
+    """Lists of messages, in one column or in the two columns prompt and completion."""
+
+    def read(row: Mapping[str, Any]) -> Chat:
+        messages = [message for name in names for message in _messages(row, name)]
+        if not any(message.role == "assistant" for message in messages):
+            raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
+        own = _value(row, "system")
+        if messages[0].role != "system":
+            messages = [*_system_messages(own if isinstance(own, str) and own.strip() else system), *messages]
+        tools = _value(row, "tools")
+        return Chat(tuple(messages), tools if isinstance(tools, list) else ())
+
+    return RowSchema("chat", reason, names, read)
+
+
+def _system_messages(text: str) -> tuple[Message, ...]:
+    return (_message("system", text),) if text.strip() else ()
+
+
+def _message(role: str, content: str) -> Message:
+    return Message({"role": role, "content": content})
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -176,82 +241,6 @@ def _parse_list(value: Any) -> Any:
             parsed = parse(value.strip())
             return value if exceeds_depth(parsed) else parsed
     return value
-
-
-@dataclass(frozen=True)
-class TextSchema:
-    """A text in one column."""
-
-    column: str
-    reason: str
-    has_replies: bool = False
-
-    def of(self, columns: Mapping[str, Any]) -> FixedText:
-        return FixedText(required_text(columns, self.column))
-
-
-@dataclass(frozen=True)
-class CompletionSchema:
-    """Prompt and completion, joined as they are."""
-
-    prompt: str
-    completion: str
-    reason: str
-    has_replies: bool = True
-
-    def of(self, columns: Mapping[str, Any]) -> FixedText:
-        prompt = required_text(columns, self.prompt)
-        return FixedText(prompt + required_text(columns, self.completion), len(prompt))
-
-
-@dataclass(frozen=True)
-class QuestionAnswerSchema:
-    """Question and answer, as a chat of two messages."""
-
-    question: str
-    more: str
-    answer: str
-    own_system: str
-    system: str
-    reason: str
-    has_replies: bool = True
-
-    def of(self, columns: Mapping[str, Any]) -> Chat:
-        question, answer = required_text(columns, self.question), required_text(columns, self.answer)
-        if self.more and (more := optional_text(columns, self.more)):
-            question = f"{question}\n\n{more}"
-        system = (optional_text(columns, self.own_system) if self.own_system else "") or self.system
-        return Chat((*_system_messages(system), _message("user", question), _message("assistant", answer)))
-
-
-def _system_messages(text: str) -> tuple[Message, ...]:
-    return (_message("system", text),) if text.strip() else ()
-
-
-def _message(role: str, content: str) -> Message:
-    return Message({"role": role, "content": content})
-
-
-@dataclass(frozen=True)
-class ChatSchema:
-    """Lists of messages, in one column or in the two columns prompt and completion."""
-
-    column: str | tuple[str, ...]
-    system: str
-    reason: str
-    has_replies: bool = True
-
-    def of(self, columns: Mapping[str, Any]) -> Chat:
-        names = (self.column,) if isinstance(self.column, str) else self.column
-        messages = [message for name in names for message in _messages(columns, name)]
-        if not any(m.role == "assistant" for m in messages):
-            raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
-        own = _value(columns, "system")
-        system = own if isinstance(own, str) and own.strip() else self.system
-        if messages[0].role != "system":
-            messages = [*_system_messages(system), *messages]
-        tools = _value(columns, "tools")
-        return Chat(tuple(messages), tools if isinstance(tools, list) else ())
 
 
 def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
@@ -316,19 +305,19 @@ def _read_message(number: int, value: Any) -> Message:
     return Message({"role": ROLES[role.strip().lower()], "content": content, **others}, learned)
 
 
-def required_text(columns: Mapping[str, Any], name: str) -> str:
+def _required_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that must have one."""
     if _value(columns, name) is None:
         existing = ", ".join(map(str, columns)) or "none"
         raise BadRowError(
             f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {existing}."
         )
-    if text := optional_text(columns, name):
+    if text := _optional_text(columns, name):
         return text
     raise BadRowError(f"'{name}' is empty. Fill it in, or remove the row.")
 
 
-def optional_text(columns: Mapping[str, Any], name: str) -> str:
+def _optional_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that may be missing or blank."""
     value = _value(columns, name)
     if value is None or value != value:  # NaN, which pandas writes where a text is missing
@@ -336,24 +325,3 @@ def optional_text(columns: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
     return value.strip() and value
-
-
-def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: str) -> RowSchema:
-    """Return the schema that reads the rows as chats; raises DataError for plain texts."""
-    if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
-        return schema
-    if isinstance(schema, CompletionSchema):
-        return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
-    reason = "the rows are plain text, but a chat template needs messages"
-    raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
-
-
-def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:
-    """Return the schema that reads the rows as text; raises DataError where they have no text column."""
-    if isinstance(schema, (TextSchema, CompletionSchema)):
-        return schema
-    text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
-    if text:
-        return TextSchema(_columns(rows)[text], f"texts in '{text}', unchanged")
-    known = ", ".join(TEXT_COLUMNS)
-    raise DataError(f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format.")
