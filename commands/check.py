@@ -67,7 +67,7 @@ def run_slice(arguments: Sequence[str]) -> int:
     # These import numpy, which a bare Python does not have.
     from ..data.cleaning import Cleaning
     from ..data.load import read_texts
-    from ..data.resolve import slicing_rules
+    from ..data.load import slicing_rules
     from ..data.text import build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 

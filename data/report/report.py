@@ -11,7 +11,7 @@ import numpy as np
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
 from ..examples import Examples, TextSource, batch_order, group_parts
-from ..resolve import ResolvedSettings
+from ..load import ResolvedSettings
 from ..text import (
     LOST_REASON,
     SliceMap,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import PortableEncoder, RowCounts, Tokenizer
+from .encoding import PortableEncoder, PrepareContext, Tokenizer
 from .prompts_from_data import (
     PROMPT_COUNT,
     Prompt,
@@ -20,9 +20,9 @@ __all__ = [
     "CHATML",
     "PROMPT_COUNT",
     "PortableEncoder",
+    "PrepareContext",
     "Prompt",
     "PromptStyle",
-    "RowCounts",
     "RowDataset",
     "Tokenizer",
     "chat_prompt_style",

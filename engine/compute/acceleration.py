@@ -40,7 +40,7 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
         if device == "cuda":
             stack.enter_context(use_tf32(asked.tf32))
         if asked.liger:
-            raise_problems(liger_problems(True, device))
+            raise_problems(liger_problems(device))
             from transformers.integrations.liger import apply_liger_kernel
 
             stack.enter_context(restore_methods(base))
