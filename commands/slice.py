@@ -41,10 +41,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _slice_lines(args: argparse.Namespace, path: Path, host: Host, settings: TrainingSettings) -> Iterator[str]:
-    from ..data.cleaning import Cleaning
     from ..data.load import read_texts
     from ..data.resolve import slicing_rules
-    from ..data.text import build_slice_map, slice_text
+    from ..data.text import Cleaning, build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 
     card = host.card()

@@ -31,7 +31,6 @@ from .report import RowReport, SourceReport, report_source, report_texts
 from .rows import RowDataset, inspect_texts
 from .stored_text import StoredText
 from .text import slice_parts, slice_texts
-from .workers import SlicingPool
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
 MAX_DROPPED_SHARE = 0.05
@@ -192,14 +191,12 @@ def _slice_texts(
 def _slice_parts(context: PrepareContext, parts: Sequence[LoadedText], rules: SlicingRules) -> list[SlicedText]:
     """The sliced parts of a large text."""
     texts, tokenizer, name = [cast(StoredText, part.text) for part in parts], context.tokenizer, parts[0].name
-    pool = SlicingPool(
-        tokenizer.encode,
-        tokenizer.portable,
-        lambda done, count: context.say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count),
-        context.check_stop,
-        context.processes,
-    )
-    sliced, stored = slice_parts(texts, rules, tokenizer.fingerprint, pool.slice_all)
+
+    def say(done: int) -> None:
+        words = f"Slicing {name}: {done} of {format_count(len(texts), 'part')}"
+        context.say(words, done / len(texts))
+
+    sliced, stored = slice_parts(texts, tokenizer.encode, tokenizer.fingerprint, rules, say, context.check_stop)
     if stored:
         context.say(f"Using the cached version of {name}", None)
     return sliced

@@ -13,11 +13,10 @@ from ..core.host import Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
-from .cleaning import Cleaning, clean, mark
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import RowDataset, Tokenizer, row_dataset
-from .text import Boilerplate, describe_boilerplate, find_wrap_width, load_or_find
+from .text import Boilerplate, Cleaning, clean, describe_boilerplate, find_wrap_width, load_or_find, mark
 
 ProgressFn = Callable[[str, float | None], None]
 
@@ -33,7 +32,6 @@ class PrepareContext:
     say: ProgressFn
     store: Store = field(default_factory=Store)
     check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
-    processes: int = 0  # that slice a large text; 0: one for each core
 
 
 @dataclass(frozen=True)

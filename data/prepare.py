@@ -74,13 +74,11 @@ def prepare(
     *,
     keep: bool = True,
     is_stopped: Callable[[], bool] = lambda: False,
-    processes: int = 0,  # that slice large texts; 0: one for each core
 ) -> TrainingData:
     """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
     store, check_stop = Store(folders.prepared_data if keep else None), partial(_check_stop, is_stopped)
-    context = PrepareContext(
-        settings, folders, card, tokenizer, _say_until_stopped(say, check_stop), store, check_stop, processes
-    )
+    say = _say_until_stopped(say, check_stop)
+    context = PrepareContext(settings, folders, card, tokenizer, say, store, check_stop)
     with reader_process(is_stopped):
         loaded = load_datasets(context, settings.what.data)
         loaded_aside = load_datasets(context, settings.aside.eval_data)

@@ -29,13 +29,6 @@ MAX_ROW_CHARS = 5_000_000
 MAX_REASON = 300  # characters of why a row can't be read
 
 
-class PortableEncoder(NamedTuple):
-    """A function of this program by its dotted name, and the text that it makes an encoder of."""
-
-    function: str
-    argument: str
-
-
 class Tokenizer(Protocol):
     """What preparing data needs of a tokenizer."""
 
@@ -63,11 +56,6 @@ class Tokenizer(Protocol):
     @property
     def fingerprint(self) -> str:
         """Identifies the ids and the template; empty where that is not possible: then nothing is cached."""
-        ...
-
-    @property
-    def portable(self) -> PortableEncoder | None:
-        """What makes `encode` in another process; None for tokenizers that can't be made anew."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
