@@ -14,12 +14,11 @@ from ..core.host import ModelCard
 from ..settings.definitions import TextSettings, TrainingSettings
 from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
-from .cleaning import Cleaning, clean, mark
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import PrepareContext as PrepareContext  # for the engine
 from .rows import RowDataset, Tokenizer, row_dataset
-from .text import describe_boilerplate, find_wrap_width, load_or_find
+from .text import Cleaning, clean, describe_boilerplate, find_wrap_width, load_or_find, mark
 
 AUTO_CUTOFF = 256  # of raw text
 CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048

@@ -52,7 +52,6 @@ from .report import DatasetReport, MemoryModel, RowReport, SourceReport, report_
 from .rows import RowDataset, Tokenizer, inspect_texts
 from .stored_text import StoredText
 from .text import slice_parts, slice_texts
-from .workers import SlicingPool
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
 MAX_DROPPED_SHARE = 0.05  # of rows over the cutoff, which Check lets pass
@@ -111,7 +110,6 @@ def prepare(
     *,
     keep: bool = True,
     is_stopped: Callable[[], bool] = lambda: False,
-    processes: int = 0,  # that slice large texts; 0: one for each core
 ) -> TrainingData:
     """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
 
@@ -124,7 +122,7 @@ def prepare(
         say(text, share)
 
     store = Store(folders.prepared_data if keep else None)
-    context = PrepareContext(settings, folders, card, tokenizer, say_or_stop, store, check_stop, processes)
+    context = PrepareContext(settings, folders, card, tokenizer, say_or_stop, store, check_stop)
     with reader_process(is_stopped):
         loaded = load_datasets(context, settings.what.data)
         loaded_aside = load_datasets(context, settings.aside.eval_data)
@@ -305,15 +303,14 @@ def _slice_parts(context: PrepareContext, parts: Sequence[LoadedText], rules: Sl
         context.tokenizer,
         parts[0].name,
     )
-    pool = SlicingPool(
-        tokenizer.encode,
-        tokenizer.portable,
-        lambda done, count: context.say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count),
-        context.check_stop,
-        context.processes,
+
+    def say(done: int) -> None:
+        words = f"Slicing {parts[0].name}: {done} of {format_count(len(stored_texts), 'part')}"
+        context.say(words, done / len(stored_texts))
+
+    sliced, stored = slice_parts(
+        stored_texts, tokenizer.encode, tokenizer.fingerprint, rules, say, context.check_stop
     )
-    stored_texts = [cast(StoredText, part.text) for part in parts]
-    sliced, stored = slice_parts(stored_texts, rules, tokenizer.fingerprint, pool.slice_all)
     if stored:
         context.say(f"Using the cached version of {name}", None)
     return sliced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import PortableEncoder, PrepareContext, Tokenizer
+from .encoding import PrepareContext, Tokenizer
 from .prompts_from_data import (
     PROMPT_COUNT,
     Prompt,
@@ -19,7 +19,6 @@ from .text_quality import inspect_texts
 __all__ = [
     "CHATML",
     "PROMPT_COUNT",
-    "PortableEncoder",
     "PrepareContext",
     "Prompt",
     "PromptStyle",

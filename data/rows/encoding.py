@@ -32,13 +32,6 @@ MAX_ROW_CHARS = 5_000_000
 MAX_REASON = 300  # characters of why a row can't be read
 
 
-class PortableEncoder(NamedTuple):
-    """A function of this program by its dotted name, and the text that it makes an encoder of."""
-
-    function: str
-    argument: str
-
-
 class Tokenizer(Protocol):
     """What preparing data needs of a tokenizer."""
 
@@ -68,11 +61,6 @@ class Tokenizer(Protocol):
         """Identifies the ids and the template; empty where that is not possible: then nothing is cached."""
         ...
 
-    @property
-    def portable(self) -> PortableEncoder | None:
-        """What makes `encode` in another process; None for tokenizers that can't be made anew."""
-        ...
-
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
@@ -87,7 +75,6 @@ class PrepareContext:
     say: Callable[[str, float | None], None]
     store: Store = field(default_factory=Store)
     check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
-    processes: int = 0  # that slice a large text; 0: one for each core
 
 
 class RowText(NamedTuple):

@@ -24,7 +24,7 @@ import numpy as np
 from ...chunking import EncodedText, Encoder
 from ...core.errors import ModelError, first_line
 from ...data import arrow_store
-from ...data.rows import CHATML, PortableEncoder
+from ...data.rows import CHATML
 from . import mistral_chat_template as mistral
 from . import token_bytes
 from .mistral_chat_template import MistralChatTemplate
@@ -78,19 +78,6 @@ class WorkingTokenizer:
             arrow_store.files_digest(SOURCE_FILES),
         )
         return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
-
-    @cached_property
-    def portable(self) -> PortableEncoder | None:
-        """What makes `encode` in another process; None for tokenizers written in Python."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        return None if backend is None else PortableEncoder("engine.tokenizer.load_encoder", backend.to_str())
-
-
-def load_encoder(content: str) -> Encoder:
-    """The `encode` of a working tokenizer by the content of its tokenizer.json."""
-    from tokenizers import Tokenizer
-
-    return _fast_encoder(Tokenizer.from_str(content), marked=False)
 
 
 def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
