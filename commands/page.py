@@ -62,7 +62,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
-def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
+def serve(host: StandaloneHost, args: argparse.Namespace) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
     refuse_used_port(args.port)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = (
@@ -73,9 +73,7 @@ def serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = 
 
     host.folders.models.mkdir(parents=True, exist_ok=True)  # the page tells people to put models there
     SESSION.set_observer(console.console_observer(say))
-    blocks, launch_options = build_page(
-        host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS, first_look=first_look
-    )
+    blocks, launch_options = build_page(host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS)
     blocks.launch(
         server_name="0.0.0.0" if args.listen else "127.0.0.1",
         server_port=args.port,
