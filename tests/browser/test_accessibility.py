@@ -51,7 +51,7 @@ def test_no_violation_on_any_tab(demo, browser, theme):
 
 
 def train(page: Any) -> None:
-    page.locator("#tp-first-look").click()
+    page.locator("#tp-start").click()
     page.wait_for_selector("#tp-run svg", timeout=120_000)
     page.locator("#tp-check").click()
     page.wait_for_selector("#tp-answer .tp-card")

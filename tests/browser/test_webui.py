@@ -215,22 +215,6 @@ def test_help_buttons_and_shadows_on_a_phone(open_tab):
 
 
 @pytest.mark.long
-def test_one_of_many_pages_asks_by_itself_and_gets_a_stream_again(webui, open_tab):
-    """As if there were too many pages for streams."""
-    webui.tell(RUN_PANEL)
-    page = open_tab()
-    webui.tell("run_panel().MAX_STREAMS = 0")
-    page.start("asks", epochs=ENDLESS)
-    first_curve = page.wait_for_curve()
-    assert page.asks_by_itself()
-    page.wait_for_curve(after=first_curve.last)
-    webui.tell("run_panel().MAX_STREAMS = 8")
-    page.wait_for(lambda: not page.asks_by_itself(), "a stream again")
-    page.wait_for_curve(after=page.curve().last)
-    page.stop("asks")
-
-
-@pytest.mark.long
 def test_without_a_model_or_data_it_says_what_to_do(browser, tmp_path, open_page):
     with servers.webui(tmp_path, model=False) as server:
         page = open_page(server, tab=OURS)
