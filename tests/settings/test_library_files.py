@@ -94,6 +94,7 @@ def train(place, *words):
     return main.main(["train", *flags, *quick, "--user-data", str(place.folders.user_data), *words])
 
 
+@pytest.mark.long
 def test_the_config_of_a_lora_is_a_preset_that_trains_the_same_lora(place, lora, capsys):
     """By its path on the command line; name and data stay those of the flags."""
     assert train(place, "--preset", str(lora / "adapter_config.json")) == 0
@@ -103,6 +104,7 @@ def test_the_config_of_a_lora_is_a_preset_that_trains_the_same_lora(place, lora,
     assert "a preset does not set data, if_exists, name" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("asked", "alpha"), [("--rank 16", 16), ("--rank 16 --alpha 8", 8)])
 def test_alpha_follows_the_rank_unless_it_was_typed(place, asked, alpha):
     """Rank 128 meant a scaling of 0.25."""

@@ -22,6 +22,7 @@ def page(context):
     return Visit(QuickDemo(context, seconds=0.05).draw)  # instead of two minutes
 
 
+@pytest.mark.long
 def test_every_page_shows_the_run_its_end_and_both_answers_until_the_user_trains(page, context):
     first = page.until("Follow again")
     assert first.keys() == {"first-look"} and first["first-look"]["interactive"] is True
