@@ -11,6 +11,7 @@ from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant, read_small_file, with_retries
 from .definitions import TrainingSettings
 from .legacy_settings import LoadedSettings, convert_settings
+from .library_files import convert_library_keys
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -43,7 +44,8 @@ def convert_values(
         return path is not None and (path.is_dir() if name.endswith("/") else path.is_file())
 
     result = convert_settings(values, exists)
-    return LoadedSettings({k: v for k, v in result.values.items() if k not in _METADATA_KEYS}, result.notes)
+    settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
+    return LoadedSettings(convert_library_keys(settings), result.notes)
 
 
 def read_object(path: Path, what: str = "a settings file") -> dict[str, Any]:

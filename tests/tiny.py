@@ -30,6 +30,7 @@ QUICK: dict[str, Any] = {
     "alpha": 8,
     "learning_rate": 1e-2,
     "sample_every": "never",
+    "recall_passages": 0,
     "keep_awake": False,
 }
 

@@ -121,6 +121,7 @@ def test_the_law_is_found_again_with_its_error():
     assert recipe.report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3), (4, 0.4)]) is None
 
 
+@pytest.mark.long
 def test_the_plots_are_drawn_to_the_same_bytes(tmp_path):
     pytest.importorskip("matplotlib")
     passes = {"experiment": "law", "equal_by": "passes"}

@@ -30,6 +30,7 @@ def told(process):
     return process.returncode, out, err
 
 
+@pytest.mark.long
 def test_a_model_is_there_and_is_said_where(get, tmp_path):
     code, out, err = told(get("toys/tiny"))
     folder = tmp_path / "user data" / "models" / "toys_tiny"
@@ -43,6 +44,7 @@ def test_a_model_is_there_and_is_said_where(get, tmp_path):
     assert (code, out) == (1, "") and err.splitlines()[-1].startswith("toys/tiny has no revision 'old'.")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="a program cannot be sent Ctrl+C alone there")
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(get, served_hub):

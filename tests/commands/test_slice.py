@@ -46,6 +46,7 @@ def test_each_block_is_the_text_between_its_places(cut, book):
     assert err.count("No characters are lost in slicing.") == 2
 
 
+@pytest.mark.long
 def test_into_a_pipe_any_letter_is_utf_8_and_a_console_keeps_its_letters(place, tmp_path):
     """As on Windows, where standard output has one alphabet, and no letter more."""
     text = "\u4eca\u65e5\u306f\u3002 \u041f\u0440\u0438\u0432\u0435\u0442, \U0001f600."

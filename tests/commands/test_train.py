@@ -148,6 +148,7 @@ def wait_for(process, text):
     raise AssertionError(f"it never said {text!r} but:\n{said}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place, call):
     more = ("--epochs", "30", "--dropout", "0.1", "--save-each-epoch", "false")
@@ -165,6 +166,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nothing_had_been(place,
     assert place.weights("a") == place.weights("whole")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal on Windows")
 @pytest.mark.timeout(300)
 def test_a_terminal_that_is_closed_is_a_wish_to_stop(place):
@@ -175,6 +177,7 @@ def test_a_terminal_that_is_closed_is_a_wish_to_stop(place):
     assert loras.run_status(place.lora()) == "stopped" and len(loras.checkpoints(place.lora())) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_second_one_stops_at_once(place):
     process = started(place, "--epochs", "500")
@@ -202,6 +205,7 @@ def several(place, tmp_path, capsys):
     return run
 
 
+@pytest.mark.long
 def test_of_several_runs_one_that_fails_stops_nobody_and_each_has_a_line(place, several):
     """What a first run leaves behind decides on the second: that could not be seen before."""
     code, lines = several({}, {"if_exists": "continue", "rank": 8}, {"name": "c", "epochs": 0.4})

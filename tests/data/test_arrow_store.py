@@ -111,6 +111,7 @@ def test_only_settings_that_matter_are_part_of_the_key(folders, change, cached):
     assert all_of(second) == all_of(prepare_data(folders, keep=False, data=data, **change)[0])
 
 
+@pytest.mark.long
 def test_another_tokenizer_content_or_list_of_phrases_is_prepared_again(folders):
     prepare_data(folders)
     assert prepare_data(folders, "Llama-3")[1] == []

@@ -147,6 +147,7 @@ def test_examples_and_report_are_those_of_the_undivided_file(folders, limit_part
     assert [name for name, _ in data.report.sources[0].text.maps] == ["large.txt"]
 
 
+@pytest.mark.long
 def test_stored_parts_are_used_again_and_a_part_that_was_removed_is_read_again(folders):
     said, first = [], rows_of(prepare_large(folders))
     assert rows_of(prepare_large(folders, say=lambda text, _: said.append(text))) == first
@@ -156,6 +157,7 @@ def test_stored_parts_are_used_again_and_a_part_that_was_removed_is_read_again(f
     assert rows_of(prepare_large(folders)) == first
 
 
+@pytest.mark.long
 def test_where_nothing_is_kept_nothing_stays(folders):
     data = prepare_large(folders, keep=False)
     assert len(list(folders.prepared_data.iterdir())) == 1
@@ -176,6 +178,7 @@ def test_a_section_longer_than_a_part_ends_at_a_paragraph(folders):
     assert all(len(part.sliced.text) <= 2800 for part in data.examples.sources)
 
 
+@pytest.mark.long
 def test_every_part_is_cleaned(folders, limit_parts):
     write(folders, *[f"{PROSE * 2}\n\n[Illustration: a lamp]\n\n"] * 30)
     suggestions = prepare_large(folders).report.suggestions

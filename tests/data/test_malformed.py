@@ -132,6 +132,7 @@ CASES: list[tuple[str, str, object, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [pytest.param(kind, *rest, id=f"{kind}: {case}") for kind, case, *rest in CASES],

@@ -69,6 +69,7 @@ def refusal(function, *arguments, **more):
     return str(refused.value)
 
 
+@pytest.mark.long
 def test_only_the_files_of_the_lora_itself_are_uploaded_and_public_only_if_asked(plan, stub, monkeypatch):
     assert upload.upload_lora(plan()).endswith(f"/{REPOSITORY}")
     assert stub.commits == [(REPOSITORY, OWN_FILES, "Upload a")]

@@ -63,6 +63,7 @@ def unsaved(job):
     return [text for text in texts(job, Advice) if text.startswith("The checkpoint at step ")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("room", "checkpoints", "rescued"),
     [(9.0, [2, 4, 6, 8], False), (2.0, [], False), (0.5, [], True)],
@@ -118,6 +119,7 @@ def test_a_pause_or_more_epochs_that_cannot_be_saved_for_are_canceled(place, req
     assert watching.read(place.lora() / "training_parameters.json")["epochs"] == 2
 
 
+@pytest.mark.long
 def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off(place):
     place.train(name="whole", **TWO)
     job = at({3: lambda job: shutil.rmtree(place.lora()), 7: watching.break_down})
@@ -167,6 +169,7 @@ def test_files_that_are_released_in_time_are_replaced(place, held):
     assert [c.step for c in loras.resumable_checkpoints(place.lora())] == [3]
 
 
+@pytest.mark.long
 def test_for_a_file_that_stays_held_another_name_is_used(place, held):
     place.train(job=stopping_at(4), **TWO, **SAMPLING)
     before, held["adapter_model.safetensors"] = place.weights(), 1000

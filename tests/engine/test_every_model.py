@@ -73,21 +73,22 @@ def assert_trained(place, folder, loading="auto", tolerance=1e-5, **more):
     return model, state
 
 
-def heads(*names, marks=()):
+def heads(*names):
     ids = {True: "tied", False: "untied"}
-    return [pytest.param(name, tied, marks=marks, id=f"{name}-{ids[tied]}") for name in names for tied in ids]
+    return [pytest.param(name, tied, id=f"{name}-{ids[tied]}") for name in names for tied in ids]
 
 
 SHORT = ("llama", "gpt2", "gemma2")
 OTHERS = tuple(name for name in CONFIGS if name not in SHORT)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_a_lora(place, name):
     assert_trained(place, save_model(place, name))
 
 
-@pytest.mark.parametrize(("name", "tied"), [*heads(*SHORT), *heads(*OTHERS, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "tied"), heads(*CONFIGS))
 def test_train_head(place, name, tied):
     model, state = assert_trained(place, save_model(place, name, tied=tied), train_head=True)
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -104,6 +105,7 @@ QUANTIZED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "loading", "head"), QUANTIZED)
 def test_on_quantized_weights(place, name, loading, head):
     pytest.importorskip("bitsandbytes")
@@ -183,6 +185,7 @@ def train_and_read(place, host, **more):
     return line, {key.removeprefix("base_model.model."): weight for key, weight in weights.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "selections"),
     [

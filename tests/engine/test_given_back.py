@@ -115,6 +115,7 @@ def answers(place, host):
     place.detach_lora(host)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loading", LOADINGS)
 def test_everything_is_restored(with_lora, monkeypatch, loading):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
@@ -127,6 +128,7 @@ def test_everything_is_restored(with_lora, monkeypatch, loading):
         shutil.rmtree(with_lora.lora("run"), ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loading", LOADINGS)
 def test_a_loaded_lora_is_off_during_a_run_and_on_again_afterwards(with_lora, loading):
     host, during = with_lora.host(loading), []

@@ -71,6 +71,7 @@ def test_a_stop_after_a_step_saves_a_checkpoint_and_the_lora(place):
     assert place.weights() == weights(place.lora() / "checkpoint-2")
 
 
+@pytest.mark.long
 def test_checkpoints_by_steps_epochs_and_on_request_change_nothing_about_the_run(place, whole):
     job = at({1: asking(Request.CHECKPOINT)})
     assert place.train(job=job, save_every=3, **LONG).outcome == "finished"
@@ -140,6 +141,7 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_
     assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [{"epochs": 1.25}, {"stop_at_epoch": 0.5, "stop_how": "wind_down"}])
 def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, ending):
     """And trains on if it is given more."""
@@ -197,6 +199,7 @@ def test_what_is_there_is_named_where_a_run_cannot_begin(with_lora):
         records.refuse_in_progress("link", with_lora.folders)
 
 
+@pytest.mark.long
 def test_replacing_keeps_a_backup_of_the_old_run(with_lora):
     (with_lora.lora() / "notes.txt").write_text("my own note", encoding="utf-8")
     before = read_tree(with_lora.lora())
@@ -219,6 +222,7 @@ def test_a_discarded_new_run_leaves_nothing(place):
     assert not place.lora().exists()
 
 
+@pytest.mark.long
 def test_discarding_a_replacement_restores_the_old_lora_even_if_the_clock_was_set_back(with_lora):
     """And also if the replacement failed before its first checkpoint, so that the old one is only in a backup."""
     with_lora.train(if_exists="replace", max_steps=1)
@@ -247,6 +251,7 @@ def test_discarding_a_resume_keeps_the_earlier_run_with_all_its_checkpoints(plac
     assert read_tree(place.lora()) == before
 
 
+@pytest.mark.long
 def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     stopping = []
 

@@ -82,6 +82,7 @@ def wait(seconds, part_folder):
 LONG = [pytest.param(variant, 20, marks=pytest.mark.long) for variant in VARIANTS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("variant", "kills"), [*((variant, 2) for variant in VARIANTS), *LONG])
 def test_killed_and_resumed(place, forks, variant, kills):
     seed = variant if kills == 2 else os.urandom(8)

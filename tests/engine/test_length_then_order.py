@@ -116,6 +116,7 @@ def test_a_resume_in_the_middle_phase_replays_the_switch(place, steps, kind):
     assert place.weights("cut") == place.weights("whole")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batching", ["shuffled", "by_length", "sequential"])
 def test_other_orders_hold_every_example_once_an_epoch_also_after_a_resume(place, steps, batching):
     options = {"batching": batching, "batch_size": 3, "accumulation": 2, "epochs": 2, "save_every": 1}

@@ -97,6 +97,7 @@ def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resume
     assert change == {"step": 2, "before": before, "after": {"stop_at_loss": 1.5, "rate_factor": 0.5}}
 
 
+@pytest.mark.long
 def test_live_settings_are_part_of_a_checkpoint(place):
     requests = {2: changing(rate_factor=0.5, stop_at_epoch=3), 5: WIND_DOWN}
     place.train(name="whole", job=at(requests), **FOUR)
@@ -108,6 +109,7 @@ def test_live_settings_are_part_of_a_checkpoint(place):
     assert rates[0] == rates[1] and len(rates[0]) == 7
 
 
+@pytest.mark.long
 def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_there(place):
     two = {"epochs": 2, "schedule": "linear", "warmup_steps": 0, "save_each_epoch": False, "dropout": 0.1}
     job = at({3: extending(2)})
@@ -125,6 +127,7 @@ def test_more_epochs_redraw_the_schedule_and_end_as_a_run_that_had_them_from_the
     assert place.weights("a") == place.weights("b")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [{}, {"dora": True, "train_head": True}], ids=["plain", "dora and head"])
 def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit_and_puts_the_lora_back_on(place, kind):
     """The same weights at the same strength, even if its folder was deleted meanwhile."""
@@ -173,6 +176,7 @@ def test_a_run_paused_without_memory_can_be_stopped(with_lora, request_):
         assert loras.run_status(with_lora.lora("b")) == "stopped"
 
 
+@pytest.mark.long
 def test_a_crashed_run_resumes_from_one_of_two_backups_which_go_at_a_good_end(place):
     place.train(name="whole", **FOUR)
     with pytest.raises(OSError, match="the power went"):

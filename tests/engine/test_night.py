@@ -134,6 +134,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix != ".md" and path.name != "settings")
 
 
+@pytest.mark.long
 def test_check_says_what_a_run_on_all_examples_does_with_what_is_left_out(place):
     asked = {"data": KINDS, "max_steps": 2, "min_chars": 60, "too_long": "split", "cutoff": 64, "overlap": True}
     asked |= {"rank": 2, "eval_share": 0.1}

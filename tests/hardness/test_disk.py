@@ -69,6 +69,7 @@ def sizes():
     return [0, IN_TORCH_SAVE, *(int(1_500_000 * random_sizes.random()) for _ in range(CASES - 2))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leave", sizes())
 def test_a_disk_that_fills_within_a_run(place, disk, leave):
     job = at(1, lambda: fill(disk, leave))
@@ -83,6 +84,7 @@ def test_a_disk_that_fills_within_a_run(place, disk, leave):
     assert inventory.list_entries(place.folders) or end.folder != place.lora()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("place_of", ["run", "loras"])
 def test_a_folder_that_is_gone_or_a_file_within_a_run(place, is_file, place_of):

@@ -55,6 +55,7 @@ print(job.end.outcome, "|", repr(job.end.text))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "library", [OPTIONAL[0], *(pytest.param(name, marks=pytest.mark.hours) for name in OPTIONAL[1:])]
 )
@@ -87,6 +88,7 @@ class LossyHost(StandaloneHost):
 FUNCTIONS = ("card", "loaded_model", "folders", "memory", "set_loras", "exclusive_use", "reload", "unload")
 
 
+@pytest.mark.long
 def test_a_host_without_a_function_ends_a_run_with_a_sentence_and_the_next_run_works(
     place, proof, record_property
 ):

@@ -47,6 +47,7 @@ def grew(early: dict[str, float], late: dict[str, float]) -> list[str]:
     return [f"{late[name]:.0f} {name} after {early[name]:.0f}" for name in early if late[name] > limits[name]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("steps", "early"), [(400, 200), pytest.param(50_000, 1_000, marks=pytest.mark.hours)])
 def test_a_long_run_keeps_its_memory(place, proof, record_property, steps, early):
     uses = {}
@@ -67,6 +68,7 @@ def test_a_long_run_keeps_its_memory(place, proof, record_property, steps, early
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("runs", "early"), [(6, 3), pytest.param(200, 20, marks=pytest.mark.hours)])
 def test_many_runs_in_one_process_keep_its_memory(place, proof, record_property, runs, early):
     host, session, uses = place.host(), Session(), []

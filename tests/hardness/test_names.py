@@ -85,6 +85,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", FLAGS)
 def test_every_flag_of_every_command(root, words, capsys, monkeypatch):
     """A path is any path on a command line, which is read; what is not there is a sentence."""

@@ -32,6 +32,7 @@ def test_every_model_and_tokenizer_is_loaded_without_its_code():
         assert words == "PeftModel.from_pretrained" or given.get("trust_remote_code") == "False", place
 
 
+@pytest.mark.long
 def test_nothing_is_unpickled():
     """torch.load reads weights only; pickle, joblib, and numpy's objects are not read at all.
 

@@ -195,6 +195,7 @@ def own_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_hostile_file_is_read_or_refused_within_limits(kind, tmp_path, record_property):

@@ -163,6 +163,7 @@ def damages(draw, files):
     return file, json.dumps(with_value(value, place, draw(st.sampled_from(BAD_VALUES)))).encode()
 
 
+@pytest.mark.long
 def test_a_damaged_value_costs_only_itself(root, capsys, proof, record_property):
     record_property("what", "A damaged value in a record: only this value is lost")
     files = sorted(path for path in root.rglob("*.json*") if path.name != "adapter_config.json")  # PEFT's

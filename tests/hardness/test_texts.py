@@ -60,6 +60,7 @@ RULES = st.builds(
 )
 
 
+@pytest.mark.long
 def test_slicing_of_any_text(bounded, record_property):
     """No block is longer than the cutoff, and every character is in a block or counted as lost."""
     record_property("what", "Slicing of hostile texts")

@@ -91,6 +91,7 @@ def test_without_a_model_that_can_train_the_next_click_is_named(shared):
     assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 
 
+@pytest.mark.long
 def test_unloaded_for_inactivity_it_is_loaded_again_for_a_run(webui):
     webui.models.unload_model(keep_model_name=True)
     assert problem().startswith("No model is loaded."), "without a timeout"
@@ -141,6 +142,7 @@ def same(state, after):
     )
 
 
+@pytest.mark.long
 def test_a_run_holds_the_lock_while_chat_waits_and_gives_the_model_back(webui):
     from modules.text_generation import generate_reply
 
@@ -165,6 +167,7 @@ def test_a_run_holds_the_lock_while_chat_waits_and_gives_the_model_back(webui):
     assert (webui.shared.model_name, webui.shared.lora_names) == ("tiny", []) and same(state, before.state_dict())
 
 
+@pytest.mark.long
 def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_again(webui):
     from modules.LoRA import add_lora_to_model
 
@@ -191,6 +194,7 @@ def test_a_lora_that_the_webui_put_on_is_off_for_the_run_and_the_same_one_is_on_
     assert (webui.shared.model, webui.shared.tokenizer, webui.shared.lora_names) == (None, None, [])
 
 
+@pytest.mark.long
 def test_a_run_that_freed_the_card_loads_its_model_again_as_it_was_and_goes_on(webui):
     """Whatever the user loads during the pause, and with two LoRAs of the webui's own on it before."""
     from modules.LoRA import add_lora_to_model

@@ -50,6 +50,7 @@ def words(model, place):
     return folder
 
 
+@pytest.mark.long
 def test_a_tokenizer_of_its_own_is_used_logged_and_merged_with_the_model(place, model, words, tmp_path, capsys):
     for name in ("words", str(words), str(words / "tokenizer.json")):
         assert host(place, model, tokenizer=name).card().tokenizer.eos_token == "<|im_start|>"

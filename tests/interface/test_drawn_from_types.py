@@ -42,6 +42,7 @@ def test_every_kind_of_event_is_covered():
     assert {jobs.DownloadProgress, jobs.JobEnded, jobs.Step, jobs.ProbeDone} <= set(EVENTS) and len(EVENTS) >= 19
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 @SLOW
 @given(data=st.data())

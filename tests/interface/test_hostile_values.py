@@ -114,6 +114,7 @@ def make_page(user_data):
     return blocks, session
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeypatch):
     """Each endpoint gets every `share`-th value, the next endpoint the values after these."""
@@ -138,6 +139,7 @@ MALFORMED = ("{", '{"set": 1, "queue": "up x"}', True, [1])
 """Values that some components do send."""
 
 
+@pytest.mark.long
 def test_malformed_requests_are_answered_with_a_sentence_and_without_a_python_error(user_data, capsys):
     """Gradio alone would answer `{"error": null}`, and the page would show nothing but "Error"."""
     blocks, session = make_page(user_data)
@@ -159,6 +161,7 @@ def test_malformed_requests_are_answered_with_a_sentence_and_without_a_python_er
     assert "Traceback" not in capsys.readouterr().err, "what gets past Gradio reaches the handlers"
 
 
+@pytest.mark.long
 def test_new_names_must_not_be_paths(user_data):
     """Copy as a LoRA, Merge, and Write as GGUF, with an existing run and a hostile new name."""
     before, host = disk(user_data.parent), StandaloneHost(standalone_folders(user_data))

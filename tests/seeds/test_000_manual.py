@@ -85,6 +85,7 @@ def test_bos_can_be_turned_on_and_off(place):
     assert all(sliced.ids_of(block)[0] == BOS for sliced in [blocks(STORY, bos=BOS)] for block in sliced)
 
 
+@pytest.mark.long
 def test_fp_low_epoch_annealing_is_constant_in_the_first_epoch_and_a_cosine_after_it(place):
     annealed = rates("FP_low_epoch_annealing", steps=30)
     assert list(annealed) == pytest.approx([1.0] * 10 + list(rates("cosine", steps=20)))
@@ -99,6 +100,7 @@ def test_you_can_make_a_scheduler_of_your_own():
     assert "`0:0 0.5:1 1:0.5`" in read_page("Follow the code to make your own scheduler.")
 
 
+@pytest.mark.long
 def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(tmp_path, tiny, monkeypatch):
     figure_module = pytest.importorskip("matplotlib.figure")
     figures, save = [], figure_module.Figure.savefig
@@ -118,6 +120,7 @@ def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(t
     assert "`training_graph.png`" in read_page("A PNG of the graph is saved at the end.")
 
 
+@pytest.mark.long
 def test_the_target_selector_trains_more_weights_with_q_k_v_and_the_most_with_q_k_v_o(place):
     assert SETTINGS["targets"].default == "all-linear"
     assert "The default is all linear layers" in read_page("q, v is what you should use as targets.")
@@ -132,6 +135,7 @@ def test_the_target_selector_trains_more_weights_with_q_k_v_and_the_most_with_q_
     assert sizes[0] < sizes[1] < sizes[2] == 2 * sizes[0]
 
 
+@pytest.mark.long
 def test_with_q_k_v_o_a_lower_rank_attains_the_loss_of_q_v_with_a_high_rank(place):
     means = []
     for targets, rank in (("q-k-v-o", 2), ("q-v", 8)):
@@ -148,6 +152,7 @@ def test_dementor_comes_as_presets_of_one_constant_epoch_and_of_two_with_anneali
     assert read_page(statement) == "Choose one of the two DEMENTOR presets."
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chunking", "deeper"), [("dementor", True), ("blocks", False)])
 def test_a_longer_cutoff_makes_dementor_learn_deeper_which_is_contrary_to_plain_blocks(place, chunking, deeper):
     one_epoch = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e-3, "chunking": chunking}
@@ -204,6 +209,7 @@ def test_about_10_blocks_of_a_13b_model_in_4_bits_fit_into_24_gb():
     assert 7 <= largest_batch(memory_model(40, 5120, 13824, "4bit", 24, 256), asked) <= 13
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "same"), [({}, True), ({"batching": "by_length"}, False), ({"dropout": 0.1}, False)]
 )
@@ -218,6 +224,7 @@ def test_batch_4_with_accumulation_2_and_batch_2_with_accumulation_4_train_the_s
     assert read_page(statement).startswith("Both produce the same weights apart from rounding")
 
 
+@pytest.mark.long
 def test_the_loss_fluctuates_less_with_gradient_accumulation(place):
     def spread(accumulation):
         asked = {"accumulation": accumulation, "batch_size": 1, "learning_rate": 1e-8, "epochs": 2}

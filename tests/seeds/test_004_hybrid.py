@@ -59,6 +59,7 @@ def phases(place):
     return [entry["phase"] for entry in read_graph(place, "a") if "loss" in entry]
 
 
+@pytest.mark.long
 def test_initial_phase_groups_exchanges_by_length_and_final_phase_feeds_the_original_order(three_phases):
     batches = three_phases.batches
     assert phases(three_phases.place) == [LENGTH] * EPOCH + [NEIGHBORS] * EPOCH + [ORDER] * EPOCH
@@ -109,6 +110,7 @@ def test_one_metric_covers_context_understanding_and_coherence(three_phases):
     assert read_page(statement).startswith("One metric covers both: [context gain]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("turns", "known"), [(1, False), (2, True)])
 def test_context_gain_needs_an_earlier_turn_of_the_same_conversation(chats, turns, known):
     write_rows(chats, *[exchange(n, turn) for n in (7, 8, 9) for turn in range(turns)], name="eval.jsonl")
@@ -116,6 +118,7 @@ def test_context_gain_needs_an_earlier_turn_of_the_same_conversation(chats, turn
     assert events and all((event.context_gain is not None) == known for event in events)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("after", "at", "first"), [("epochs", 1, EPOCH), ("epochs", 2, 2 * EPOCH), ("steps", 4, 4)]
 )
@@ -124,6 +127,7 @@ def test_epoch_based_and_step_based_transition_in_a_single_stage(chats, after, a
     assert phases(chats) == [LENGTH] * first + [ORDER] * (3 * EPOCH - first)
 
 
+@pytest.mark.long
 def test_loss_threshold_for_each_transition(chats, batches):
     """The secondary transition has a loss of its own. One batch is fetched before each switch."""
     run_events(chats, name="by-length", **{**HYBRID, "batching": "by_length"})
@@ -143,6 +147,7 @@ def test_loss_threshold_for_each_transition(chats, batches):
     assert any(joins[first + 1 : second + 1]) and not any(joins[: first + 1] + joins[second + 1 :])
 
 
+@pytest.mark.long
 def test_a_loss_that_has_fallen_past_the_range_switches_too(chats):
     past = {"switch_after": "loss", "switch_loss_low": 50, "switch_loss_high": 60, "max_steps": 4}
     notes = [note.text for note in run_events(chats, kind=Note, **HYBRID, **past)]

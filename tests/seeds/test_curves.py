@@ -72,6 +72,7 @@ def test_wild_fluctuations_of_the_loss_are_a_sign_of_a_too_high_rate():
     assert "learning rate" not in verdict({n: 3 - n / 40 for n in range(1, 41)}, {}).text
 
 
+@pytest.mark.long
 def test_dual_learning_curves_of_the_loss_and_of_a_performance_metric(place, batches):
     """Over epochs on the x-axis; of the validation split, which is not trained on, also the accuracy."""
     events = run_events(place, eval_share=0.25, eval_every=1, epochs=3)
@@ -91,6 +92,7 @@ def test_dual_learning_curves_of_the_loss_and_of_a_performance_metric(place, bat
     assert "the accuracy on the validation split" in read_page("curve of the training accuracy")
 
 
+@pytest.mark.long
 def test_a_run_stops_by_a_lack_of_change_and_a_too_small_rate_makes_no_progress(place):
     asked = {"early_stopping": 2, "eval_every": 1, "eval_share": 0.2, "learning_rate": 1e-9, "epochs": 20}
     events = run_events(place, dropout=0.1, weight_decay=0.01, schedule="cosine", kind=Step, **asked)

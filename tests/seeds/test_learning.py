@@ -42,6 +42,7 @@ def cosine(share):
     return 0.5 * (1 + math.cos(share * math.pi))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "sizes", "steps"),
     [
@@ -58,6 +59,7 @@ def test_the_batch_size_is_the_number_of_samples_before_each_update(place, batch
     assert [len(batch) for batch in batches] == sizes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("order", "shuffled"), [("shuffled", True), ("sequential", False)])
 def test_in_one_epoch_each_sample_is_used_once_and_shuffled_if_you_enable_it(place, batches, order, shuffled):
     place.train(epochs=2, batching=order)
@@ -66,6 +68,7 @@ def test_in_one_epoch_each_sample_is_used_once_and_shuffled_if_you_enable_it(pla
     assert (numbers[:SAMPLES] != numbers[SAMPLES:]) == (numbers[:SAMPLES] != list(range(SAMPLES))) == shuffled
 
 
+@pytest.mark.long
 def test_group_by_length_groups_samples_of_roughly_the_same_length(place, batches):
     asked, spreads = write_rows(place, *[{"text": "one " * (1 + 7 * n % 20)} for n in range(24)]), []
     for order in ("shuffled", "by_length"):
@@ -75,6 +78,7 @@ def test_group_by_length_groups_samples_of_roughly_the_same_length(place, batche
     assert spreads[1] < spreads[0] / 2
 
 
+@pytest.mark.long
 def test_in_sgd_each_variable_changes_by_the_learning_rate_times_its_gradient(place):
     """The gradient is the same, so twice the rate is twice the change, and accumulated parts are the whole."""
     once, twice = changes(place, "a"), changes(place, "b", learning_rate=0.02)
@@ -85,6 +89,7 @@ def test_in_sgd_each_variable_changes_by_the_learning_rate_times_its_gradient(pl
         assert (accumulated - once).norm() < 1e-3 * once.norm()
 
 
+@pytest.mark.long
 def test_a_smaller_learning_rate_requires_more_epochs(place):
     """And each step along the gradient lowers the loss."""
     slow, fast = (
@@ -100,6 +105,7 @@ def test_a_smaller_learning_rate_requires_more_epochs(place):
     assert fast[1] < slow[-1]
 
 
+@pytest.mark.long
 def test_a_gradient_above_the_max_norm_is_scaled_down_to_it(place):
     """g' = norm / |g| * g: the change has the length lr * norm, and its direction; one below is not scaled."""
     whole = changes(place, "whole")
@@ -110,6 +116,7 @@ def test_a_gradient_above_the_max_norm_is_scaled_down_to_it(place):
         assert torch.cosine_similarity(whole, clipped, dim=0) > 0.999
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
 def test_weight_decay_shrinks_each_weight_but_norms(place, optimizer):
     """Decoupled from the optimization step in AdamW, and L2 regularization in SGD: lr * decay * weight in both."""
@@ -121,6 +128,7 @@ def test_weight_decay_shrinks_each_weight_but_norms(place, optimizer):
         assert torch.allclose(plain[name] - decayed[name], 0.01 * share * before[name], atol=1e-6), name
 
 
+@pytest.mark.long
 def test_weight_decay_spares_biases_and_layer_norms(place):
     """In a GPT-2, whose layers and norms have biases."""
     host = model_host(place, "gpt2")
@@ -155,6 +163,7 @@ def test_paged_optimizers_run_on_a_gpu_and_save_memory(place):
     assert checked(place, optimizer="adamw_torch").memory.optimizer > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [{"adam_beta1": 0.5}, {"adam_beta2": 0.9}, {"adam_epsilon": 1e-3}, {"label_smoothing": 0.1}, {"seed": 43}],
@@ -223,12 +232,14 @@ def test_warmup_is_used_in_conjunction_with_other_schedulers(schedule):
     assert schedule != "constant" or set(values[5:]) == {1.0}
 
 
+@pytest.mark.long
 def test_max_steps_overrides_the_epochs_and_a_part_of_the_last_epoch_is_trained(place):
     last = steps_of(place, epochs=1, max_steps=9)[-1]
     assert (last.step, last.epoch) == (9, 2.25)
     assert len(steps_of(place, name="b", epochs=1.5)) == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("value", "passes"), [("on", 2), ("off", 1)])
 def test_gradient_checkpointing_is_slower_by_a_second_forward_pass_and_never_reentrant(place, value, passes):
     host, forward, kinds = place.host(), [], []

@@ -61,6 +61,7 @@ def test_a_rank_below_8_is_allowed_without_advice(place):
     assert "Lower ranks are allowed" in read_page("rank of at least 8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bias", "expected"), {"none": set(), "all": {"q_proj", "k_proj"}, "lora_only": {"q_proj"}}.items()
 )
@@ -75,6 +76,7 @@ def test_bias_is_not_applicable_to_llama_models(place):
     assert any("this model has no biases" in text for text in checked(place, bias="all").advice)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "pattern"), [("llama", "model.layers"), ("gpt2", "transformer.h"), ("gpt_neox", "gpt_neox.layers")]
 )
@@ -84,6 +86,7 @@ def test_layers_to_transform_finds_common_layer_patterns_and_without_it_all_laye
         assert {key.partition(f".{pattern}.")[2].split(".")[0] for key in weights} == layers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
@@ -107,6 +110,7 @@ def test_the_names_of_the_modules_are_listed_where_one_is_wrong(place):
     assert all(name in problem for name in names)
 
 
+@pytest.mark.long
 def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(place):
     host = place.host()
     before = {key: weight.clone() for key, weight in host.loaded_model().model.state_dict().items()}
@@ -118,6 +122,7 @@ def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(p
     assert list(place.lora().rglob("*.safetensors")) and not list(place.lora().rglob("*model*.bin"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loading", TYPES)
 def test_compute_type_is_the_dtype_in_which_a_model_is_trained_and_resumed(place, loading):
     """A LoRA is resumed in 8 and 4 bits as well, where the model itself can't be fully fine-tuned."""
@@ -204,6 +209,7 @@ def test_check_advises_a_slower_pace_for_all_weights_than_for_a_lora(place):
     assert "Learning Rate 0.002 is far above the usual value (1e-05)" in full
 
 
+@pytest.mark.long
 def test_method_full_trains_the_model_and_shard_size_splits_it(place, capsys):
     """As with the LoRA config None; the model is loaded from its folder, and uploaded as the push command says."""
     before, after = model_weights(place), model_weights(place, "new", shard_size="100MB")

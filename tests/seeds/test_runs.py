@@ -67,6 +67,7 @@ def test_the_defaults_of_the_notes_and_those_that_are_different_here():
     assert "its own defaults" in read_page("defaults of TrainingArguments")
 
 
+@pytest.mark.long
 def test_the_example_run_is_a_preset_which_trains_and_reports_where_you_ask_for_it(place, tmp_path):
     """With the plain optimizer, since the 8-bit one needs a GPU."""
     preset = presets.find_preset("instruction-tuning", tmp_path).values
@@ -79,6 +80,7 @@ def test_the_example_run_is_a_preset_which_trains_and_reports_where_you_ask_for_
     assert place.train(**{**preset, "optimizer": "adamw_torch"}).outcome == "finished"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "measured", "saved"),
     [
@@ -110,6 +112,7 @@ def test_intervals_are_whole_numbers_of_steps_or_ratios_of_the_total_training_st
     assert share.steps == 16 and share.disk.made == steps.disk.made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("metric", "better"), [("loss", min), ("accuracy", max)])
 def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(place, metric, better):
     asked = {"keep_best": metric, "eval_share": 0.2, "eval_every": 1, "epochs": 6, "learning_rate": 0.05}
@@ -122,6 +125,7 @@ def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(pl
     assert saved and measured[saved[-1]] == better(value for step, value in measured.items() if step)
 
 
+@pytest.mark.long
 def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place):
     host, sizes = place.host(), []
 
@@ -159,6 +163,7 @@ def logged(monkeypatch):
     return found
 
 
+@pytest.mark.long
 def test_report_to_all_reports_to_all_installed_integrations_and_none_to_none(place, logged):
     place.train(name="b", report_to="none", max_steps=1)
     place.train(report_to="all", max_steps=1)
@@ -166,6 +171,7 @@ def test_report_to_all_reports_to_all_installed_integrations_and_none_to_none(pl
     assert settings(report_to=["tensorboard", "wandb"]).records.reporters == ("tensorboard", "wandb")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "expected", "project"), [(True, [1, 3, 6, 8], "mine"), (False, [3, 6, 8], "training_pro")]
 )

@@ -101,6 +101,14 @@ SEEN_ELSEWHERE = [
 """Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
 
 
+SHORT = ("chunking", "train_on", "batching", "learning_rate", "rank", "save_every", "stop_at_loss", "adam_beta1")
+
+
+def by_day(value, key):
+    """A case of the short tests, or of the long ones."""
+    return pytest.param(value, id=key, marks=() if key in SHORT else pytest.mark.long)
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, tiny):
     """One working folder, model and store of prepared data for all runs, and what each run has left."""
@@ -168,7 +176,7 @@ def test_every_setting_is_here():
     assert [key for key in SEEN_ELSEWHERE if not re.search(rf'\b{key}["=]', others)] == []
 
 
-@pytest.mark.parametrize("key", CASES)
+@pytest.mark.parametrize("key", [by_day(key, key) for key in CASES])
 def test_a_setting_does_something_or_check_says_that_it_does_not(shared, trace, key):
     """adam_beta1 with SGD trained the same bytes without a word."""
     value, others = CASES[key]
@@ -188,7 +196,7 @@ WITHOUT = {
 """For the first key of each rule on settings without effect, settings with which it holds."""
 
 
-@pytest.mark.parametrize("rule", rules.TABLE, ids=lambda rule: rule.keys[0])
+@pytest.mark.parametrize("rule", [by_day(rule, rule.keys[0]) for rule in rules.TABLE])
 def test_what_check_calls_without_effect_has_none(shared, trace, rule):
     """All settings of the rule at once, at other values: the same run to the bit."""
     others, elsewhere = WITHOUT[rule.keys[0]], {"run_name": "my run", "eval_batch_size": 2}

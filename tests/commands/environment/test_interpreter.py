@@ -177,6 +177,7 @@ def installed(home):
 WHOLE = {"torch 1.0+cpu", "transformers 1.0", "peft 1.0"}
 
 
+@pytest.mark.long
 def test_pins_that_changed_and_other_lists_bring_the_difference(whole, tmp_path, registry, capfd):
     put_wheel(registry, "peft", "1.1")
     put_pins(tmp_path / "pins", peft="1.1")
@@ -187,6 +188,7 @@ def test_pins_that_changed_and_other_lists_bring_the_difference(whole, tmp_path,
     assert "2 packages" in capfd.readouterr().err and whole.has_lists(TRAIN) and whole.has_lists(PAGE)
 
 
+@pytest.mark.long
 def test_a_torch_of_the_users_choice_stays_also_in_an_environment_that_is_made_anew(begun, registry):
     put_wheel(registry, "torch", "0.9")
     wish = environment(begun.folder, "0.9")
@@ -200,6 +202,7 @@ def test_a_torch_of_the_users_choice_stays_also_in_an_environment_that_is_made_a
     assert marker.torch == "0.9" and marker.lists.keys() == set(PAGE)
 
 
+@pytest.mark.long
 def test_a_killed_installation_is_mended(whole):
     virtual_env.write_marker(whole.folder, virtual_env.Marker(installing=True))  # as it stands while pip works
     (packages(whole) / "peft" / "__init__.py").write_text("")  # pip takes it for installed
@@ -209,6 +212,7 @@ def test_a_killed_installation_is_mended(whole):
     assert (packages(whole) / "peft" / "__init__.py").read_text() != ""
 
 
+@pytest.mark.long
 def test_an_installation_that_fails_is_a_sentence_and_no_promise(begun, tmp_path, registry, capfd, monkeypatch):
     wheel = next((registry / "peft").glob("*.whl"))
     good = wheel.read_bytes()
@@ -252,6 +256,7 @@ def start(python, project):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @posix
 def test_a_bare_interpreter_goes_on_in_an_environment_and_the_second_start_asks_nobody(
     project, registry, empty, monkeypatch

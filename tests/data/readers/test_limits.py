@@ -22,6 +22,7 @@ spec.loader.exec_module(module)
 """
 
 
+@pytest.mark.long
 def test_the_next_file_is_read_after_one_that_never_ends(tmp_path):
     endless = make_database(tmp_path / "a.db", f"create view a as {ENDLESS}")
     good = make_database(tmp_path / "b.db", GOOD)
@@ -30,6 +31,7 @@ def test_the_next_file_is_read_after_one_that_never_ends(tmp_path):
         assert read_columns(good) == [{"text": "b c"}]
 
 
+@pytest.mark.long
 def test_a_select_that_swells_and_a_view_without_an_end_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a\.db .*(memory|MB)"):
         read_table(make_database(tmp_path / "a.db", GOOD), "select hex(zeroblob(400000000)) as text")
@@ -69,6 +71,7 @@ list(row_files.read_table(Path({str(path)!r}), "a.db", Columns()).rows())
     assert alive == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "content",
     [

@@ -116,6 +116,7 @@ def test_a_whole_model_is_written_in_its_own_dtype(tmp_path, machine, loading, b
     assert problem.startswith("Disk: the model needs ") and "train a LoRA" in problem
 
 
+@pytest.mark.long
 def test_the_estimate_is_what_is_written_and_a_full_disk_is_refused(place):
     values = {"epochs": 5, "keep_checkpoints": 2, "save_every": 2, "rank": 64}
     disk = PeftEngine().check(place.settings(**values), place.host()).disk

@@ -183,6 +183,7 @@ LOSSY = {"normalizing": "its normalizer removes marks"}
 runs = st.lists(st.tuples(st.sampled_from(SIGNS), st.sampled_from([1, 1, 2, 20, 60])), max_size=30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", real_tokenizers.TOKENIZERS)
 def test_only_what_has_no_tokens_or_fits_no_block_is_lost(kind):
     encode = make_working_tokenizer(real_tokenizers.TOKENIZERS[kind]()).encode

@@ -150,6 +150,7 @@ def about_bfloat16(advice):
     return [text for text in advice if "bfloat16" in text]
 
 
+@pytest.mark.long
 def test_a_run_gives_the_advice_of_check_and_it_is_right(place):
     changed = {}
     for loading in ("float32", "bfloat16"):

@@ -58,6 +58,7 @@ def test_flash_attention_and_liger_are_refused_with_their_requirements(place):
         place.train(liger=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=[*WITH_COMPILER, pytest.mark.long])])
 @pytest.mark.timeout(900)
 def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_were(place, monkeypatch, compiler):
@@ -120,6 +121,7 @@ def assert_same(actual, expected):
     assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*CONFIGS, *OTHERS])
 @pytest.mark.parametrize("batch", [packed_batch, padded_batch], ids=["packed", "padded"])
 def test_loss_and_gradients_are_the_models_own(name, batch):
@@ -224,6 +226,7 @@ def test_the_attention_of_a_model_is_switched_if_the_results_agree_and_restored(
     assert attention_of(base) == "sdpa"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", ["on", "off"])
 def test_a_packed_run_uses_it_and_the_patches_of_layers_and_restores_the_model(place, packing):
     host, seen = place.host(), set()

@@ -53,6 +53,7 @@ def steps_of(place, name):
     return [entry for entry in read_graph(place, name) if "loss" in entry]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
     for name in ("rows.jsonl", "more.jsonl"):

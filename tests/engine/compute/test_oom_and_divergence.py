@@ -54,6 +54,7 @@ def limit_memory(host, most, where, kind=RuntimeError, first=1):
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("packing", "where", "kind", "most", "first", "failed"),
     [
@@ -78,6 +79,7 @@ def test_a_batch_that_does_not_fit_is_repeated_in_halves(place, packing, where, 
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_single_example_that_does_not_fit_is_an_error_with_remedies(place):
     host = place.host()
     limit_memory(host, 0, "forward", first=6)
@@ -104,6 +106,7 @@ def break_output(host, step):
     model.model.register_forward_hook(spoil)
 
 
+@pytest.mark.long
 def test_a_nan_loss_ends_the_run_before_the_weights_change(place):
     settings = {**TWO, "save_every": 2, "schedule": "constant"}
     place.train(name="good", **settings, max_steps=2)
@@ -120,6 +123,7 @@ def test_a_nan_loss_ends_the_run_before_the_weights_change(place):
     assert place.train(resume="newest", **settings).outcome == "finished"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("save_every", "broken", "left"), [(2, 3, [2]), (2, 4, [2]), (0, 3, [])])
 def test_nan_weights_are_never_saved_as_good_ones(place, save_every, broken, left):
     """Step 4 is the last one, whose checkpoint has the broken weights."""
@@ -177,6 +181,7 @@ def alive():
     return {id(thing) for thing in gc.get_objects() if type(thing).__name__ in kinds}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends_by", ["itself", "an error", "a probe"])
 def test_trainer_and_optimizer_are_freed_with_the_run(place, no_collection, ends_by):
     before, during = alive(), []

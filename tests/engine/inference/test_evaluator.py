@@ -153,6 +153,7 @@ def test_with_several_datasets_each_has_a_loss_in_steps_and_evaluations(place):
     assert min(first.by_source.values()) < first.loss < max(first.by_source.values())
 
 
+@pytest.mark.long
 def test_early_stopping_stops_and_logs_why_and_more_epochs_reset_the_patience(place):
     more = {"early_stopping": 2, "eval_every": 1, "learning_rate": 0.5}
     events = run_events(place, **more, epochs=9)
@@ -166,6 +167,7 @@ def test_early_stopping_stops_and_logs_why_and_more_epochs_reset_the_patience(pl
     assert [e.step for e in going_on][:2] == [last.step + 1, last.step + 2]
 
 
+@pytest.mark.long
 def test_an_evaluation_skipped_by_a_stop_is_done_on_resume_and_may_be_the_best(place):
     more = {"eval_every": 1, "keep_best": "loss", "learning_rate": 0.05}
     whole = evaluations(run_events(place, name="whole", **more))

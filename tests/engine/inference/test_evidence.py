@@ -37,6 +37,7 @@ def measure(place):
     return end, next(event for event in job.log.since(0) if isinstance(event, EvidenceMeasured))
 
 
+@pytest.mark.long
 def test_a_lora_of_zeros_forgets_exactly_nothing(with_lora, short_texts):
     file = with_lora.lora() / "adapter_model.safetensors"
     save_file({key: torch.zeros_like(value) for key, value in load_file(file).items()}, file)
@@ -45,6 +46,7 @@ def test_a_lora_of_zeros_forgets_exactly_nothing(with_lora, short_texts):
     assert event.copying is None or event.copying.base == event.copying.lora
 
 
+@pytest.mark.long
 def test_asked_twice_it_says_the_same_leaves_the_lora_as_it_was_and_is_recorded(with_lora, short_texts):
     weights, folder = with_lora.weights(), with_lora.lora()
     first, second = measure(with_lora)[1], measure(with_lora)[1]
@@ -57,6 +59,7 @@ def test_asked_twice_it_says_the_same_leaves_the_lora_as_it_was_and_is_recorded(
     assert read_evidence(folder, damage) is None and damage
 
 
+@pytest.mark.long
 def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_texts):
     place.write("q.jsonl", "".join(json.dumps({"instruction": q, "output": a}) + "\n" for q, a in QUESTIONS))
     options = {"epochs": 40, "rank": 64, "train_head": True, "batch_size": 1}
@@ -66,6 +69,7 @@ def test_short_answers_of_the_data_are_asked_for_without_a_context(place, short_
     assert "correctly answers 3 of 3 questions about the data" in end.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_can_test_its_lora_at_the_end_and_is_finished_also_if_that_fails(place, short_texts, fails):
     host = place.host()

@@ -69,6 +69,7 @@ def measure(place, lora, passages):
     return [e.learned for e in of_kind(events, RecallMeasured)], [e.text for e in of_kind(events, Advice)]
 
 
+@pytest.mark.long
 def test_a_page_is_known_by_heart_after_thirty_epochs_and_unseen_text_is_not(trained):
     place, (first, *_, last) = trained
     assert (first.step, first.why, last.why) == (0, "start", "end")
@@ -111,6 +112,7 @@ def test_a_lora_and_its_checkpoint_are_measured_beside_the_model_and_changed_dat
     assert [(e.step, e.epoch) for e in measured] == [(0, 0.0), (7, 1.0)]
 
 
+@pytest.mark.long
 def test_a_resumed_run_measures_the_same_passages_again(place):
     whole = of_kind(train(place, name="whole", epochs=4), RecallMeasured)
     stopped = train(place, ask_after(6, Request.STOP), name="cut", epochs=4)

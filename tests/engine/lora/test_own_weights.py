@@ -67,6 +67,7 @@ def problems_of(place, host=None, **more):
     return PeftEngine().check(place.settings(**more), host or place.host()).problems
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "more"), CASES)
 def test_it_is_trained_saved_loaded_and_merged_and_leaves_the_model_as_it_was(place, tmp_path, name, more):
     host = host_of(place, name)
@@ -93,6 +94,7 @@ def test_it_is_trained_saved_loaded_and_merged_and_leaves_the_model_as_it_was(pl
     assert torch.allclose(logits(PeftModel.from_pretrained(base, place.lora())), attached, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "more"), FURTHER)
 def test_a_killed_run_resumes_to_the_same_bytes_and_trains_further_from_its_own_values(place, name, more):
     host = host_of(place, name)
@@ -108,6 +110,7 @@ def test_a_killed_run_resumes_to_the_same_bytes_and_trains_further_from_its_own_
             place.train(host, if_exists="continue", targets=more.get("targets", "all-linear"))
 
 
+@pytest.mark.long
 def test_a_lora_with_biases_in_memory_is_moved_disabled_and_no_part_of_another_run(place):
     host = host_of(place, "qwen2")
     base = host.loaded_model().model
@@ -128,6 +131,7 @@ def test_a_lora_with_biases_in_memory_is_moved_disabled_and_no_part_of_another_r
     assert is_same(host.loaded_model().model, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
@@ -157,6 +161,7 @@ def test_quantized_modules_lists_of_layers_and_experts_of_some_layers_are_refuse
     assert problem.startswith("Layers to transform: PEFT can't train the experts of only some layers.")
 
 
+@pytest.mark.long
 def test_only_the_chosen_layers_have_a_lora_and_need_memory(place):
     place.train(layers_to_transform="1", max_steps=1)
     assert {key.split("layers.")[1][0] for key in weights_of(place)} == {"1"}  # and neither embeddings nor head
@@ -191,6 +196,7 @@ def check_config(place, config, **more):
     return PeftEngine().check(place.settings(**more), StandaloneHost(place.folders, model=str(folder)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*UNKNOWN, *sorted(KNOWN_MODEL_TYPES)])
 def test_check_counts_the_weights_that_peft_trains(place, kind):
     """A known architecture with the default widths of its config."""

@@ -23,6 +23,7 @@ def largest_change(place, before):
     return max(float((now[key] - before[key]).abs().max()) for key in before)
 
 
+@pytest.mark.long
 def test_a_finished_lora_is_trained_further_from_its_weights_and_a_backup_kept_twice_a_day(with_lora):
     before, job = read_tree(with_lora.lora()), Job("training", "a test")
     assert with_lora.train(if_exists="continue", job=job).outcome == "finished"
@@ -73,6 +74,7 @@ def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
     assert read_tree(with_lora.folders.user_data) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", ["q-v", "all-linear"])
 def test_other_layers_are_refused_and_named(place, targets):
     place.train(targets="q-v" if targets == "all-linear" else "all-linear", max_steps=1)
@@ -82,6 +84,7 @@ def test_other_layers_are_refused_and_named(place, targets):
     assert read_tree(place.lora()) == before
 
 
+@pytest.mark.long
 def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(place):
     more, job = {"save_every": 2, "keep_checkpoints": 9}, Job("training", "a test")
     place.train(**more, epochs=2)

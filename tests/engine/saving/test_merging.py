@@ -58,6 +58,7 @@ def test_a_merged_model_gives_the_same_logits(place, tmp_path, settings):
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["new"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "tied"), [("llama", True), ("llama", False), ("gpt2", None), ("mixtral", None)])
 def test_other_architectures_and_a_trained_head_which_stays_tied_where_it_was(place, tmp_path, name, tied):
     folder = save_model(place, name, tied=tied)

@@ -40,6 +40,7 @@ def test_offsets_are_in_order_and_within_the_text_and_ids_the_same_alone_and_in_
         assert all((a == b).all() for a, b in zip(alone, encoded, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["byte-level", "Metaspace with byte fallback", "small byte-level"])
 def test_offsets_from_bytes_are_those_that_the_tokenizer_reports(name):
     working = make_working_tokenizer(real_tokenizers.TOKENIZERS[name]())
@@ -102,6 +103,7 @@ def test_laws_over_random_texts(kind, working, seeds, words):
         assert_all_laws(kind, working, random_text(seed, words=words), rules)
 
 
+@pytest.mark.long
 def test_laws_over_odd_texts_and_examples(kind, working):
     rules = SlicingRules(cutoff=32, bos=working.bos, eos=working.eos)
     for text in ODD_TEXTS.values():

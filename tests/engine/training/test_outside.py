@@ -151,6 +151,7 @@ VARIABLES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_all_files_are_in_our_folders(place, callbacks, monkeypatch, name):
     for variable in VARIABLES[name]:
@@ -168,6 +169,7 @@ def test_all_files_are_in_our_folders(place, callbacks, monkeypatch, name):
     assert modes == (["offline", "online"] if name == "wandb" else [None, "online"])  # online if the user says so
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callbacks", ["made", "log", "end"], indirect=True)
 def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, request):
     job = run(place, "trackio")

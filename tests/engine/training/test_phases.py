@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from training_pro.core.jobs import EvaluationDone, Job, PhasesMeasured, Step, console
 from training_pro.interface.run import RunView
 from training_pro.records.report import read_evaluations
@@ -54,6 +55,7 @@ def test_each_change_of_phase_is_evaluated_and_in_the_tables_of_a_run(place):
     assert all(name in lines for name in NAMES)
 
 
+@pytest.mark.long
 def test_other_orders_are_evaluated_as_before_and_evaluations_of_phases_change_no_weight(place):
     job = run(place, batching="shuffled", switch_pairs=False)
     last = len(events_of(job, Step))
@@ -67,6 +69,7 @@ def test_other_orders_are_evaluated_as_before_and_evaluations_of_phases_change_n
     assert place.weights("with") == place.weights("without")
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_evaluations_and_phases_of_the_whole_one(place):
     more = {"save_every": 1, "keep_checkpoints": 99}
     for name in ("whole", "cut"):

@@ -107,6 +107,7 @@ def test_the_first_loss_equals_the_reference(place, split):
     assert step["loss"] == pytest.approx(reference_loss(place, (0, 1), **options), abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loading", ["bfloat16", "4bit", "8bit"])
 def test_every_way_of_loading_learns_also_after_an_answer(place, loading):
     place.train(place.host(loading), epochs=4)

@@ -30,6 +30,7 @@ def run(place, host=None, **more):
     return job
 
 
+@pytest.mark.long
 def test_the_run_is_the_same_to_the_bit(place):
     hard = {"dropout": 0.1, "gradient_checkpointing": "on", "neftune_noise": 5, "accumulation": 2, "epochs": 2}
     place.train(name="alone", **hard)
@@ -97,6 +98,7 @@ def test_chat_prompts_use_the_chat_template(place):
     assert (prompt["system"], prompt["format"]) == ("Be brief.", "the model's own chat template")
 
 
+@pytest.mark.long
 def test_a_resumed_run_samples_only_what_is_missing_and_a_discarded_one_keeps_the_earlier(place):
     options = {"sample_every": 2, "dropout": 0.1, **ONE}
     whole = samples_of(run(place, name="whole", **options))

@@ -53,6 +53,7 @@ def test_a_probe_reports_the_run(place):
         assert "peak memory in addition to the model: " in words
 
 
+@pytest.mark.long
 def test_evaluations_and_answers_are_counted_as_in_the_run(place):
     event, words = probe(place, **EXTRAS)
     run = Job("training", "a test")

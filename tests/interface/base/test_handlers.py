@@ -64,6 +64,7 @@ def test_every_handler_of_the_page_is_guarded_and_every_id_its_own(tmp_path):
         assert failing.what and {failing.says, *failing.clears} - {None} <= set(handler.outputs), failing.what
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_is_a_message_and_the_traceback_of_an_unexpected_one_is_printed(kind, capsys):
     for error in UNEXPECTED:
@@ -79,6 +80,7 @@ def test_an_error_is_a_message_and_the_traceback_of_an_unexpected_one_is_printed
     assert not capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_without_a_place_is_a_pop_up_and_those_of_gradio_pass_through(kind):
     with pytest.raises(gr.Error) as raised:

@@ -102,6 +102,7 @@ def test_what_the_form_can_not_show_of_a_lora_is_left_out_and_named(context):
     assert "these values are not valid" in said and "&#39;windows&#39;; Epochs None." in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name_in_settings", ["night", "evening"])
 def test_an_interrupted_run_resumes_in_its_folder_whatever_name_its_settings_have(page, context, name_in_settings):
     settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}

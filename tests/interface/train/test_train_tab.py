@@ -110,6 +110,7 @@ def fail(session, host, text="No model."):
     session.train("night", host, lambda job: JobEnded(outcome="failed", text=text)).log.wait_closed()
 
 
+@pytest.mark.long
 def test_the_end_of_start_leaves_the_panel_to_the_run(host, session):
     """Gradio sends the last update of a stream again when it ends, perhaps after the run has failed."""
     engine = SimpleNamespace(train=lambda *run, **more: JobEnded(outcome="finished", text="Done."))
@@ -121,6 +122,7 @@ def test_the_end_of_start_leaves_the_panel_to_the_run(host, session):
     assert session.latest("training").end.text == "Done."
 
 
+@pytest.mark.long
 def test_a_newer_action_removes_a_failed_run_but_not_one_that_is_going_on(fresh, host, session):
     finish = threading.Event()
     work = lambda job: finish.wait(60) and JobEnded(outcome="failed", text="The disk is full.")  # noqa: E731
@@ -143,6 +145,7 @@ def test_a_page_holds_one_stream_with_few_outputs(page):
     assert page.named["version"] in follow.outputs and page.named["start"] in controls.outputs
 
 
+@pytest.mark.long
 def test_all_pages_follow_a_run_from_start_to_end(fresh, host, session):
     async def version(stream):
         return next(iter([update["version"] async for update in until_version(stream)]))
@@ -170,6 +173,7 @@ def test_all_pages_follow_a_run_from_start_to_end(fresh, host, session):
     assert ended["The last run, once it has ended"] == "Training 'night'"
 
 
+@pytest.mark.long
 def test_the_same_failure_once_more_is_shown_once_more(fresh, host, session):
     """Gradio sends only what differs from the last update, and Start has emptied the panel since."""
 

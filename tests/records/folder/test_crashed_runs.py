@@ -28,6 +28,7 @@ def crash_at(place, step, **more):
     return run
 
 
+@pytest.mark.long
 def test_it_is_found_with_what_was_lost_and_when_kept_its_last_checkpoint_becomes_the_lora(place):
     assert crashed_runs.find_crashed_runs(place.folders) == []
     run = crash_at(place, 6)
@@ -42,6 +43,7 @@ def test_it_is_found_with_what_was_lost_and_when_kept_its_last_checkpoint_become
     assert place.train(resume="newest", **RUN).outcome == "finished"
 
 
+@pytest.mark.long
 def test_before_its_first_checkpoint_it_is_found_too_and_when_discarded_the_replaced_lora_is_restored(place):
     run = crash_at(place, 3)
     assert (run.step, run.safe_step, run.lost_steps) == (2, 0, 2)

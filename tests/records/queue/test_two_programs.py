@@ -89,6 +89,7 @@ def line(folders):
     return QueueRunner(FakeHost(folders), None, Session())
 
 
+@pytest.mark.long
 def test_runs_added_by_two_programs_at_once_are_all_there_and_start_once(folders, line):
     with program(PUT_THEN_TAKE, folders, "a") as first, program(PUT_THEN_TAKE, folders, "b") as second:
         signal(first, second)

@@ -33,6 +33,7 @@ def flags(workspace: Workspace) -> list[str]:
     return ["--user-data", str(workspace.folders.user_data), "--model", str(workspace.tiny)]
 
 
+@pytest.mark.long
 def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(place, tmp_path):
     place.train(**SETTINGS)
     portable(place, place.settings(**SETTINGS)).write(tmp_path / "out")
