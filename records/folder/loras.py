@@ -204,10 +204,8 @@ def checkpoints_with_weights(folder: Path) -> list[Path]:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint or a folder of them.
-
-    It is renamed first, so that a kill in between leaves nothing that looks complete.
-    """
+    """Remove a checkpoint or a folder of them."""
+    # It is renamed first, so that a kill in between leaves nothing that looks complete.
     remove_folder(move_atomically(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART_SUFFIX}")))
 
 
@@ -236,10 +234,8 @@ def finish_interrupted(folder: Path) -> None:
 
 
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
-    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
-
-    Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
-    """
+    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
+    # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
     for backup in [backup for backup in backups(folder) if backup.step > start_step][:-BACKUPS_KEPT]:
         remove_checkpoint(backup.folder)
     for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):

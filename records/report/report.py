@@ -84,10 +84,8 @@ class ReportData:
 
 
 def write_missing_report(folder: Path, folders: Folders) -> None:
-    """Write the report of a run that was killed after its last record; an unwritable folder stays without.
-
-    It is made from the records. What happened during the run is not in them, only its plan and its end.
-    """
+    """Write the report of a run that was killed after its last record; an unwritable folder stays without."""
+    # It is made from the records. What happened during the run is not in them, only its plan and its end.
     log = read_log(folder)
     if log.get("ended") is None or "data" not in log or (folder / REPORT).exists():  # unknown, or made elsewhere
         return
@@ -114,6 +112,7 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
 
 def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
+    # A run of several segments may have several plans: it began with the first, and the last one holds.
     began = next(event.at for event in data.events if isinstance(event, RunPlanned))
     reasons = [line for line in data.ended.text.splitlines() if line.strip()]
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
@@ -216,6 +215,7 @@ def _printable(text: str) -> str:
 
 def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     """The events with time and step, in the words of the console, each after the CSS class of its words."""
+    # The date is shown only if the run did not begin and end on the same day.
     days = {time.localtime(event.at)[:3] for event in (*data.events, data.ended)}
     clock = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M"
     step, rows = 0, []
