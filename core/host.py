@@ -180,28 +180,22 @@ class Host(Protocol):
     @property
     def owns_process(self) -> bool:
         """Whether Training PRO owns the process: then it may start others and change the model permanently."""
-        ...
 
     @property
     def read_only_reason(self) -> str:
         """Why this page is read-only (several people use it); empty if it is not."""
-        ...
 
     def models(self) -> list[str]:
         """Names of the models on disk."""
-        ...
 
     def model_status(self) -> ModelStatus:
         """State of the model in memory; loads nothing and never raises."""
-        ...
 
     def card(self) -> ModelCard:
         """Card of the loaded model or, if none is loaded, of the chosen one."""
-        ...
 
     def loaded_model(self) -> LoadedModel:
         """The model in memory; raises ModelError if there is none, or none that can be trained."""
-        ...
 
     def load(self, name: str, loading: str) -> None: ...
 
@@ -209,25 +203,20 @@ class Host(Protocol):
 
     def reload(self, card: ModelCard) -> None:
         """Reload a model that was unloaded, with the same options; replaces a model loaded in the meantime."""
-        ...
 
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Replace the loaded model by `model`, which carries these LoRAs."""
-        ...
 
     def exclusive_use(self) -> AbstractContextManager[None]:
         """Context with exclusive use of the model; waits for the current user."""
-        ...
 
     def chat_template(self) -> str:
         """Chat template for tokenizers without one; may be empty."""
-        ...
 
     def memory(self) -> DeviceMemory: ...
 
     def add_evaluation(self, row: EvaluationRow) -> None:
         """Add a row to logs/evaluations.csv, which a host may keep in memory."""
-        ...
 
 
 def get_model_card(host: Host) -> ModelCard:

@@ -46,10 +46,6 @@ class Checkpoint:
     folder: Path
 
 
-def _natural_name(path: Path) -> list[tuple[int, int, str]]:
-    return natural_key(path.name)
-
-
 def list_loras(loras: Path) -> list[str]:
     """Return the names of the LoRAs that can be loaded, in natural order."""
     names = [p.name for p in usable_entries(loras) if has_lora(p) and is_listed(p)]
@@ -62,9 +58,13 @@ def newest_first(loras: Path) -> list[str]:
 
 def list_loadable(loras: Path) -> list[str]:
     """Return everything that can be loaded: the LoRAs, each followed by its checkpoints and backups."""
-    runs = sorted((p for p in usable_entries(loras) if p.is_dir() and is_listed(p)), key=_natural_name)
-    folders = [path for run in runs for path in (run, *sorted(checkpoint_folders(run), key=_natural_name))]
-    return [p.relative_to(loras).as_posix() for p in folders if has_lora(p) and not safe_paths.leads_out(p)]
+    names = []
+    for run in sorted(usable_entries(loras), key=lambda path: natural_key(path.name)):
+        if run.is_dir() and is_listed(run):
+            parts = sorted(checkpoint_folders(run), key=lambda path: natural_key(path.name))
+            loadable = [path for path in (run, *parts) if has_lora(path) and not safe_paths.leads_out(path)]
+            names += [path.relative_to(loras).as_posix() for path in loadable]
+    return names
 
 
 def is_listed(folder: Path) -> bool:
@@ -169,16 +169,19 @@ def finished_steps(folder: Path) -> FinishedSteps | None:
     return FinishedSteps(steps, log.get("steps") or steps)
 
 
-def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
-    """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
-    paths = (*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*"))
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Return the folders of complete and slim checkpoints, then those of backups."""
+    paths = (*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*"))
     return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints of a run, oldest first. A folder gets its name only when it is complete."""
-    steps = ((checkpoint_step(path.name), path) for path in usable_entries(folder) if (path / STATE).is_file())
-    complete = [Checkpoint(step, path) for step, path in steps if step is not None]
+    complete = []
+    for path in usable_entries(folder):
+        step = checkpoint_step(path.name)
+        if step is not None and (path / STATE).is_file():
+            complete.append(Checkpoint(step, path))
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 
 
@@ -194,7 +197,7 @@ def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def folders_of_step(folder: Path, step: int) -> list[Path]:
     """Return the folders of this step: complete and slim checkpoints, and backups."""
-    return [path for path in checkpoint_folders(folder, step) if checkpoint_step(path.name) == step]
+    return [path for path in checkpoint_folders(folder) if checkpoint_step(path.name) == step]
 
 
 def checkpoints_with_weights(folder: Path) -> list[Path]:
