@@ -123,7 +123,8 @@ def start_problems(settings: TrainingSettings, report: Any, earlier: Sequence[st
     """Return what prevents a run after those with the names in `earlier`, by the engine's report and its name."""
     problems = list(report.problems)
     name = settings.what.name
-    # Windows has one folder for 'Story' and 'story'.
+    # The folder of an earlier run may not exist yet, so the check of this run alone does not find it. Windows has
+    # one folder for 'Story' and 'story'.
     if settings.what.if_exists == "ask" and normcase(name) in map(normcase, earlier):
         label = SETTINGS["if_exists"].label
         problems.append(

@@ -182,6 +182,7 @@ def measure_phases(steps: Sequence[Step], evaluations: Sequence[EvaluationDone])
     """Measure each phase of a run; empty if its order has only one."""
     if not steps or not steps[-1].phase:
         return ()
+    # Losses on another split, from before a resumed run got other data, do not compare.
     key = evaluations[-1].validation_key if evaluations else ""
     comparable = [evaluation for evaluation in evaluations if evaluation.validation_key == key]
     phases: list[PhaseFigures] = []
@@ -368,6 +369,7 @@ class EventLog:
         """Yield every event, from the first on, until the log is closed."""
         position = 0
         while True:
+            # The events are handed out after the lock is released: a slow reader must not hold up the training.
             with self._changed:
                 if not self._closed and len(self._events) == position:
                     self._changed.wait(POLL_SECONDS)

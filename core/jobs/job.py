@@ -54,6 +54,7 @@ class RunControl(Generic[Live]):
 
     def ask(self, request: Request) -> None:
         """Make a request; asking again before it is taken counts once. A stop ends a pause."""
+        # A run that is to end must not wait for the user first.
         with self._changed:
             self._requests |= {request, _INCLUDED.get(request, request)}
             if request in (Request.STOP, Request.DISCARD):

@@ -92,8 +92,10 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     parts, state = tuple(_parts(folder)), StateSummary()
     if checkpoints and not log:  # without its curve, which has thousands of values to check
         state = read_record(checkpoints[-1].folder / STATE, StateSummary, state, damage)
+    # The smoothed loss, if there is one: the loss of a single step says little.
     losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
     model = log.get("base_model_name") or ""
+    # A LoRA made elsewhere has no log, and a run that crashed has its config in its checkpoints only.
     for candidate in (folder, *(part.folder for part in parts)) if not model else ():
         if path := read_json(candidate / "adapter_config.json", {}).get("base_model_name_or_path"):
             model = str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]

@@ -77,6 +77,7 @@ def find_lora(name: str, loras: Path) -> Path:
     path = name.replace("\\", "/").rstrip("/")
     folder = safe_paths.descendant(loras, path, "LoRA")
     run = loras / path.partition("/")[0]
+    # Only folders that a list shows: a name from a page must not reach any other folder with weights.
     known_folders = (run, *checkpoint_folders(run), *replaced_folders(run))
     if not is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
@@ -239,6 +240,7 @@ def finish_interrupted(folder: Path) -> None:
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
     # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
+    # Backups are removed whole, not slimmed: they are there to resume from.
     for backup in [backup for backup in backups(folder) if backup.step > start_step][:-BACKUPS_KEPT]:
         remove_checkpoint(backup.folder)
     for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
@@ -258,7 +260,8 @@ def surplus_checkpoints(checkpoints: list[Checkpoint], keep: int, best: int) -> 
 
 def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
     """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
-    with suppress(OSError, SavingError):  # deleting may fail on a full disk too
+    # Deleting may fail on a full disk, too. Then the caller tries with the space that there is.
+    with suppress(OSError, SavingError):
         for backup in backups(folder)[:-1]:
             if backup != start:
                 remove_checkpoint(backup.folder)

@@ -68,6 +68,7 @@ def _busy_error(name: str) -> BusyError:
 @contextmanager
 def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     """Hold the lock of a LoRA, so that no other process trains or deletes it; its owner's death releases it."""
+    # In distributed training, only the first process writes files, so only it holds the lock.
     if not dist_env.is_main_process():
         yield
         return
@@ -183,6 +184,7 @@ class RunFolder:
             self._begin()
             self.write_settings(settings)
         except OSError as error:
+            # Undo what was begun. An unchanged journal is that of a crashed run, which stays resumable.
             with suppress(OSError):
                 if read_journal(self.path) != crashed:
                     self.discard()
@@ -198,6 +200,7 @@ class RunFolder:
         if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
             replaced = _checkpoints_after(self.path, self.start.step)
         name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+        # A second run of the same day does not mix its backup with that of the first.
         backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
         earlier = self.partial_folder / EARLIER_RECORDS
         records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
@@ -345,6 +348,7 @@ def choose_run_folder(
     in_progress = not holds_lock and is_in_progress(path.name, folders)
     if if_exists == "new_name" and in_progress:
         path = home / loras.free_name(home, path.name)
+    # Files that were never completed are no result to ask about.
     if not path.exists() or all(item.name.endswith(PART_SUFFIX) for item in path.iterdir()):
         return RunFolder(path, folders.logs)
     if if_exists == "new_name":

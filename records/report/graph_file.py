@@ -41,6 +41,7 @@ class RunGraph(Sequence[GraphEntry]):
     def __getitem__(self, index: int | slice) -> GraphEntry | Sequence[GraphEntry]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        # Made when it is asked for: as dicts, the entries of a long run would take much more memory.
         item = self._items[index]
         return graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item
 
