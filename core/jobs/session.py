@@ -27,7 +27,7 @@ class AutoStart:
         self.pending = False  # whether the next run only waits for the model
         self.off_reason = ""  # why the next run does not start automatically
         self.current_number: int | None = None  # of the queued run that is in progress in this process
-        self.run_lock = ExitStack()  # tells other processes so until it ends
+        self.run_lock = ExitStack()  # shows other processes that this run is in progress
         self._start_next: Callable[[], bool] | None = None
         self._record_end: Callable[[Job], None] | None = None
 
