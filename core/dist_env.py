@@ -45,8 +45,6 @@ def sharding() -> str:
 
 
 def set_passive_waiting() -> None:
-    """Let waiting threads of OpenMP sleep instead of spin, unless the user chose; only before torch is imported.
-
-    On a machine with other busy programs, a spinning thread keeps a core from the thread that it waits for.
-    """
+    """Let waiting threads of OpenMP sleep, unless the user chose; only before torch is imported."""
+    # On a machine with other busy programs, a spinning thread keeps a core from the thread that it waits for.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,13 +1,4 @@
-"""Errors whose message can be shown to the user unchanged.
-
-TrainingProError
-├── SettingsError   invalid settings; lists every problem at once
-├── DataError       a dataset cannot be read
-├── ModelError      no model, or a model that cannot be trained
-├── BusyError       another job uses the model
-├── SavingError     a run folder cannot be written or read
-└── StoppedError    the user stopped the work before it had a result
-"""
+"""Errors whose message can be shown to the user unchanged, and the message about any other error."""
 
 from __future__ import annotations
 

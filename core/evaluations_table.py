@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,20 +62,16 @@ def _as_text(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     cell = cell.replace("\r", " ")  # csv writes it without quotes, and reads a new row from there
-    is_formula = cell.startswith(FORMULA_STARTS) and cell != "-" and not _is_number(cell)
+    is_number = False
+    with suppress(ValueError):
+        is_number = cell == cell.strip() and math.isfinite(float(cell))
+    is_formula = cell.startswith(FORMULA_STARTS) and cell != "-" and not is_number
     return f"'{cell}" if is_formula else cell
 
 
 def _from_text(cell: Any) -> Any:
     is_marked = isinstance(cell, str) and cell.startswith("'") and cell[1:].startswith(FORMULA_STARTS)
     return cell[1:] if is_marked else cell
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return cell == cell.strip() and math.isfinite(float(cell))
-    except ValueError:
-        return False
 
 
 def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:

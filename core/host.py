@@ -13,7 +13,7 @@ from .evaluations_table import EvaluationRow
 from .model_shape import BITS_OF_WEIGHTS, ParamCounts, get_text_config
 
 
-@dataclass(frozen=True)
+@dataclass
 class Folders:
     """The folders of the program; Training PRO reads and writes no others."""
 
@@ -23,55 +23,24 @@ class Folders:
     logs: Path
     examples: Path
 
-    @property
-    def training(self) -> Path:
-        """Training PRO's own files, apart from models and LoRAs."""
-        return self.user_data / "training"
+    def __post_init__(self) -> None:
+        # Training PRO's own files, apart from models and LoRAs.
+        self.training = self.user_data / "training"
+        self.datasets = self.training / "datasets"
+        self.form = self.training / "form.json"
+        self.queue = self.training / "queue.json"
+        self.prepared_data = self.training / "prepared"  # for the next start
+        self.exports = self.training / "exports"  # runs that were written out to train on another machine
+        self.formats = self.training / "formats"  # the user's own prompt formats
+        self.presets = self.training / "presets"
+        # The user's list of assistant refusal phrases that Check looks for.
+        self.refusal_phrases = self.training / "refusals.txt"
+        # The folders whose entries the user chooses by name.
+        self.listed = (self.datasets, self.models, self.loras, self.presets, self.formats)
 
     def output_folder(self, *, full_finetune: bool) -> Path:
         """Folder for the result of a run: `models` for a fully fine-tuned model, else `loras`."""
         return self.models if full_finetune else self.loras
-
-    @property
-    def datasets(self) -> Path:
-        return self.training / "datasets"
-
-    @property
-    def form(self) -> Path:
-        return self.training / "form.json"
-
-    @property
-    def queue(self) -> Path:
-        return self.training / "queue.json"
-
-    @property
-    def prepared_data(self) -> Path:
-        """Prepared data, for the next start."""
-        return self.training / "prepared"
-
-    @property
-    def exports(self) -> Path:
-        """Runs that were written out to train on another machine."""
-        return self.training / "exports"
-
-    @property
-    def formats(self) -> Path:
-        """The user's own prompt formats."""
-        return self.training / "formats"
-
-    @property
-    def refusal_phrases(self) -> Path:
-        """The user's list of assistant refusal phrases that Check looks for."""
-        return self.training / "refusals.txt"
-
-    @property
-    def presets(self) -> Path:
-        return self.training / "presets"
-
-    @property
-    def listed(self) -> tuple[Path, ...]:
-        """The folders whose entries the user chooses by name."""
-        return (self.datasets, self.models, self.loras, self.presets, self.formats)
 
 
 # Parts of the class names of models that predict tokens
@@ -180,28 +149,22 @@ class Host(Protocol):
     @property
     def owns_process(self) -> bool:
         """Whether Training PRO owns the process: then it may start others and change the model permanently."""
-        ...
 
     @property
     def read_only_reason(self) -> str:
         """Why this page is read-only (several people use it); empty if it is not."""
-        ...
 
     def models(self) -> list[str]:
         """Names of the models on disk."""
-        ...
 
     def model_status(self) -> ModelStatus:
         """State of the model in memory; loads nothing and never raises."""
-        ...
 
     def card(self) -> ModelCard:
         """Card of the loaded model or, if none is loaded, of the chosen one."""
-        ...
 
     def loaded_model(self) -> LoadedModel:
         """The model in memory; raises ModelError if there is none, or none that can be trained."""
-        ...
 
     def load(self, name: str, loading: str) -> None: ...
 
@@ -209,25 +172,20 @@ class Host(Protocol):
 
     def reload(self, card: ModelCard) -> None:
         """Reload a model that was unloaded, with the same options; replaces a model loaded in the meantime."""
-        ...
 
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Replace the loaded model by `model`, which carries these LoRAs."""
-        ...
 
     def exclusive_use(self) -> AbstractContextManager[None]:
         """Context with exclusive use of the model; waits for the current user."""
-        ...
 
     def chat_template(self) -> str:
         """Chat template for tokenizers without one; may be empty."""
-        ...
 
     def memory(self) -> DeviceMemory: ...
 
     def add_evaluation(self, row: EvaluationRow) -> None:
         """Add a row to logs/evaluations.csv, which a host may keep in memory."""
-        ...
 
 
 def get_model_card(host: Host) -> ModelCard:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Template
     from markupsafe import Markup
 
 
@@ -19,17 +19,13 @@ def html(template: str, **values: Any) -> Markup:
 
 @cache
 def _compile(template: str) -> Template:
-    return _environment().from_string(template)
-
-
-@cache
-def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
+    # A misspelled name is an error instead of an empty place.
     return Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-    )
+    ).from_string(template)

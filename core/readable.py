@@ -24,22 +24,14 @@ def quote(value: object) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a message as it can be shown, sent and saved anywhere.
-
-    A value in it may be long or have any character: a name from the disk may hold bytes that are not text.
-    """
-    visible = INVISIBLE_CHARACTERS.sub(_escape, text.replace("\r\n", "\n"))
-    if len(visible) <= MAX_WORD_CHARS:
-        return visible
-    return "\n".join(_cut_middle(line, MAX_LINE_CHARS) for line in LONG_WORD.sub(_shorten, visible).split("\n"))
-
-
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
-
-
-def _shorten(match: re.Match[str]) -> str:
-    return _cut_middle(match[0], MAX_WORD_CHARS)
+    """Return a message as it can be shown, sent and saved anywhere."""
+    # A value in it may be long or have any character: a name from the disk may hold bytes that are not text.
+    text = text.replace("\r\n", "\n")
+    text = INVISIBLE_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    if len(text) <= MAX_WORD_CHARS:
+        return text
+    text = LONG_WORD.sub(lambda match: _cut_middle(match[0], MAX_WORD_CHARS), text)
+    return "\n".join(_cut_middle(line, MAX_LINE_CHARS) for line in text.split("\n"))
 
 
 def _cut_middle(text: str, limit: int) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from os.path import normcase
 from pathlib import Path
@@ -123,7 +123,8 @@ def start_problems(settings: TrainingSettings, report: Any, earlier: Sequence[st
     """Return what prevents a run after those with the names in `earlier`, by the engine's report and its name."""
     problems = list(report.problems)
     name = settings.what.name
-    # Windows has one folder for 'Story' and 'story'.
+    # The folder of an earlier run may not exist yet, so the check of this run alone does not find it. Windows has
+    # one folder for 'Story' and 'story'.
     if settings.what.if_exists == "ask" and normcase(name) in map(normcase, earlier):
         label = SETTINGS["if_exists"].label
         problems.append(
@@ -241,6 +242,7 @@ class QueueRunner:
         job = self._session.current
         settings = training_settings(values)
         model = self._host.card().name
+        # Checked before the lock is taken: reading the data may take a while.
         report = self._engine.check_start(settings, self._host)
 
         def add_checked(current: Queue) -> Queue:
@@ -294,10 +296,8 @@ class QueueRunner:
         return False
 
     def _take_next(self) -> QueuedRun | None:
-        """Take the first run that can start now. Those before it stay in the queue, each with the reason.
-
-        The queue is saved before the run starts, since otherwise the run could start twice.
-        """
+        """Take the first run that can start now. Those before it stay in the queue, each with the reason."""
+        # The queue is saved before the run starts, since otherwise the run could start twice.
         taken: list[QueuedRun] = []
         # Most reasons are found before the lock, since that may take a while.
         reasons = {run.number: self._skip_reason(run) for run in self.queue.waiting}
@@ -310,13 +310,16 @@ class QueueRunner:
                     # Its final name, by which its folder is found after a restart.
                     settings = with_final_name(training_settings(run.values), self._host.folders)
                     taken.append(replace(run, name=settings.what.name, values=settings.values()))
-                    run_lock.enter_context(_hold_lock(self._lock_path(run)))
+                    # Its lock shows other programs that the run is in progress; they never take it themselves.
+                    run_lock.callback(remove_lock_file, self._lock_path(run))
+                    run_lock.enter_context(lock(self._lock_path(run)))
                     current = current.with_started(taken[0])
                 return current
 
             self._change(take)
             if taken:
-                self._auto_start.set_current(taken[0].number, run_lock.pop_all())
+                self._auto_start.current_number = taken[0].number
+                self._auto_start.run_lock = run_lock.pop_all()
         return taken[0] if taken else None
 
     def _skip_reason(self, run: QueuedRun) -> str:
@@ -341,6 +344,7 @@ class QueueRunner:
             job.log.append(StartedFromQueue(text=message))
             return self._engine.train(training_settings(run.values), self._host, job)
 
+        # Its number lets the session's end hook find the run in the queue again.
         try:
             self._session.train(run.name, self._host, work, queue_number=run.number)
         except BusyError:
@@ -349,10 +353,8 @@ class QueueRunner:
             raise
 
     def _record_end(self, job: Job) -> None:
-        """Record how a run ended, if it was one of the queue.
-
-        The next run may be in progress already: it can start as soon as the job has ended, which is before this.
-        """
+        """Record how a run ended, if it was one of the queue."""
+        # The next run may be in progress already: it can start as soon as the job has ended, which is before this.
         end, number = job.end, job.queue_number
         if end is None or number is None:
             return
@@ -362,13 +364,3 @@ class QueueRunner:
             self._auto_start.disable(error_message(error))
         finally:
             self._auto_start.release(number)
-
-
-@contextmanager
-def _hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a run, which shows other programs that it is in progress; they never take it themselves."""
-    try:
-        with lock(path):
-            yield
-    finally:
-        remove_lock_file(path)

@@ -100,7 +100,8 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     if not dist_env.is_main_process():
         yield
         return
-    _clean_up(name, folders)  # what a crash left
+    # A request that a crash left would stop or pause the next run of this name.
+    _clean_up(name, folders)
     ended = threading.Event()
     thread = threading.Thread(target=_serve, args=(name, job, folders, ended), name="remote control", daemon=True)
     thread.start()
@@ -113,6 +114,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
 
 
 def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> None:
+    # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
     reader, written, due = ProgressReader(job), RunProgress(), 0.0
     while not ended.wait(LOOK_SECONDS):
         for request in _take_requests(name, folders):

@@ -70,10 +70,8 @@ def atomic_write(path: Path, name: str = "") -> Iterator[Path]:
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`, so that no listing shows an unfinished folder.
-
-    At the end, the finished folder has been moved out. What is left is removed, unless a virus scanner holds it.
-    """
+    """Yield a temporary folder next to `folder`, so that no listing shows an unfinished folder."""
+    # At the end, the finished folder has been moved out. What is left is removed, unless a virus scanner holds it.
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     try:
@@ -119,6 +117,7 @@ def remove_folder(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with the same bytes on every system: translated line ends would grow."""
+    # Half of a character, as a name from the disk may hold, has no bytes in UTF-8.
     with atomic_write(path) as temporary:
         temporary.write_text(LONE_SURROGATE.sub("\ufffd", text), encoding="utf-8", newline="\n")
 
@@ -134,6 +133,7 @@ def read_json(path: Path, otherwise: Any) -> Any:
 
 def parse_json(path: Path) -> Any:
     """Parse a JSON file; a ValueError says why it is none. Lone surrogates are replaced."""
+    # utf-8-sig: editors on Windows may begin a file with a byte order mark.
     text = with_retries(lambda: path.read_text(encoding="utf-8-sig"))
     try:
         value = json.loads(text)
@@ -196,6 +196,7 @@ def flush_to_disk(folder: Path) -> None:
 
 def is_disk_full(error: Exception, folder: Path) -> bool:
     """Whether the disk or the user's quota is full; some libraries say so only in their message, or not at all."""
+    # EDQUOT: the quota of the user is used up. EFBIG: the file is larger than the file system or a limit allows.
     number = getattr(error, "errno", None)
     return (
         says_disk_full(error)
@@ -237,10 +238,8 @@ def nearest_existing(folder: Path) -> Path:
 
 @contextmanager
 def lock(path: Path, *, patience: float = PATIENCE_SECONDS) -> Iterator[bool]:
-    """Try to hold a lock for the block, waiting `patience` seconds; yield whether it is held.
-
-    The operating system drops the lock when its owner dies. Process ids would not do: they are reused.
-    """
+    """Try to hold a lock for the block, waiting `patience` seconds; yield whether it is held."""
+    # The operating system drops the lock when its owner dies. Process ids would not do: they are reused.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
@@ -281,6 +280,7 @@ def _acquire(path: Path, seconds: float) -> BaseFileLock | None:
         held.acquire()
     except Timeout:
         return None
-    except OSError:  # a disk that knows no locks refuses nobody
+    except OSError:
+        # A disk that knows no locks refuses nobody.
         return held
     return held

@@ -90,6 +90,7 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
             checked = _without_damage(places, arguments[1], damage)
             return {key: checked[at] for key, at in zip(value, places, strict=True) if at in checked}
     elif declared is float:
+        # In Python, True is an int. JSON has no NaN, but a number such as 1e999 is read as infinity.
         is_right = isinstance(value, (int, float)) and type(value) is not bool and abs(value) <= MAX_FLOAT
     elif declared is int:
         is_right = type(value) is int and abs(value) <= MAX_NUMBER

@@ -90,10 +90,9 @@ def leads_out(path: Path) -> bool:
 
 
 def usable_entries(folder: Path) -> list[Path]:
-    """The entries of a folder whose names are text; none if there is no such folder.
-
-    A name of other bytes, from another system or an old archive, can be shown on no page and written into no file.
-    """
+    """The entries of a folder whose names are text; none if there is no such folder."""
+    # A name of other bytes, from another system or an old archive, can be shown on no page and written into no
+    # file.
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if not has_impossible_character(path.name)]

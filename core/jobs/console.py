@@ -128,7 +128,8 @@ class EventPrinter:
     def _draw(self, bar: str) -> None:
         if self._terminal is not None and bar != self._drawn:
             shown = bar[: shutil.get_terminal_size().columns - 1]  # a longer one would fill two lines
-            with suppress(OSError):  # the window may be closed while the run goes on
+            # The window may be closed while the run goes on.
+            with suppress(OSError):
                 self._terminal.write(f"\r{' ' * len(self._drawn)}\r{shown}")
                 self._terminal.flush()
             self._drawn = shown

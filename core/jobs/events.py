@@ -86,12 +86,10 @@ class TimeLimited(Event):
     seconds: float
 
 
+# With slots, because a long run keeps tens of thousands of steps.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
-    """A finished step, one change of the weights: in the log, in training_graph.json and on the curve.
-
-    It has slots because a long run keeps tens of thousands of them.
-    """
+    """A finished step, one change of the weights: in the log, in training_graph.json and on the curve."""
 
     step: int
     steps: int = 0  # last step of the plan; 0 for a step read from a file
@@ -129,11 +127,7 @@ def peak_memory_of(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationDone(Event):
-    """An evaluation on the validation split after a step.
-
-    `by_source` is the loss of each dataset, if there are several. `context_gain` is by how much the loss of a
-    continuation falls when the model may read what comes before it; None if there are no continuations.
-    """
+    """An evaluation on the validation split after a step."""
 
     step: int
     epoch: float
@@ -143,7 +137,9 @@ class EvaluationDone(Event):
     accuracy: float
     tokens: int
     seconds: float
-    by_source: Mapping[str, float] = field(default_factory=dict)
+    by_source: Mapping[str, float] = field(default_factory=dict)  # of each dataset, if there are several
+    # By how much the loss of a continuation falls when the model may read what comes before it; None if there are
+    # no continuations.
     context_gain: float | None = None
     validation_key: str = ""  # fingerprint of the validation split
 
@@ -186,6 +182,7 @@ def measure_phases(steps: Sequence[Step], evaluations: Sequence[EvaluationDone])
     """Measure each phase of a run; empty if its order has only one."""
     if not steps or not steps[-1].phase:
         return ()
+    # Losses on another split, from before a resumed run got other data, do not compare.
     key = evaluations[-1].validation_key if evaluations else ""
     comparable = [evaluation for evaluation in evaluations if evaluation.validation_key == key]
     phases: list[PhaseFigures] = []
@@ -372,6 +369,7 @@ class EventLog:
         """Yield every event, from the first on, until the log is closed."""
         position = 0
         while True:
+            # The events are handed out after the lock is released: a slow reader must not hold up the training.
             with self._changed:
                 if not self._closed and len(self._events) == position:
                     self._changed.wait(POLL_SECONDS)

@@ -41,15 +41,12 @@ class TimeLimit:
 
 
 class RunControl(Generic[Live]):
-    """Requests to a run: made by any page, taken in the training thread between two steps.
-
-    `live` is the frozen dataclass of the live settings, None before the run has set its own. It is always replaced
-    as a whole. A run that its time limit ends counts as finished.
-    """
+    """Requests to a run: made by any page, taken in the training thread between two steps."""
 
     def __init__(self) -> None:
+        # The frozen dataclass of the live settings, always replaced as a whole; None before the run has set it.
         self.live: Live | None = None
-        self.time_limit: TimeLimit | None = None
+        self.time_limit: TimeLimit | None = None  # a run that it ends counts as finished
         self._first_clock: float | None = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
@@ -57,6 +54,7 @@ class RunControl(Generic[Live]):
 
     def ask(self, request: Request) -> None:
         """Make a request; asking again before it is taken counts once. A stop ends a pause."""
+        # A run that is to end must not wait for the user first.
         with self._changed:
             self._requests |= {request, _INCLUDED.get(request, request)}
             if request in (Request.STOP, Request.DISCARD):

@@ -87,6 +87,7 @@ class EtaEstimator:
     @property
     def seconds_left(self) -> float:
         """Seconds for the remaining steps, the time between them, and the planned measurements and samples."""
+        # The time between steps is a mean over the whole run: the last few steps may be without a checkpoint.
         last = self._recent[-1]
         for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
         recurring = (self._evaluations, self._recalls, self._samples)

@@ -27,7 +27,7 @@ class AutoStart:
         self.pending = False  # whether the next run only waits for the model
         self.off_reason = ""  # why the next run does not start automatically
         self.current_number: int | None = None  # of the queued run that is in progress in this process
-        self._run_lock = ExitStack()
+        self.run_lock = ExitStack()  # shows other processes that this run is in progress
         self._start_next: Callable[[], bool] | None = None
         self._record_end: Callable[[Job], None] | None = None
 
@@ -38,15 +38,11 @@ class AutoStart:
         """
         self._start_next, self._record_end = start_next, record_end
 
-    def set_current(self, number: int, run_lock: ExitStack) -> None:
-        """Note that a queued run is in progress; `run_lock` tells other processes so until it ends."""
-        self.current_number, self._run_lock = number, run_lock
-
     def release(self, number: int) -> None:
         """Note that this run is no longer in progress, and release its lock."""
         if number == self.current_number:
             self.current_number = None
-            self._run_lock.close()
+            self.run_lock.close()
 
     def enable(self) -> None:
         """Start each run automatically when the one before has ended."""
@@ -81,7 +77,8 @@ class AutoStart:
             return
         try:
             started = self._start_next()
-        except BusyError:  # tried again when that job has ended
+        except BusyError:
+            # Another job was faster. `pending` stays, so the end of that job tries again.
             return
         self.pending = False
         self.enabled = self.enabled and started
@@ -142,6 +139,7 @@ class Session:
 
     def _start_thread(self, job: Job, work: JobFn) -> Job:
         # The work starts first: if the observer fails, the job still ends. The observer misses no event.
+        # As a daemon, a thread that hangs in a library does not keep the program from ending.
         threading.Thread(target=self._run_job, args=(job, work), name=job.title, daemon=True).start()
         if self._observer is not None:
             self._observer(job)
@@ -160,6 +158,7 @@ class Session:
                 advice = "Restart the webui or the page, then try again"
                 text += f". Training PRO was updated while it was running. {advice}"
             end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())
+        # The log is closed before the next run starts: until then, the job counts as running.
         job.log.append(end)
         job.log.close()
         self.auto_start.on_job_end(job)
@@ -187,10 +186,8 @@ class _CapturedHandlers(list[logging.Handler]):
 
 @contextmanager
 def capture_library_logs(log: EventLog) -> Iterator[None]:
-    """Send log records and warnings of libraries to `log`; restores the loggers afterwards.
-
-    The thread of a job must never write to a console: on Windows, a click into it blocks every writer.
-    """
+    """Send log records and warnings of libraries to `log`; restores the loggers afterwards."""
+    # The thread of a job must never write to a console: on Windows, a click into it blocks every writer.
     loggers = [logging.getLogger(name) for name in LIBRARIES]
     previous = [(logger, logger.handlers, logger.propagate, _CapturedHandlers(log)) for logger in loggers]
     showwarning = warnings.showwarning

@@ -92,8 +92,10 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     parts, state = tuple(_parts(folder)), StateSummary()
     if checkpoints and not log:  # without its curve, which has thousands of values to check
         state = read_record(checkpoints[-1].folder / STATE, StateSummary, state, damage)
+    # The smoothed loss, if there is one: the loss of a single step says little.
     losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
     model = log.get("base_model_name") or ""
+    # A LoRA made elsewhere has no log, and a run that crashed has its config in its checkpoints only.
     for candidate in (folder, *(part.folder for part in parts)) if not model else ():
         if path := read_json(candidate / "adapter_config.json", {}).get("base_model_name_or_path"):
             model = str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
@@ -153,20 +155,15 @@ def slimmable_checkpoints(folder: Path) -> list[Path]:
 
 def _parts(folder: Path) -> list[LoraPart]:
     """Return checkpoints by their step, then backups, then replaced LoRAs."""
-    subfolders = _subfolders(folder)
-    backup_folder = folder / BACKUP_FOLDER
-    subfolders += _subfolders(backup_folder) if backup_folder in subfolders else []
-    parts = [
-        LoraPart(p.name, kind, checkpoint_step(p.name), loras.size_on_disk(p), p)
-        for p in subfolders
-        if (kind := _kind(p))
-    ]
+    parts = []
+    backups = folder / BACKUP_FOLDER
+    for place in (folder,) if safe_paths.leads_out(backups) else (folder, backups):
+        for path in usable_entries(place):
+            kind = _kind(path)
+            if kind is not None and path.is_dir() and not safe_paths.leads_out(path):
+                parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
     return sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name)))
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return [path for path in usable_entries(folder) if path.is_dir() and not safe_paths.leads_out(path)]
 
 
 def _kind(folder: Path) -> PartKind | None:

@@ -46,10 +46,6 @@ class Checkpoint:
     folder: Path
 
 
-def _natural_name(path: Path) -> list[tuple[int, int, str]]:
-    return natural_key(path.name)
-
-
 def list_loras(loras: Path) -> list[str]:
     """Return the names of the LoRAs that can be loaded, in natural order."""
     names = [p.name for p in usable_entries(loras) if has_lora(p) and is_listed(p)]
@@ -62,9 +58,13 @@ def newest_first(loras: Path) -> list[str]:
 
 def list_loadable(loras: Path) -> list[str]:
     """Return everything that can be loaded: the LoRAs, each followed by its checkpoints and backups."""
-    runs = sorted((p for p in usable_entries(loras) if p.is_dir() and is_listed(p)), key=_natural_name)
-    folders = [path for run in runs for path in (run, *sorted(checkpoint_folders(run), key=_natural_name))]
-    return [p.relative_to(loras).as_posix() for p in folders if has_lora(p) and not safe_paths.leads_out(p)]
+    names = []
+    for run in sorted(usable_entries(loras), key=lambda path: natural_key(path.name)):
+        if run.is_dir() and is_listed(run):
+            parts = sorted(checkpoint_folders(run), key=lambda path: natural_key(path.name))
+            loadable = [path for path in (run, *parts) if has_lora(path) and not safe_paths.leads_out(path)]
+            names += [path.relative_to(loras).as_posix() for path in loadable]
+    return names
 
 
 def is_listed(folder: Path) -> bool:
@@ -77,6 +77,7 @@ def find_lora(name: str, loras: Path) -> Path:
     path = name.replace("\\", "/").rstrip("/")
     folder = safe_paths.descendant(loras, path, "LoRA")
     run = loras / path.partition("/")[0]
+    # Only folders that a list shows: a name from a page must not reach any other folder with weights.
     known_folders = (run, *checkpoint_folders(run), *replaced_folders(run))
     if not is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
@@ -169,16 +170,19 @@ def finished_steps(folder: Path) -> FinishedSteps | None:
     return FinishedSteps(steps, log.get("steps") or steps)
 
 
-def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
-    """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
-    paths = (*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*"))
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Return the folders of complete and slim checkpoints, then those of backups."""
+    paths = (*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*"))
     return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the complete checkpoints of a run, oldest first. A folder gets its name only when it is complete."""
-    steps = ((checkpoint_step(path.name), path) for path in usable_entries(folder) if (path / STATE).is_file())
-    complete = [Checkpoint(step, path) for step, path in steps if step is not None]
+    complete = []
+    for path in usable_entries(folder):
+        step = checkpoint_step(path.name)
+        if step is not None and (path / STATE).is_file():
+            complete.append(Checkpoint(step, path))
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 
 
@@ -194,7 +198,7 @@ def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def folders_of_step(folder: Path, step: int) -> list[Path]:
     """Return the folders of this step: complete and slim checkpoints, and backups."""
-    return [path for path in checkpoint_folders(folder, step) if checkpoint_step(path.name) == step]
+    return [path for path in checkpoint_folders(folder) if checkpoint_step(path.name) == step]
 
 
 def checkpoints_with_weights(folder: Path) -> list[Path]:
@@ -204,10 +208,8 @@ def checkpoints_with_weights(folder: Path) -> list[Path]:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint or a folder of them.
-
-    It is renamed first, so that a kill in between leaves nothing that looks complete.
-    """
+    """Remove a checkpoint or a folder of them."""
+    # It is renamed first, so that a kill in between leaves nothing that looks complete.
     remove_folder(move_atomically(checkpoint, checkpoint.with_name(f".{checkpoint.name}{PART_SUFFIX}")))
 
 
@@ -236,10 +238,9 @@ def finish_interrupted(folder: Path) -> None:
 
 
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
-    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
-
-    Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
-    """
+    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
+    # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
+    # Backups are removed whole, not slimmed: they are there to resume from.
     for backup in [backup for backup in backups(folder) if backup.step > start_step][:-BACKUPS_KEPT]:
         remove_checkpoint(backup.folder)
     for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
@@ -259,7 +260,8 @@ def surplus_checkpoints(checkpoints: list[Checkpoint], keep: int, best: int) -> 
 
 def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
     """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
-    with suppress(OSError, SavingError):  # deleting may fail on a full disk too
+    # Deleting may fail on a full disk, too. Then the caller tries with the space that there is.
+    with suppress(OSError, SavingError):
         for backup in backups(folder)[:-1]:
             if backup != start:
                 remove_checkpoint(backup.folder)

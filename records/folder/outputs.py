@@ -133,6 +133,7 @@ def _copy_with_records(checkpoint: Path, partial: Path, name: str) -> None:
         write_json(partial / GRAPH, graph)
     if parameters := read_parameters(run):
         write_json(partial / PARAMETERS, {**parameters, "name": name})
+    # The lines are copied as they are: a damaged one leaves the samples out, and the copy is made all the same.
     try:
         lines = (run / SAMPLES).read_text(encoding="utf-8").split("\n")
         kept = [f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step]
@@ -156,6 +157,7 @@ def plan_upload(
         if Path(base).exists() or not REPOSITORY.fullmatch(base):
             # Without its local folder, which may contain the name of a person.
             base = re.split(r"[\\/]", base.rstrip("\\/"))[-1]
+    # PEFT writes the path from which the model was loaded into the config. On the Hub, it would lead nowhere.
     config["base_model_name_or_path"] = base
     files = [UploadFile(CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())]
     files += [UploadFile(file, folder / file) for file in ADAPTER_WEIGHTS if (folder / file).is_file()]

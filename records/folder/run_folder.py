@@ -68,6 +68,7 @@ def _busy_error(name: str) -> BusyError:
 @contextmanager
 def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     """Hold the lock of a LoRA, so that no other process trains or deletes it; its owner's death releases it."""
+    # In distributed training, only the first process writes files, so only it holds the lock.
     if not dist_env.is_main_process():
         yield
         return
@@ -177,11 +178,13 @@ class RunFolder:
             self.recover()
             crashed = read_journal(self.path)
             if crashed is not None and self.start is None and not loras.resumable_checkpoints(self.path):
-                self.discard()  # it left nothing to resume from: this run begins with what was there before it
+                # It left nothing to resume from: this run begins with what was there before it.
+                self.discard()
                 self.path.mkdir(parents=True, exist_ok=True)
             self._begin()
             self.write_settings(settings)
         except OSError as error:
+            # Undo what was begun. An unchanged journal is that of a crashed run, which stays resumable.
             with suppress(OSError):
                 if read_journal(self.path) != crashed:
                     self.discard()
@@ -197,12 +200,14 @@ class RunFolder:
         if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
             replaced = _checkpoints_after(self.path, self.start.step)
         name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+        # A second run of the same day does not mix its backup with that of the first.
         backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
         earlier = self.partial_folder / EARLIER_RECORDS
         records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
         if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it, too
             earlier.mkdir(parents=True)
             shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+        # The journal comes before the first move, so that a kill in between can be undone.
         journal = Journal("begin", self.start_step, backup.name if replaced else "", self.initial_lora is not None)
         _write_journal(self.path, journal)
         for folder, items in ((backup, replaced), (earlier, records)):
@@ -222,10 +227,26 @@ class RunFolder:
             journal = replace(journal, action="begin")
             _write_journal(self.path, journal)
         if journal is not None and journal.action == "begin":
-            self._restore_replaced(journal)
+            # Move everything that was set aside back. The journal of an earlier run comes last: until then, this
+            # journal says what is left to do after another kill.
+            earlier, backup = self.partial_folder / EARLIER_RECORDS, _backup_of(self.path, journal)
+            for folder in (backup, earlier):
+                for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
+                    if item.name != JOURNAL:
+                        move_atomically(item, self.path / item.name)
+            if backup is not None:
+                backup.rmdir()
+            if (earlier / JOURNAL).is_file():
+                move_atomically(earlier / JOURNAL, self.path / JOURNAL)
+                self.remove_partial_files()
+            else:
+                self.close()
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
         loras.finish_interrupted(self.path)
         for name in (*RUN_FILES, JOURNAL):
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
+        # The log is written last, so a run that says that it has ended is complete.
         if loras.finished_steps(self.path):
             self.remove_backups()
         if loras.has_ended(self.path):
@@ -244,24 +265,6 @@ class RunFolder:
         if journal is not None:
             self.recover()
 
-    def _restore_replaced(self, journal: Journal) -> None:
-        """Move everything that was set aside back, the journal of an earlier run last."""
-        earlier = self.partial_folder / EARLIER_RECORDS
-        backup = _backup_of(self.path, journal)
-        for folder in (backup, earlier):
-            for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
-                if item.name != JOURNAL:
-                    move_atomically(item, self.path / item.name)
-        if backup is not None:
-            backup.rmdir()
-        if (earlier / JOURNAL).is_file():
-            move_atomically(earlier / JOURNAL, self.path / JOURNAL)
-            self.remove_partial_files()
-        else:
-            self.close()
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
-
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
         write_json(self.path / PARAMETERS, files.as_file(settings))
@@ -278,11 +281,9 @@ class RunFolder:
         return folder
 
     def move_into_place(self, written: Path) -> None:
-        """Move complete files to their place, the weights first: if they are held open, nothing has changed.
-
-        Weights under other names are removed, since transformers would load a single file before new shards. The
-        index of the shards is moved last, so that a kill in between leaves no index of a mixture.
-        """
+        """Move complete files to their place, the weights first: if they are held open, nothing has changed."""
+        # Weights under other names are removed, since transformers would load a single file before new shards. The
+        # index of the shards is moved last, so that a kill in between leaves no index of a mixture.
         names = {file.name for file in written.iterdir() if file.is_file()}
         weights = {name for name in names if loras.holds_tensors(name)}
         for name in sorted(weights):
@@ -331,24 +332,29 @@ def choose_run_folder(
     if path.is_symlink():  # it would be trained under two names, each with a lock of its own
         target = path.resolve().name
         raise SettingsError([f"Name: {path.name!r} is a link to {target!r}. Enter {target!r} or another name."])
+    # Before anything is decided by what is in the folder, what a kill left half done is finished or undone.
     recover_interrupted(path, folders)
     if_exists = settings.what.if_exists
     if resume or if_exists == "continue":
         start, crashed = _find_start(path, resume), read_journal(path)
+        # A run that continued a finished LoRA and crashed before its first checkpoint begins with that LoRA again.
         if start is None and crashed is not None and crashed.initial_lora and (lora := _backup_of(path, crashed)):
             return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=lora)
         if not resume and loras.has_lora(path) and (start is None or loras.run_status(path) == "finished"):
             return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=path)
-        return RunFolder(path, folders.logs, start, resumes=True, replaces=start is None and _has_files(path))
+        return RunFolder(
+            path, folders.logs, start, resumes=True, replaces=start is None and bool(_files_to_replace(path))
+        )
     in_progress = not holds_lock and is_in_progress(path.name, folders)
     if if_exists == "new_name" and in_progress:
         path = home / loras.free_name(home, path.name)
+    # Files that were never completed are no result to ask about.
     if not path.exists() or all(item.name.endswith(PART_SUFFIX) for item in path.iterdir()):
         return RunFolder(path, folders.logs)
     if if_exists == "new_name":
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
     if if_exists == "replace":
-        return RunFolder(path, folders.logs, replaces=_has_files(path))
+        return RunFolder(path, folders.logs, replaces=bool(_files_to_replace(path)))
     if in_progress:
         refuse_in_progress(path.name, folders)
     raise SettingsError(
@@ -382,19 +388,16 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 
-def _has_files(path: Path) -> bool:
-    """Return whether a folder holds more than its backups, which always stay there."""
-    return path.is_dir() and bool(_files_to_replace(path))
-
-
 def _backup_of(path: Path, journal: Journal) -> Path | None:
     """Return the backup that a journal names; a name that leads elsewhere is that of none."""
     return next((folder for folder in replaced_folders(path) if folder.name == journal.backup), None)
 
 
 def _files_to_replace(path: Path) -> list[Path]:
-    kept = (PART_SUFFIX, JOURNAL)
-    return [p for p in path.iterdir() if not p.name.startswith(REPLACED_PREFIX) and p.name not in kept]
+    """Return everything in a folder but the backups, which always stay there, and what this run has written."""
+    own = (PART_SUFFIX, JOURNAL)
+    items = path.iterdir() if path.is_dir() else ()
+    return [p for p in items if not p.name.startswith(REPLACED_PREFIX) and p.name not in own]
 
 
 def _checkpoints_after(path: Path, step: int) -> list[Path]:

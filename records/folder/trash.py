@@ -89,6 +89,7 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
                 f"{item.name!r} can't be restored, because {lora!r} was trained after it was deleted, so it may "
                 f"belong to another run. Its files are in {item.folder}."
             )
+    # A new LoRA may have taken the name in the meantime.
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
     restored = _move(item.folder, target, folders)

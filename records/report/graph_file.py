@@ -41,6 +41,7 @@ class RunGraph(Sequence[GraphEntry]):
     def __getitem__(self, index: int | slice) -> GraphEntry | Sequence[GraphEntry]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        # Made when it is asked for: as dicts, the entries of a long run would take much more memory.
         item = self._items[index]
         return graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item
 
@@ -158,11 +159,13 @@ def estimate_time(work: Workload, card: ModelCard, method: str, runs_folder: Pat
     for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
         if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
             continue
+        # Graphs of other programs may have neither tokens nor seconds.
         steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds][WARMUP_STEPS:]
         if len(steps) < MIN_STEPS:
             continue
         speed = sum(s.tokens for s in steps) / sum(s.seconds for s in steps)
         speeds = log.get("speeds", {})
+        # A run without evaluations says nothing about reading, so its speed is taken from the steps.
         reading = speeds.get("tokens_read_per_second") or speed / FORWARD_SHARE
         sample = speeds.get("seconds_per_sample") or 0.0
         times = {

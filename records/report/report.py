@@ -84,10 +84,8 @@ class ReportData:
 
 
 def write_missing_report(folder: Path, folders: Folders) -> None:
-    """Write the report of a run that was killed after its last record; an unwritable folder stays without.
-
-    It is made from the records. What happened during the run is not in them, only its plan and its end.
-    """
+    """Write the report of a run that was killed after its last record; an unwritable folder stays without."""
+    # It is made from the records. What happened during the run is not in them, only its plan and its end.
     log = read_log(folder)
     if log.get("ended") is None or "data" not in log or (folder / REPORT).exists():  # unknown, or made elsewhere
         return
@@ -114,16 +112,30 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
 
 def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
+    # A run of several segments may have several plans: it began with the first, and the last one holds.
     began = next(event.at for event in data.events if isinstance(event, RunPlanned))
     reasons = [line for line in data.ended.text.splitlines() if line.strip()]
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
+    verdict = read_verdict(data.log)
+    if not verdict and steps:  # the run broke off
+        evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
+        verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=data.recalls, planned=planned).text
+    recall = data.recalls[-1] if data.recalls else None
+    tested = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
+    disk_rows: list[tuple[str, str, str]] = []
+    if data.lora:
+        for part in data.lora.parts:
+            kind = PART_KINDS.get(part.kind, "backup of previous contents")
+            disk_rows.append((part.name, kind, size(part.size)))
+        rest = data.lora.size - sum(part.size for part in data.lora.parts)
+        disk_rows.append(("the LoRA and its records", "", size(rest)))
     return html(
         Path(__file__).with_name("report.html").read_text(encoding="utf-8"),
         data=data,
         began_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(began)),
         ended_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(data.ended.at)),
         reasons=reasons[:1] if data.ended.verdict else reasons,  # the verdict has a paragraph of its own
-        verdict=_verdict(data, steps),
+        verdict=verdict,
         figures=_figures(data, steps, evaluations),
         **_curve(data, steps, evaluations),
         samples=_samples_by_prompt(data.samples),
@@ -131,20 +143,15 @@ def render_report(data: ReportData) -> str:
         event_rows=_event_rows(data),
         phases=phase_table(measure_phases(steps, evaluations)),
         evaluation_rows=_evaluation_rows(evaluations),
-        **_measurements(data),
+        recall_rows=recall_table(data.recalls),
+        part_rows=part_table(recall) if recall else (),
+        strip=draw_recall_strip(recall.strip) if recall else "",
+        evidence_rows=evidence_table(tested) if tested else (),
+        evidence_verdict=evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(settings_in_force(data.events)),
-        disk_rows=_disk_rows(data.lora) if data.lora else (),
+        disk_rows=disk_rows,
     )
-
-
-def _verdict(data: ReportData, steps: Sequence[Step]) -> str:
-    """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
-    text = read_verdict(data.log)
-    if text or not steps:
-        return text
-    evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
-    return judge_run(data.graph, {}, evaluates=evaluates, recalls=data.recalls, planned=planned).text
 
 
 def _figures(
@@ -216,6 +223,7 @@ def _printable(text: str) -> str:
 
 def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     """The events with time and step, in the words of the console, each after the CSS class of its words."""
+    # The date is shown only if the run did not begin and end on the same day.
     days = {time.localtime(event.at)[:3] for event in (*data.events, data.ended)}
     clock = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M"
     step, rows = 0, []
@@ -237,19 +245,6 @@ def _evaluation_rows(evaluations: Sequence[EvaluationDone]) -> list[tuple[str, .
         by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
         rows.append((str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source))
     return known_columns(rows)
-
-
-def _measurements(data: ReportData) -> dict[str, Any]:
-    """The recall at each measurement, along the data, and by chapter at the last one; the test of the LoRA."""
-    recalls, last = data.recalls, data.recalls[-1] if data.recalls else None
-    tested = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
-    return {
-        "recall_rows": recall_table(recalls),
-        "part_rows": part_table(last) if last else (),
-        "strip": draw_recall_strip(last.strip) if last else "",
-        "evidence_rows": evidence_table(tested) if tested else (),
-        "evidence_verdict": evidence_verdict(tested, last) if tested else "",
-    }
 
 
 def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
@@ -290,11 +285,6 @@ def _format_value(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return presets.format_value(key, value) or "empty"
-
-
-def _disk_rows(lora: LoraEntry) -> list[tuple[str, ...]]:
-    parts = [(p.name, PART_KINDS.get(p.kind, "backup of previous contents"), size(p.size)) for p in lora.parts]
-    return [*parts, ("the LoRA and its records", "", size(lora.size - sum(part.size for part in lora.parts)))]
 
 
 def _loss_text(loss: float) -> str:

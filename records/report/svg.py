@@ -29,6 +29,7 @@ STRIP_HEIGHT, MAX_CELLS = 26, 160
 
 def picture(width: int, height: int, css_class: str, label: str, parts: Iterable[str], **more: str) -> str:
     """A whole picture; screen readers read the label."""
+    # The picture scales with its place: the style sheet sets the width, and the view box keeps the proportions.
     view_box, content = f"0 0 {width} {height}", "".join(parts)
     return element("svg", content, viewBox=view_box, role="img", class_=css_class, aria_label=label, **more)
 
@@ -112,6 +113,7 @@ class Mark:
 
 def steps_per_epoch(steps: Sequence[Step]) -> float:
     """Return the steps of an epoch by the last step that names its epoch; 0 if that is not known."""
+    # The last steps, since a step in the first epoch has the most rounded epoch; other programs may write none.
     count = next((step.step / step.epoch for step in reversed(steps) if step.epoch), 0.0)
     return count if 1 <= count < math.inf else 0.0
 
@@ -148,7 +150,7 @@ def draw_curve(
     last_step = max(len(rates), steps[-1].step if steps else 0, 1)
     x = scale(0 if evaluations else 1, max(2, last_step), LEFT, WIDTH - RIGHT)
 
-    # The learning rate has an axis of its own on the right.
+    # The learning rate has an axis of its own on the right, with some room above its peak.
     peak = max(rates, default=0.0)
     y = scale(0, max(peak, 1e-12) * 1.08, HEIGHT - BOTTOM, TOP)
     drawn = sorted({*range(0, len(rates), max(1, len(rates) // MAX_POINTS)), len(rates) - 1} - {-1})
@@ -157,6 +159,7 @@ def draw_curve(
         text = format_digits(value, 2)
         parts.append(axis_label(WIDTH - RIGHT + 6, y(value) + 4, text, css_class="tp-axis tp-rate-axis"))
 
+    # The first step, and the quarters of the run.
     quarters = sorted({1, *(round(last_step * quarter / 4) for quarter in range(1, 5))} - {0})
     parts += step_axis(quarters, x, HEIGHT - 12, steps_per_epoch(steps))
     parts += _loss_lines(steps, [e for e in evaluations if math.isfinite(e.loss)], x)

@@ -154,10 +154,8 @@ def trace_course(evaluations: Sequence[EvaluationDone]) -> Course:
 
 
 def _mean_loss(steps: Sequence[Step], step: int) -> float:
-    """The mean training loss of the steps up to this one; for step 0, of the first ones.
-
-    The smoothed loss would not do: it lags behind, and at first it is the loss of a single batch.
-    """
+    """The mean training loss of the steps up to this one; for step 0, of the first ones."""
+    # The smoothed loss would not do: it lags behind, and at first it is the loss of a single batch.
     finite = [s for s in steps if math.isfinite(s.loss)]
     count = max(1, len(finite) // COURSE_PARTS)
     up_to = sum(s.step <= step for s in finite)
@@ -365,11 +363,9 @@ def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[Evaluatio
 
 
 def _change(losses: Sequence[float]) -> float:
-    """The relative change of the losses from their first third to the last; 0 if it may be chance.
-
-    It may be chance if it is less than twice the error of the difference. How far losses scatter around a trend is
-    estimated from the differences between neighbors.
-    """
+    """The relative change of the losses from their first third to the last; 0 if it may be chance."""
+    # It may be chance if it is less than twice the error of the difference. How far losses scatter around a trend
+    # is estimated from the differences between neighbors.
     losses = [loss for loss in losses if math.isfinite(loss)]
     third = max(1, len(losses) // 3)
     first, last = fmean(losses[:third]), fmean(losses[-third:])
