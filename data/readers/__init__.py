@@ -18,7 +18,8 @@ from .json_rows import (
     describe_value,
     find_pair,
 )
-from .process import as_data_error, exceeds_depth, reader_process, shorten
+from .limits import as_data_error, exceeds_depth, shorten
+from .reader_process import reader_process
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [

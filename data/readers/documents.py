@@ -9,7 +9,7 @@ from typing import Any
 from ...core.errors import DataError
 from . import docx, epub, html, odt, pdf, subtitles, text_files
 from .paragraphs import Paragraph, join_paragraphs
-from .process import read_item
+from .reader_process import read_item
 
 
 def _web_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DataError
 from . import text_files
+from .reader_process import OtherValue
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
@@ -324,6 +325,8 @@ def describe_value(value: Any) -> str:
     """A JSON value in words."""
     if value is None:
         return "null"
+    if isinstance(value, OtherValue):
+        return value.kind
     if isinstance(value, bool):
         return f"{str(value).lower()}"
     if isinstance(value, (int, float)):

@@ -11,10 +11,13 @@ from typing import Any
 from ...core.errors import DataError
 from . import text_files
 from .json_rows import Row, Table
-from .process import MAX_DEPTH, Budget, read_item, read_items
+from .limits import MAX_DEPTH, Budget
+from .reader_process import read_item, read_items
 
 BATCH_ROWS = 256
 PART_BYTES = 4_000_000
+# The number of rows of a batch, its columns, and for each row that can't be read, by its number, the reason.
+Batch = tuple[int, dict[str, list[Any]], dict[int, str]]
 
 
 def read_table(path: Path, name: str) -> Table:
@@ -40,89 +43,41 @@ def _rows(path: Path, name: str) -> Iterator[Row]:
 
 def count_rows(path: str, name: str) -> Iterator[int]:
     """The number of rows that a file states, as the only item; called in the reader process."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
-    with _translate_errors(name), parquet.ParquetFile(path) as file:
+    with _open(path, name) as file:
         yield file.metadata.num_rows
 
 
-Columns = tuple[int, dict[str, list[Any]], dict[int, str]]
-"""The number of rows of a batch, its columns, and for each row that can't be read, by its number, the reason."""
-
-
-def read_batches(path: str, name: str) -> Iterator[Columns]:
+def read_batches(path: str, name: str) -> Iterator[Batch]:
     """The batches of a file; called in the reader process."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
-    _allocate_as_needed()
     first = 1
-    with _translate_errors(name), parquet.ParquetFile(path) as file:
-        if max(map(_depth, file.schema_arrow.types), default=0) > MAX_DEPTH:
+    with _open(path, name) as file:
+        level, depth = list(file.schema_arrow.types), 0
+        while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
+            depth += 1
+        if depth > MAX_DEPTH:
             raise DataError(
                 f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
             )
         for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-            for part in _small_parts(batch):
+            # As values of Python, texts are several times in memory, so they come in parts of a few MB.
+            rows = max(1, BATCH_ROWS * PART_BYTES // max(batch.nbytes, 1))
+            for start in range(0, batch.num_rows, rows):
+                part = batch.slice(start, rows)
                 yield _read_columns(part, first)
                 first += part.num_rows
 
 
-def _allocate_as_needed() -> None:
-    """Let Arrow take memory as it needs it: its own allocator reserves 1 GB, against any limit of the system."""
-    import pyarrow
-
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
-
-
-def _small_parts(batch: Any) -> Iterator[Any]:
-    """A batch in parts of a few MB: as values of Python its texts are several times in memory."""
-    rows = max(1, BATCH_ROWS * PART_BYTES // max(batch.nbytes, 1))
-    return (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
-
-
-def _depth(kind: Any) -> int:
-    """How deeply lists and objects of an Arrow type are nested."""
-    level, depth = [kind], 0
-    while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
-        depth += 1
-    return depth
-
-
-def _read_columns(batch: Any, first: int) -> Columns:
-    try:
-        return batch.num_rows, batch.to_pydict(), {}
-    except (ValueError, OverflowError):  # letters that are no UTF-8, dates that Python does not have
-        pass
-    columns: dict[str, list[Any]] = {column: [] for column in batch.schema.names}
-    problems = {}
-    for row in range(batch.num_rows):
-        values, problem = _read_row(batch.slice(row, 1))
-        for column, value in values.items():
-            columns[column].append(value)
-        if problem:
-            problems[first + row] = problem
-    return batch.num_rows, columns, problems
-
-
-def _read_row(row: Any) -> tuple[dict[str, Any], str]:
-    """The values of a row; None for each, and the reason, where they can't be read."""
-    try:
-        return {column: values[0] for column, values in row.to_pydict().items()}, ""
-    except UnicodeDecodeError as error:
-        problem = f"byte {error.start + 1} of a string is not UTF-8. Save the file as UTF-8."
-    except (ValueError, OverflowError) as error:
-        problem = (
-            f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "
-            "its column."
-        )
-    return dict.fromkeys(row.schema.names), problem
-
-
 @contextmanager
-def _translate_errors(name: str) -> Iterator[None]:
-    """Raise Arrow's errors as DataError."""
+def _open(path: str, name: str) -> Iterator[Any]:
+    """A Parquet file; Arrow's errors become DataError."""
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
     import pyarrow
 
+    # Arrow's own allocator reserves 1 GB, against any limit of the system; this one takes memory as it needs it.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
-        yield
+        with parquet.ParquetFile(path) as file:
+            yield file
     except MemoryError:  # Arrow's own is one of its exceptions, too
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -132,3 +87,26 @@ def _translate_errors(name: str) -> Iterator[None]:
         raise DataError(
             f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
         ) from error
+
+
+def _read_columns(batch: Any, first: int) -> Batch:
+    try:
+        return batch.num_rows, batch.to_pydict(), {}
+    except (ValueError, OverflowError):  # letters that are no UTF-8, dates that Python does not have
+        pass
+    columns: dict[str, list[Any]] = {column: [] for column in batch.schema.names}
+    problems = {}
+    for row in range(batch.num_rows):
+        values: dict[str, list[Any]] = {column: [None] for column in columns}
+        try:
+            values = batch.slice(row, 1).to_pydict()
+        except UnicodeDecodeError as error:
+            problems[first + row] = f"byte {error.start + 1} of a string is not UTF-8. Save the file as UTF-8."
+        except (ValueError, OverflowError) as error:
+            problems[first + row] = (
+                f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "
+                "its column."
+            )
+        for column in columns:
+            columns[column] += values[column]
+    return batch.num_rows, columns, problems

@@ -14,11 +14,13 @@ from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import text_files
 from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
-from .process import Budget, read_item, read_items
+from .limits import Budget
+from .reader_process import read_item, read_items
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
 BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05
-WAL_VERSION = 2  # bytes 18 and 19 of a file in write-ahead-log mode
+# Bytes 18 and 19 of a file in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3.3).
+WAL_VERSION = 2
 WAL_SUFFIX = "-wal"  # the suffix of the write-ahead log
 ALLOWED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
@@ -46,35 +48,32 @@ def choose_query(
     _path: str, name: str, address: str, names: dict[str, str], table: str, query: str
 ) -> Iterator[tuple[str, str]]:
     """The SELECT for the rows and its description, as the only item; called in the reader process."""
-    description = "from your SELECT"
-    if not query:
-        chosen = _choose_table(address, name, Columns(table, "", names))
-        query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
     with _connect(address, name) as connection:
-        _execute(connection, query, name).close()
+        description = "from your SELECT"
+        if not query:
+            chosen = _choose_table(connection, name, Columns(table, "", names))
+            query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
+        connection.execute(query).close()  # an error is said before the rows are asked for
     yield query, description
 
 
 def read_batches(_path: str, name: str, address: str, query: str) -> Iterator[tuple[list[str], list[Any]]]:
     """The names of the columns, and some rows at a time; called in the reader process."""
     with _connect(address, name) as connection:
-        cursor = _execute(connection, query, name)
+        cursor = connection.execute(query)
         columns = [column[0] for column in cursor.description or ()]
-        with _translate_errors(name):
-            while rows := _fetch_batch(cursor):
+        rows: list[Any] = []
+        started, characters = time.monotonic(), 0
+        for values in cursor:
+            rows.append(values)
+            characters += sum(len(value) for value in values if isinstance(value, (str, bytes)))
+            # Few rows at a time where they are long, or where each takes its time.
+            is_slow = time.monotonic() - started > BATCH_SECONDS
+            if len(rows) >= BATCH_ROWS or characters > BATCH_CHARS or is_slow:
                 yield columns, rows
-
-
-def _fetch_batch(cursor: sqlite3.Cursor) -> list[Any]:
-    """The next rows: few where they are long, or where each takes its time."""
-    rows: list[Any] = []
-    started, characters = time.monotonic(), 0
-    for values in cursor:
-        rows.append(values)
-        characters += sum(len(value) for value in values if isinstance(value, (str, bytes)))
-        if len(rows) >= BATCH_ROWS or characters > BATCH_CHARS or time.monotonic() - started > BATCH_SECONDS:
-            break
-    return rows
+                rows, started, characters = [], time.monotonic(), 0
+        if rows:
+            yield columns, rows
 
 
 def _read_only_uri(path: Path, name: str) -> str:
@@ -90,13 +89,11 @@ def _read_only_uri(path: Path, name: str) -> str:
             f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
             "program that has it open."
         )
+    # Without `immutable`, SQLite would make a -wal and a -shm file beside a file in that mode.
     immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
-    return f"{file_uri(path.resolve().as_posix())}?mode=ro{immutable}"
-
-
-def file_uri(path: str) -> str:
-    """A file URI; without the empty host, SQLite would take that of a Windows share (//nas/data) for a host."""
-    return f"file:{'//' if path.startswith('/') else ''}{quote(path)}"
+    address = path.resolve().as_posix()
+    # Without the empty host, SQLite would take that of a Windows share (//nas/data) for a host.
+    return f"file:{'//' if address.startswith('/') else ''}{quote(address)}?mode=ro{immutable}"
 
 
 def is_in_use(path: Path) -> bool:
@@ -105,14 +102,10 @@ def is_in_use(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-def _choose_table(address: str, name: str, columns: Columns) -> str:
-    with _connect(address, name) as connection:
-        with _translate_errors(name):
-            result = connection.execute(
-                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-            ).fetchall()
-        tables = [str(row[0]) for row in result if not str(row[0]).startswith("sqlite_")]
-        columns_of = {each: _column_names(connection, each, name) for each in tables}
+def _choose_table(connection: sqlite3.Connection, name: str, columns: Columns) -> str:
+    """The table that the user names, otherwise the only one, or the only one with known columns."""
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    tables = [str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")]
     if columns.table:
         match = next((each for each in tables if each.lower() == columns.table.lower()), "")
         if not match:
@@ -120,29 +113,21 @@ def _choose_table(address: str, name: str, columns: Columns) -> str:
         return match
     if not tables:
         raise DataError(f"{name} has no tables. Remove it from the dataset, or choose another file.")
-    wanted_columns = set(columns.names.values())
-    known_tables = [
-        each
-        for each in tables
-        if (wanted_columns and wanted_columns <= set(columns_of[each])) or _is_recognized(columns_of[each])
-    ]
-    if len(tables) == 1 or len(known_tables) == 1:
-        return (known_tables or tables)[0]
-    listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known_tables or tables)[:8])
+    wanted, known, columns_of = set(columns.names.values()), list[str](), dict[str, list[str]]()
+    for table in tables:
+        cursor = connection.execute(f"SELECT * FROM {_quote_name(table)} LIMIT 0")
+        columns_of[table] = [column[0] for column in cursor.description or ()]
+        by_lowercase = {column.lower(): column for column in columns_of[table]}
+        is_known = find_pair(by_lowercase) or not by_lowercase.keys().isdisjoint((*CHAT_COLUMNS, *TEXT_COLUMNS))
+        if is_known or (wanted and wanted <= set(columns_of[table])):
+            known.append(table)
+    if len(tables) == 1 or len(known) == 1:
+        return (known or tables)[0]
+    listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known or tables)[:8])
     raise DataError(
         f"{name} has several tables: {listing}. Choose a table under Column names, for example "
-        f"table={(known_tables or tables)[0]}."
+        f"table={(known or tables)[0]}."
     )
-
-
-def _is_recognized(columns: list[str]) -> bool:
-    by_lowercase = {column.lower(): column for column in columns}
-    return bool(find_pair(by_lowercase)) or any(c in by_lowercase for c in (*CHAT_COLUMNS, *TEXT_COLUMNS))
-
-
-def _column_names(connection: sqlite3.Connection, table: str, name: str) -> list[str]:
-    cursor = _execute(connection, f"SELECT * FROM {_quote_name(table)} LIMIT 0", name)
-    return [column[0] for column in cursor.description or ()]
 
 
 def _quote_name(name: str) -> str:
@@ -151,35 +136,16 @@ def _quote_name(name: str) -> str:
 
 @contextmanager
 def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
-    with _translate_errors(name):
-        connection = sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_SECONDS)
-    with closing(connection):
-        connection.text_factory = _decode_text
-        with _translate_errors(name):
-            connection.execute("PRAGMA query_only = ON")
-            connection.set_authorizer(_authorize)
-        yield connection
-
-
-def _authorize(action: int, *_: Any) -> int:
-    return sqlite3.SQLITE_OK if action in ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
-
-
-def _decode_text(data: bytes) -> str:
-    """Decode text; bytes that are not UTF-8 become lone surrogates, and no row may hold these."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _execute(connection: sqlite3.Connection, query: str, name: str) -> sqlite3.Cursor:
-    with _translate_errors(name):
-        return connection.execute(query)
-
-
-@contextmanager
-def _translate_errors(name: str) -> Iterator[None]:
-    """Raise SQLite's errors as DataError."""
+    """A connection that can only read; SQLite's errors become DataError."""
     try:
-        yield
+        with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_SECONDS)) as connection:
+            # Bytes that are not UTF-8 become lone surrogates, and no row may hold these.
+            connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+            connection.execute("PRAGMA query_only = ON")
+            connection.set_authorizer(
+                lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
+            )
+            yield connection
     except (sqlite3.Error, sqlite3.Warning) as error:  # a warning for several statements, before Python 3.12
         raise DataError(f"{name}: {_explain(str(error))}") from error
 
