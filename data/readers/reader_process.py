@@ -135,7 +135,7 @@ class ReaderProcess:
             process.wait()
             for stream in (process.stdin, process.stdout, self._errors):
                 with suppress(OSError):
-                    stream.close()
+                    stream.close()  # type: ignore[union-attr]
 
     def _start(self, name: str) -> None:
         """Start the process; a DataError says why that is not possible."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...settings.columns import Columns
-from . import chat_exports, csv_rows, parquet, sqlite_rows
+from . import binary_rows, chat_exports, csv_rows
 from .json_rows import Row, Table, read_json, read_jsonl
 from .limits import MAX_DEPTH, Budget, exceeds_depth
 
@@ -33,9 +33,9 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
     suffix = path.suffix.lower()
     if suffix in DATABASE_SUFFIXES:
-        return sqlite_rows.read_table(path, name, columns)
+        return binary_rows.read_database(path, name, columns)
     if suffix == ".parquet":
-        return parquet.read_table(path, name)
+        return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)
     if suffix in JSON_SUFFIXES:
         table = chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))

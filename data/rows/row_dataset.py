@@ -17,7 +17,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..examples import RowSource
-from ..readers import Row, Table, row_files, shorten, sqlite_rows, text_files
+from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
@@ -118,7 +118,7 @@ def cache_key(path: Path, name: str, settings: TrainingSettings, folders: Folder
     Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
     changes are in other files.
     """
-    if not tokenizer.fingerprint or sqlite_rows.is_in_use(path):
+    if not tokenizer.fingerprint or is_in_use(path):
         return ""
     rows = repr(replace(settings.rows, too_long="drop"))  # truncation comes after the cache
     format_name = settings.rows.format

@@ -1,4 +1,4 @@
-"""SQLite databases to rows: opened read-only, one table or one SELECT."""
+"""Rows of SQLite databases and Parquet files: libraries parse them, in the reader process, a batch at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,34 +15,37 @@ from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import text_files
 from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
-from .limits import Budget
+from .limits import MAX_DEPTH, Budget
 from .reader_process import read_item, read_items
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
-BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05
+BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05  # of a database, one by one
 # Bytes 18 and 19 of a file in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3.3).
 WAL_VERSION = 2
 WAL_SUFFIX = "-wal"  # the suffix of the write-ahead log
 ALLOWED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
 )
+PARQUET_BATCH_ROWS, PARQUET_PART_BYTES = 256, 4_000_000
+# The number of rows of a batch, its columns, and for each row that can't be read, by its number, the reason.
+ParquetBatch = tuple[int, dict[str, list[Any]], dict[int, str]]
 
 
-def read_table(path: Path, name: str, columns: Columns) -> Table:
+def read_database(path: Path, name: str, columns: Columns) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
     address = _read_only_uri(path, name)
     chosen = (dict(columns.names), columns.table, columns.query)
-    query, description = read_item("sqlite_rows.choose_query", path, name, address, *chosen)
-    return Table(name, "row", lambda: _rows(path, name, address, query), (), description)
+    query, description = read_item("binary_rows.choose_query", path, name, address, *chosen)
 
+    def rows() -> Iterator[Row]:
+        number, budget = 0, Budget.of(path, name)
+        for names, batch in read_items("binary_rows.read_database_batches", path, name, address, query):
+            budget.check_rows(number + len(batch))
+            for values in batch:
+                number += 1
+                yield Row(number, dict(zip(names, values, strict=True)))
 
-def _rows(path: Path, name: str, address: str, query: str) -> Iterator[Row]:
-    number, budget = 0, Budget.of(path, name)
-    for columns, rows in read_items("sqlite_rows.read_batches", path, name, address, query):
-        budget.check_rows(number + len(rows))
-        for values in rows:
-            number += 1
-            yield Row(number, dict(zip(columns, values, strict=True)))
+    return Table(name, "row", rows, (), description)
 
 
 def choose_query(
@@ -57,7 +61,9 @@ def choose_query(
     yield query, description
 
 
-def read_batches(_path: str, name: str, address: str, query: str) -> Iterator[tuple[list[str], list[Any]]]:
+def read_database_batches(
+    _path: str, name: str, address: str, query: str
+) -> Iterator[tuple[list[str], list[Any]]]:
     """The names of the columns, and some rows at a time; called in the reader process."""
     with _connect(address, name) as connection:
         cursor = connection.execute(query)
@@ -147,10 +153,10 @@ def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
             )
             yield connection
     except (sqlite3.Error, sqlite3.Warning) as error:  # a warning for several statements, before Python 3.12
-        raise DataError(f"{name}: {_explain(str(error))}") from error
+        raise DataError(f"{name}: {_explain_sqlite(str(error))}") from error
 
 
-def _explain(error: str) -> str:
+def _explain_sqlite(error: str) -> str:
     message = error.lower()
     if "locked" in message or "busy" in message:
         return "another program is writing to this database. Close that program, or wait until it is done."
@@ -165,3 +171,94 @@ def _explain(error: str) -> str:
         f"SQLite reports an error: {error}. Under Column names, choose another table or enter another "
         "SELECT query, or save the database again."
     )
+
+
+def read_parquet(path: Path, name: str) -> Table:
+    """The rows of a file; a DataError where it is damaged or locked."""
+    with text_files.open_binary(path, name) as stream:
+        if not stream.read(1):
+            raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
+    if not read_item("binary_rows.count_parquet_rows", path, name):
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
+
+    def rows() -> Iterator[Row]:
+        number, budget = 0, Budget.of(path, name)
+        for count, columns, problems in read_items("binary_rows.read_parquet_batches", path, name):
+            budget.check_rows(number + count)
+            for values in zip(*columns.values(), strict=True) if columns else repeat((), count):
+                number += 1
+                problem = problems.get(number, "")
+                yield Row(number, {} if problem else dict(zip(columns, values, strict=True)), problem)
+
+    return Table(name, "row", rows)
+
+
+def count_parquet_rows(path: str, name: str) -> Iterator[int]:
+    """The number of rows that a file states, as the only item; called in the reader process."""
+    with _open_parquet(path, name) as file:
+        yield file.metadata.num_rows
+
+
+def read_parquet_batches(path: str, name: str) -> Iterator[ParquetBatch]:
+    """The batches of a file; called in the reader process."""
+    first = 1
+    with _open_parquet(path, name) as file:
+        level, depth = list(file.schema_arrow.types), 0
+        while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
+            depth += 1
+        if depth > MAX_DEPTH:
+            raise DataError(
+                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
+            )
+        for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
+            # As values of Python, texts are several times in memory, so they come in parts of a few MB.
+            rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
+            for start in range(0, batch.num_rows, rows):
+                part = batch.slice(start, rows)
+                yield _read_columns(part, first)
+                first += part.num_rows
+
+
+@contextmanager
+def _open_parquet(path: str, name: str) -> Iterator[Any]:
+    """A Parquet file; Arrow's errors become DataError."""
+    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
+    import pyarrow
+
+    # Arrow's own allocator reserves 1 GB, against any limit of the system; this one takes memory as it needs it.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except MemoryError:  # Arrow's own is one of its exceptions, too
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        message = text_files.short_message(error, 160)
+        raise DataError(
+            f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
+        ) from error
+
+
+def _read_columns(batch: Any, first: int) -> ParquetBatch:
+    try:
+        return batch.num_rows, batch.to_pydict(), {}
+    except (ValueError, OverflowError):  # letters that are no UTF-8, dates that Python does not have
+        pass
+    columns: dict[str, list[Any]] = {column: [] for column in batch.schema.names}
+    problems = {}
+    for row in range(batch.num_rows):
+        values: dict[str, list[Any]] = {column: [None] for column in columns}
+        try:
+            values = batch.slice(row, 1).to_pydict()
+        except UnicodeDecodeError as error:
+            problems[first + row] = f"byte {error.start + 1} of a string is not UTF-8. Save the file as UTF-8."
+        except (ValueError, OverflowError) as error:
+            problems[first + row] = (
+                f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "
+                "its column."
+            )
+        for column in columns:
+            columns[column] += values[column]
+    return batch.num_rows, columns, problems
