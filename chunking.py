@@ -423,9 +423,9 @@ def find_sections(text: str, hard_cut: str) -> Sections:
         while text[content_end - 1].isspace():
             content_end -= 1
         rows.append((start, end, content_start, content_end))
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    starts, ends, content_starts, content_ends = np.array(rows, np.int64).reshape(-1, 4).T
     unknown: Flags = np.zeros(len(rows), bool)
-    return Sections(*columns, np.array(cuts, np.int64), unknown)
+    return Sections(starts, ends, content_starts, content_ends, np.array(cuts, np.int64), unknown)
 
 
 @dataclass(frozen=True, eq=False)

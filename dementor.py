@@ -59,11 +59,16 @@ def fit_cutoff(texts: Sequence[Units], repeats: int) -> CutoffFit:
 
     The cutoffs are sixteenths of the longest section: near its length nothing repeats, near a sentence's little.
     """
-    longest = max(int(np.bincount(units.section, units.last - units.first).max()) for units in texts)
+    longest = longest_section(texts)
     cutoffs = {max(MIN_CUTOFF, longest * n // 16 // MIN_CUTOFF * MIN_CUTOFF) for n in range(1, 16)}
     fits = [CutoffFit(cutoff, _mean_repeats(texts, cutoff)) for cutoff in sorted(cutoffs, reverse=True)]
     enough = (fit for fit in fits if repeats and fit.repeats > repeats - 0.5)
     return next(enough, max(fits, key=lambda fit: fit.repeats))
+
+
+def longest_section(texts: Sequence[Units]) -> int:
+    """The tokens of the longest section."""
+    return max(int(np.bincount(units.section, units.last - units.first).max()) for units in texts)
 
 
 def _mean_repeats(texts: Sequence[Units], cutoff: int) -> float:

@@ -34,8 +34,8 @@ STALE_PART_SECONDS = 86_400
 TEMPORARY_PREFIX = ".run-"
 METADATA_KEY = b"training_pro"
 ROOT = Path(__file__).resolve().parent.parent
+# A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves.
 CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
-"""A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves."""
 READ_BYTES = 1 << 22
 CHECKSUM_BYTES = 4
 
@@ -58,8 +58,14 @@ class Store:
     @staticmethod
     def temporary(folder: Path) -> Store:
         """A store without a limit, in a folder inside this one that is removed with the last use of the store."""
-        _remove_stale_folders(folder)
-        own = _make_temporary(folder)
+        for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+            if time.time() - _last_used(path) > STALE_PART_SECONDS:  # a crash left it behind
+                shutil.rmtree(path, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
+        except OSError:  # the folder is read-only
+            own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
         store = Store(own, sys.maxsize)
         weakref.finalize(store, shutil.rmtree, own, ignore_errors=True)
         return store
@@ -169,7 +175,11 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
     """
     import numpy as np
 
-    data = memoryview(_map(arrow, path) if mapped else path.read_bytes())
+    if mapped:
+        with arrow.memory_map(str(path)) as file:  # the system reads and frees these bytes by itself
+            data = memoryview(file.read_buffer())
+    else:
+        data = memoryview(path.read_bytes())
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum does not match")
@@ -183,12 +193,6 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
     if metadata["key"] != key:
         raise ValueError("it was saved under a different cache key")
     return StoreEntry(arrays, metadata["said"])
-
-
-def _map(arrow: Any, path: Path) -> Any:
-    """A file's bytes as memory that the system reads and frees by itself; the file is open only here."""
-    with arrow.memory_map(str(path)) as file:
-        return file.read_buffer()
 
 
 def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
@@ -211,10 +215,6 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     )
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
-    _append_checksum(path)
-
-
-def _append_checksum(path: Path) -> None:
     checksum = 0
     with path.open("r+b") as file:
         while chunk := file.read(READ_BYTES):
@@ -230,21 +230,6 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
         if free_bytes < 0 or (path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS):
             with suppress(OSError):
                 path.unlink()
-
-
-def _make_temporary(folder: Path) -> Path:
-    """A new folder inside this one; the system's temporary folder where this one is read-only."""
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
-    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-
-
-def _remove_stale_folders(folder: Path) -> None:
-    """Remove the folders of temporary stores that a crash left behind."""
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        if time.time() - _last_used(path) > STALE_PART_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _store_files(folder: Path) -> Iterable[Path]:

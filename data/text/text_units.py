@@ -49,8 +49,8 @@ def find_part_bounds(
 
     `by_lines`: what short sections are judged to be; None where the part is the whole text.
     """
-    ends, stops = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    places, kinds = [np.zeros((2, 0), np.int64)], [np.zeros((4, 0), bool)]
+    nothing: Ints = np.zeros((2, 0), np.int64)
+    ends, stops, places, kinds = [nothing[0]], [nothing[0]], [nothing], list[Flags]([np.zeros((4, 0), bool)])
     offset = -start
     for stretch in stretches:
         lines, found = split_lines(stretch), sentences.find_stop_ends(stretch)
