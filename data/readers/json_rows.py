@@ -304,7 +304,7 @@ def describe_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    names = {str: "a string", list: "a list", dict: "an object", bytes: "binary data, not text"}
+    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bytes: "binary data, not text"}
     return names.get(type(value), type(value).__name__)
 
 
