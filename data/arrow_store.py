@@ -95,7 +95,14 @@ class Store:
         path, temporary_name = self.folder / (key + ARROW_SUFFIX), f".{key}-{os.getpid()}{PART_SUFFIX}"
         with suppress(OSError, arrow.ArrowException), atomic_write(path, temporary_name) as temporary:
             _write(arrow, temporary, key, entry)
-        _remove_oldest(self.folder, self.largest)
+        # Remove the files used longest ago beyond the size limit, and partial files that a crash left behind.
+        now, free_bytes = time.time(), self.largest
+        for path in sorted(_store_files(self.folder), key=_last_used, reverse=True):
+            free_bytes -= _file_size(path)
+            is_stale = path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS
+            if free_bytes < 0 or is_stale:
+                with suppress(OSError):
+                    path.unlink()
 
 
 def full_error(store: Store) -> DataError:
@@ -216,20 +223,10 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     checksum = 0
-    with path.open("r+b") as file:
-        while chunk := file.read(READ_BYTES):
+    with path.open("r+b") as written:
+        while chunk := written.read(READ_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-        file.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
-
-
-def _remove_oldest(folder: Path, max_bytes: int) -> None:
-    """Remove the files used longest ago beyond the size limit, and partial files that a crash left behind."""
-    now, free_bytes = time.time(), max_bytes
-    for path in sorted(_store_files(folder), key=_last_used, reverse=True):
-        free_bytes -= _file_size(path)
-        if free_bytes < 0 or (path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS):
-            with suppress(OSError):
-                path.unlink()
+        written.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
 
 
 def _store_files(folder: Path) -> Iterable[Path]:

@@ -153,20 +153,20 @@ def divide(stretches: Iterable[str], hard_cut: str) -> Iterator[Part]:
             held, start, size = [], 0, 0
         held.append(stretch)
         size += len(stretch)
-        if size - start >= PART_CHARS and (cut := _last_cut("".join(held), start, hard_cut)):
+        if size - start < PART_CHARS or not hard_cut:
+            continue
+        # The last hard cut that a section follows. Behind the last section, another hard cut may begin in the
+        # last characters, so these are not looked at.
+        text = "".join(held)
+        following = len(text) - len(hard_cut) + 1
+        for found in reversed(list(re.compile(re.escape(hard_cut)).finditer(text, start))):
+            if not NOT_SPACE.search(text, found.end(), following):
+                following = found.start()
+                continue
+            cut = found.end()
             yield Part(held, start, cut)
-            held = [text for text, end in zip(held, accumulate(map(len, held)), strict=True) if end > cut]
+            held = [each for each, end in zip(held, accumulate(map(len, held)), strict=True) if end > cut]
             start, size = cut - size + sum(map(len, held)), sum(map(len, held))
+            break
     if NOT_SPACE.search("".join(held), start):
         yield Part(held, start, size)
-
-
-def _last_cut(text: str, start: int, hard_cut: str) -> int:
-    """The end of the last hard cut that a section follows; 0 where there is none."""
-    cuts = list(re.compile(re.escape(hard_cut)).finditer(text, start)) if hard_cut else []
-    following = len(text) - len(hard_cut) + 1  # another hard cut may begin in the last characters
-    for cut in reversed(cuts):
-        if NOT_SPACE.search(text, cut.end(), following):
-            return cut.end()
-        following = cut.start()
-    return 0

@@ -33,7 +33,23 @@ ParquetBatch = tuple[int, dict[str, list[Any]], dict[int, str]]
 
 def read_database(path: Path, name: str, columns: Columns) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
-    address = _read_only_uri(path, name)
+    # A URI makes SQLite open the file without writing anything, not even next to it.
+    with text_files.open_binary(path, name) as stream:
+        head = stream.read(100)
+    if not head:
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
+    if not head.startswith(b"SQLite format 3\x00"):
+        raise DataError(f"{name} is not a SQLite database. Give it the correct file extension.")
+    if is_in_use(path):
+        raise DataError(
+            f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
+            "program that has it open."
+        )
+    # Without `immutable`, SQLite would make a -wal and a -shm file beside a file in that mode.
+    immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
+    place = path.resolve().as_posix()
+    # Without the empty host, SQLite would take that of a Windows share (//nas/data) for a host.
+    address = f"file:{'//' if place.startswith('/') else ''}{quote(place)}?mode=ro{immutable}"
     chosen = (dict(columns.names), columns.table, columns.query)
     query, description = read_item("binary_rows.choose_query", path, name, address, *chosen)
 
@@ -80,26 +96,6 @@ def read_database_batches(
                 rows, started, characters = [], time.monotonic(), 0
         if rows:
             yield columns, rows
-
-
-def _read_only_uri(path: Path, name: str) -> str:
-    """A URI that makes SQLite open the file without writing anything, not even next to it."""
-    with text_files.open_binary(path, name) as stream:
-        head = stream.read(100)
-    if not head:
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
-    if not head.startswith(b"SQLite format 3\x00"):
-        raise DataError(f"{name} is not a SQLite database. Give it the correct file extension.")
-    if is_in_use(path):
-        raise DataError(
-            f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
-            "program that has it open."
-        )
-    # Without `immutable`, SQLite would make a -wal and a -shm file beside a file in that mode.
-    immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
-    address = path.resolve().as_posix()
-    # Without the empty host, SQLite would take that of a Windows share (//nas/data) for a host.
-    return f"file:{'//' if address.startswith('/') else ''}{quote(address)}?mode=ro{immutable}"
 
 
 def is_in_use(path: Path) -> bool:

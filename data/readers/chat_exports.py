@@ -100,8 +100,19 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
         raise ConversationError(
             f"'mapping' is {describe_value(nodes)}. It must be a JSON object that contains messages."
         )
+    node_id, branch = columns.get("current_node"), dict[str, Any]()
+    if node_id is None and nodes:
+        named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
+        parents = {parent for parent in named if isinstance(parent, str)}
+        leaves = [each for each in nodes if each not in parents]
+        if len(leaves) != 1:
+            raise ConversationError(
+                f"'current_node' is missing, and {len(leaves)} messages could be the last one."
+            )
+        node_id = leaves[0]
+    if not nodes:
+        node_id = None
     # From the last message back to the first: each node names its parent.
-    node_id, branch = _last_node(nodes, columns.get("current_node")) if nodes else None, dict[str, Any]()
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes:
             child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
@@ -118,17 +129,6 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
     for node_id, message in reversed(branch.items()):
         if message is not None:
             yield from _chatgpt_message(node_id, message, left_out)
-
-
-def _last_node(nodes: Mapping[str, Any], last_id: Any) -> Any:
-    if last_id is not None:
-        return last_id
-    named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
-    parents = {parent for parent in named if isinstance(parent, str)}
-    leaves = [node_id for node_id in nodes if node_id not in parents]
-    if len(leaves) != 1:
-        raise ConversationError(f"'current_node' is missing, and {len(leaves)} messages could be the last one.")
-    return leaves[0]
 
 
 def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iterator[Message]:

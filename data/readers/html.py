@@ -120,7 +120,13 @@ class _VisibleText:
             self._line_depth += tag in LINE_TAGS
             self._pre_depth += tag == "pre"
             self._starts_part = self._starts_part or tag == "hr"
-            self._menu_depth += self._menu_depth > 0 or self._is_menu(tag, attributes)
+            # A menu, or a part of the page's frame; everything inside it counts, to find its end.
+            is_frame = tag in FRAME_TAGS and not self._content_depth
+            has_mark = attributes.get("role") == "navigation" or not MENU_CLASSES.isdisjoint(
+                attributes.get("class", "").split()
+            )
+            is_menu = tag not in ("html", "body") and (tag == "nav" or is_frame or has_mark)
+            self._menu_depth += self._menu_depth > 0 or is_menu
             self._content_depth += tag in CONTENT_TAGS
         elif tag == "a" and "href" in attributes:
             self._links += 1
@@ -169,17 +175,6 @@ class _VisibleText:
             level = 0 if in_menu else self._level  # a heading of a menu begins no chapter
             self.paragraphs.append(Paragraph(text, level, self._starts_part, in_line, in_menu, links))
             self._starts_part = False
-
-    def _is_menu(self, tag: str, attributes: Mapping[str, str]) -> bool:
-        """Whether an element is a menu, or a part of the page's frame."""
-        if tag in ("html", "body"):
-            return False
-        return (
-            tag == "nav"
-            or (tag in FRAME_TAGS and not self._content_depth)
-            or attributes.get("role") == "navigation"
-            or not MENU_CLASSES.isdisjoint(attributes.get("class", "").split())
-        )
 
 
 def read_epub(path: Path, name: str) -> list[Paragraph]:

@@ -232,7 +232,15 @@ def _find_rows(value: Any, name: str) -> list[Any]:
     elif isinstance(value, dict) and find_export_column(value):
         rows = [value]
     elif isinstance(value, dict):
-        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[]) or _rows_from_columns(value) or [value]
+        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
+        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
+        columns = list(value.values())
+        if columns and all(isinstance(column, dict) for column in columns):
+            columns = [list(column.values()) for column in columns]
+        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
+        if not rows and columns and are_columns and len(set(map(len, columns))) == 1:
+            rows = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows = rows or [value]
     else:
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     if not rows or rows == [{}]:
@@ -265,20 +273,6 @@ def _is_chat(values: list[Any]) -> bool:
     return bool(values) and all(
         isinstance(v, dict) and ({"role", "content"} <= v.keys() or {"from", "value"} <= v.keys()) for v in values
     )
-
-
-def _rows_from_columns(node: Mapping[str, Any]) -> list[Any] | None:
-    """Rows from columns: lists of equal length, or objects with the same keys, as pandas writes them."""
-    values = list(node.values())
-    if values and all(isinstance(v, dict) for v in values):
-        values = [list(v.values()) for v in values]
-    if (
-        not values
-        or not all(isinstance(v, list) and not _is_chat(v) for v in values)
-        or len({len(v) for v in values}) != 1
-    ):
-        return None
-    return [dict(zip(node, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def _to_row(number: int, value: Any) -> Row:

@@ -8,7 +8,7 @@ import importlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -267,18 +267,16 @@ def _guess_legacy(data: bytes, name: str) -> str:
         known = max(sum(letter in alphabet for letter in letters) for alphabet in LATIN_ALPHABETS[page])
         return known / max(len(letters), 1)
 
-    def can_decode(encoding: str) -> bool:
-        try:
-            data.decode(encoding)
-        except UnicodeDecodeError:
-            return False
-        return True
-
     # In Latin script most letters beyond ASCII stand alone, and the letters of each language tell its page.
     if len(LONE_NON_ASCII.findall(sample)) > LATIN_SHARE * len(NON_ASCII.findall(sample)):
         return max(LATIN_ALPHABETS, key=latin_fit)
     guesses = from_bytes(sample, cp_isolation=LEGACY_ENCODINGS)
-    best = next((guess for guess in guesses if can_decode(guess.encoding)), guesses.best())
+    best = guesses.best()
+    for guess in guesses:
+        with suppress(UnicodeDecodeError):  # the sample may be too short to rule a page out
+            data.decode(guess.encoding)
+            best = guess
+            break
     if best is None:
         raise DataError(f"{name} has an unknown encoding. Save it as UTF-8.")
     return max(LATIN_ALPHABETS, key=latin_fit) if best.encoding in LATIN_ALPHABETS else best.encoding

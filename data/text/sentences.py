@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,18 +88,15 @@ class Note(NamedTuple):
 
 def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
-
-    def stop_ends() -> Iterator[int]:
-        last = 0
-        for stop in STOP.finditer(text):
-            rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
-            if end := rule(text, stop, last):
-                yield end
-                last = end
-
-    # Thai has no full stops: there, a space behind certain words ends a sentence.
-    spaced = (match.end() for match in _languages().spaced.finditer(text)) if STOPLESS.search(text) else ()
-    return np.fromiter(chain(stop_ends(), spaced), np.int64)
+    ends, last = list[int](), 0
+    for stop in STOP.finditer(text):
+        rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
+        if end := rule(text, stop, last):
+            ends.append(end)
+            last = end
+    if STOPLESS.search(text):  # Thai has no full stops: there, a space behind certain words ends a sentence
+        ends += [match.end() for match in _languages().spaced.finditer(text)]
+    return np.array(ends, np.int64)
 
 
 def merge_ends(text: str, lines: Lines, stops: Ints) -> Ints:
@@ -328,7 +325,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     # `J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name.
     if lowercase in languages.letters and len(words) > 1 and words[-2].islower():
         return False
-    if _begins_line(text, place - len(word)):
+    if not _line_before(text, place - len(word)).strip():
         return True
     return not _is_starter(text, stop, languages.particles if word.isupper() else ())
 
@@ -336,7 +333,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
 def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     """`3.` is an ordinal at the beginning of a line, in dates, before a month and after an article."""
     languages = _languages()
-    if _begins_line(text, stop.start() - len(words[-1])):
+    if not _line_before(text, stop.start() - len(words[-1])).strip():
         return True
     if len(words[-1]) > 2:
         return False
@@ -345,11 +342,6 @@ def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     if _next_word(text, stop) in languages.months:
         return True
     return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
-
-
-def _begins_line(text: str, place: int) -> bool:
-    """Whether only spaces stand before a place in its line."""
-    return not _line_before(text, place).strip()
 
 
 def _line_before(text: str, place: int) -> str:
