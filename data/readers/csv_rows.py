@@ -185,6 +185,7 @@ def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cel
             # The first line may have a quote that is never closed, so each of these lines is read as a row of its
             # own. The last one comes again, because it may begin a row of several lines, too.
             given_back.append(taken.pop())
+            reader = _reader(lines(), dialect.separator, dialect.quote)  # the old one may be at its end
             for place, line in enumerate(taken, start=number):
                 yield place, _next_cells(_reader([line], dialect.separator, dialect.quote)) or []
         else:
