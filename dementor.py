@@ -30,7 +30,7 @@ from .chunking import (
     build_units,
 )
 
-MIN_CUTOFF = 16
+MIN_CUTOFF = 16  # also the step between the cutoffs that are tried
 
 
 def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:

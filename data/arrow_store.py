@@ -138,6 +138,7 @@ def cache_key(*parts: object) -> str:
     """A hash of all parts, of the `repr` of each that is not bytes."""
     digest = hashlib.blake2b(digest_size=20)
     for part in (VERSION, _code_digest(), *parts):
+        # The length before each part: ("ab", "c") and ("a", "bc") are two keys.
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
@@ -207,6 +208,7 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     import numpy as np
 
     arrays = {name: np.ascontiguousarray(array) for name, array in entry.arrays.items()}
+    # Arrow packs flags into bits, which NumPy can't map.
     columns = {name: array.view("uint8") if array.dtype == bool else array for name, array in arrays.items()}
     metadata = {
         "key": key,

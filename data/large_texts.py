@@ -33,7 +33,8 @@ from .text import (
     store_text,
 )
 
-DIVIDED_BYTES = 64_000_000  # larger files are read in parts
+# Larger files are read in parts; a smaller one takes up to 8.3 bytes of memory per character (docs/scale.md).
+DIVIDED_BYTES = 64_000_000
 PART_CHARS = 1 << 24  # a part ends at the first hard cuts after so many
 MAX_PART_CHARS = 2 * PART_CHARS  # a part without a hard cut ends with a paragraph
 STORED_BYTES_PER_BYTE = 4  # of the text and its blocks, by the size of the file; 3 for prose

@@ -55,6 +55,7 @@ class Dialect:
 
 def read_table(path: Path, name: str) -> Table:
     """The rows of a file, read as a stream; a DataError where it holds no table."""
+    # The limit is one for the whole program, and somebody may have set a larger one.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARS))
     encoding, notes = text_files.detect_file_encoding(path, name)
 
@@ -101,6 +102,7 @@ def _detect_dialect(head: str, name: str) -> Dialect:
         raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     first = [cell.strip() for cell in rows[0]]
     has_header = _are_names(first, rows[1:])
+    # A table without a header has the numbers of its columns as names.
     names = [cell if has_header and cell else str(number) for number, cell in enumerate(first, start=1)]
     while has_header and len(names) > 1 and not first[len(names) - 1]:
         names.pop()

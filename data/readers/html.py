@@ -74,6 +74,7 @@ def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list
     """The visible text of a page; a page that is all content, such as that of an e-book, has no frame."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
     collector = _VisibleText(is_content)
+    # As a stream of elements: a tree would take much more memory, and recursion could end the process.
     parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:
         parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
@@ -247,6 +248,7 @@ def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
 
 def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
     lxml = text_files.import_library("lxml.etree", "lxml", name, "an e-book")
+    # Entities may name files or swell a thousandfold, and no address may be opened.
     parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
     try:
         root = lxml.fromstring(_read_bytes(book, file, name), parser)

@@ -41,6 +41,7 @@ MESSAGE_ID_COLUMNS = ("message_id", "id")
 PARENT_COLUMNS = ("parent_id", "parent_message_id", "parent")
 # Columns that never hold the texts of a row.
 ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "message_id"} - {"conversation"})
+# {"data": {"train": {"rows": [...]}}} has three levels.
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 ENDS_TOO_EARLY = "ends too early"
@@ -136,6 +137,7 @@ def read_jsonl(path: Path, name: str) -> Table:
     if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
         raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     text_files.refuse_other_formats(head, name)
+    # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = text_files.read_text(path, name)
         return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)

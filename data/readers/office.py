@@ -91,6 +91,7 @@ def _read_word_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
 def _word_text(paragraph: Any) -> str:
     r"""The text of a paragraph; a page break becomes \f."""
     parts: list[str] = []
+    # A stack of our own: elements may be nested more deeply than Python allows a recursion to be.
     stack = list(reversed(paragraph))
     while stack:
         element = stack.pop()
@@ -108,6 +109,7 @@ def _word_text(paragraph: Any) -> str:
 def read_odt(path: Path, name: str) -> list[Paragraph]:
     """The text of an OpenDocument text, headings with their levels; a page break before one begins a part."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text document")
+    # Entities may name files or swell a thousandfold, and no address may be opened.
     parser = lxml.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     manifest = "META-INF/manifest.xml"
     try:

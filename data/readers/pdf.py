@@ -27,7 +27,7 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
     display_errors = pymupdf.TOOLS.mupdf_display_errors()
     pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors to the console
     try:
-        with text_files.open_binary(path, name):
+        with text_files.open_binary(path, name):  # a DataError says why it can't be opened
             pass
         with pymupdf.open(path, filetype="pdf") as document:
             if document.needs_pass:

@@ -97,6 +97,7 @@ def normalize_chunks(chunks: Iterable[str]) -> Iterator[str]:
     held = ""
     for chunk in chunks:
         text = held + chunk
+        # A \r at the end may be half of a line end: it waits for the next chunk.
         held = text[-2:] if text.endswith("\r\r") else text[-1:] if text.endswith("\r") else ""
         yield normalize_line_ends(text.removesuffix(held))
     yield normalize_line_ends(held)
@@ -192,6 +193,7 @@ def _guess_encoding(chunks: Iterable[bytes], sample: bytes, name: str) -> tuple[
 def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding of a file that is too large for memory: UTF-8 if all of it is."""
     with open_binary(file, name) as stream:
+        # Any byte may be the first that is not UTF-8, so all of a UTF-8 file is decoded once.
         encoding, notes = detect_encoding(stream.read(SAMPLE_BYTES), name)
         if not encoding.startswith("utf-8"):
             return encoding, notes

@@ -166,6 +166,7 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
+    # Of two that begin together the longer comes first, so that the other one is inside it.
     for part in sorted(found, key=lambda part: (part.start, -part.end)):
         if not parts or part.start >= parts[-1].end:
             parts.append(part)
@@ -206,6 +207,7 @@ def _notices(text: str, begins_file: bool) -> Iterator[Boilerplate]:
         starts.append((start.start(), end))
     ends = [end.start() for end in GUTENBERG_END.finditer(text)]
     imprints = [imprint.span() for imprint in IMPRINT.finditer(text)]
+    # Imprints and colophons come in pairs in books of Standard Ebooks; 'Colophon' alone may be a chapter.
     colophons = [end.start() for end in COLOPHON.finditer(text, imprints[0][1])] if imprints else []
     yield from _outside_books(text, starts, ends, begins_file)
     yield from _outside_books(text, imprints, colophons, False)

@@ -21,7 +21,8 @@ import numpy as np
 from ...chunking import Flags, Ints
 from .lines import NARROW_LINE, OPENERS, RAGGED_CHARS, WIDE_LINE, WIDEST_LINE, Lines, find_wrapped
 
-STRETCH_CHARS = 1 << 20  # text processed at a time
+# Text processed at a time. Where a sentence ends depends on its stretch, so a part of a text keeps its stretches.
+STRETCH_CHARS = 1 << 20
 WORD_CHARS = 32  # searched before a dot
 MAX_UNFINISHED = 0.02  # of the long lines; a text with more has lines that need no stop
 MAX_DIVIDED = 0.25  # of the paragraphs that follow a blank line
@@ -43,6 +44,7 @@ CLOSERS = r"`_*\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
 SPEAKER_CHARS = 40
 MIN_SPEECHES, MAX_SPEAKERS = 8, 0.5  # in a stretch; names per speech
+# A stop and those that follow, what closes a quotation, then looked at only: the space, what opens, one character.
 STOP = re.compile(
     rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
     rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|[\u2009\u200a\u202f][’”]|\[\d+\])*)"
@@ -117,6 +119,7 @@ def _is_after_speaker(lines: Lines, places: Ints) -> Flags:
     filled = np.append(np.flatnonzero(~lines.blank), len(texts) - 1)
     speeches = starts[filled[np.searchsorted(filled[:-1], names, side="right")]]
     name_ends = starts[names] + lines.lengths[names]
+    # A place between the end of a name and the beginning of its speech divides the two.
     name_before = np.searchsorted(name_ends, places, side="right") - 1
     return (name_before >= 0) & (places <= speeches[name_before])
 
@@ -131,6 +134,7 @@ def _move_behind_footnotes(text: str, ends: Ints) -> Ints:
     number: Ints = np.searchsorted(ends, mark_starts - 1)
     at_mark = number < np.searchsorted(ends, mark_starts, side="right")
     goes_on = np.array([_goes_on(text, note.mark_end) for note in notes])
+    # `moved` stays in order: a mark is directly behind the end that it moves.
     moved = ends.copy()
     moved[number[at_mark]] = mark_ends[at_mark]
     ends = np.delete(moved, number[at_mark & goes_on])

@@ -115,6 +115,7 @@ def _read_lines(lines: Lines, stops: Ints) -> tuple[Ints, Flags, Ints]:
     divided = np.append(small[1:] & (indents[1:] > indents[:-1]), False)[filled]
     full = find_full_lines(lines, find_continued(lines, tagged))[filled]
     unstopped = ~np.isin(ends, stops)
+    # A stop before several line ends lies behind the last of them; it is counted where its line ends.
     if len(ends):
         line_of_stop = np.searchsorted(ends, stops).clip(max=len(ends) - 1)
         stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
