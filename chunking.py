@@ -30,7 +30,9 @@ BlockKind = Literal["block", "overlap", "dementor"]
 BLOCK_KINDS: tuple[BlockKind, ...] = ("block", "overlap", "dementor")
 BlockEnds = Literal["auto", "sentences", "lines"]
 
-PIECE_CHARS = 65_536  # a long section goes to the tokenizer in pieces of about this size
+# A long section goes to the tokenizer in pieces of about this size. Ids change if this does, where a tokenizer
+# would merge characters across the bound: blocks of the same text would no longer be the same.
+PIECE_CHARS = 65_536
 BATCH_CHARS = 4 * PIECE_CHARS  # tokenized at a time: the tokenizer's own objects are large
 
 NOT_SPACE = re.compile(r"\S")
@@ -163,14 +165,12 @@ class SlicedText:
     def __iter__(self) -> Iterator[Block]:
         for offset in range(0, len(self), 4096):  # a million blocks must not be objects at the same time
             rows = zip(*(column[offset : offset + 4096].tolist() for column in self._columns), strict=True)
-            for start, end, tokens, kind, section, ends_section, first in rows:
-                yield Block(start, end, tokens, BLOCK_KINDS[kind], section, ends_section, first)
+            for start, end, tokens, kind, *others in rows:
+                yield Block(start, end, tokens, BLOCK_KINDS[kind], *others)
 
     def __getitem__(self, number: int) -> Block:
-        start, end, tokens, kind, section, ends_section, first = (
-            column[number].item() for column in self._columns
-        )
-        return Block(start, end, tokens, BLOCK_KINDS[kind], section, ends_section, first)
+        start, end, tokens, kind, *others = (column[number].item() for column in self._columns)
+        return Block(start, end, tokens, BLOCK_KINDS[kind], *others)
 
     @property
     def text(self) -> Text:
@@ -200,19 +200,11 @@ class SlicedText:
 
     def ids_of(self, block: Block) -> Ids:
         """The ids of a block as they are trained on: its slice of the text's ids, with BOS and EOS."""
-        rules = self.units.rules
-        has_bos, has_eos = rules.opening, rules.closes(block.ends_section)
-        text_end = block.tokens - has_eos
-        text_ids = self.units.ids[block.first : block.first + text_end - has_bos]
-        if not has_bos and not has_eos:
-            return text_ids.copy()
-        ids: Ids = np.empty(block.tokens, np.int32)
-        ids[has_bos:text_end] = text_ids
-        if has_bos:
-            ids[0] = rules.bos
-        if has_eos:
-            ids[-1] = rules.eos
-        return ids
+        rules, has_eos = self.rules, self.rules.closes(block.ends_section)
+        text_tokens = block.tokens - rules.opening - has_eos
+        text_ids = self.units.ids[block.first : block.first + text_tokens]
+        bos, eos = np.array([rules.bos][: rules.opening], np.int32), np.array([rules.eos][:has_eos], np.int32)
+        return np.concatenate([bos, text_ids, eos])
 
     def text_of(self, block: Block) -> str:
         return self.text[block.start : block.end]
@@ -231,45 +223,44 @@ class SlicedText:
     @cached_property
     def left_out_characters(self) -> int:
         """Characters, without spaces, that are in no block because of `min_chars`."""
-        return self._characters(self._gaps(self.spans)) - self.lost
+        return self._count_characters(self._gaps(self.spans)) - self.lost
 
     @cached_property
     def lost(self) -> int:
         """Characters, without spaces, that are in no block, in no hard cut, and not dropped by `min_chars`."""
-        return self._characters(self.lost_places())
+        return self._count_characters(self.lost_places())
 
     def lost_places(self) -> Iterator[tuple[int, int]]:
         return self._gaps(self.spans.merge(self.dropped))
 
-    def _characters(self, places: Iterator[tuple[int, int]]) -> int:
+    def _count_characters(self, places: Iterator[tuple[int, int]]) -> int:
         return sum(len("".join(self.text[start:end].split())) for start, end in places)
 
     def _gaps(self, spans: Spans) -> Iterator[tuple[int, int]]:
-        """The stretches of sections that none of these spans covers."""
+        """The stretches of section contents that none of these spans covers."""
         starts, ends = self.units.start[spans.first], self.units.end[spans.last - 1]
+        # Spans overlap, so a gap begins behind the furthest end so far, not behind the end of the last one.
         low = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])
         high = np.append(starts, len(self.text))
-        has_gap = low < high
-        return self.sections.contents_in(low[has_gap], high[has_gap])
+        low, high = low[low < high], high[low < high]
+        sections = self.sections
+        first: Ints = np.searchsorted(sections.content_end, low, side="right")
+        last: Ints = np.searchsorted(sections.content_start, high)
+        for gap in np.flatnonzero(first < last).tolist():  # most gaps hold only spaces
+            for section in range(int(first[gap]), int(last[gap])):
+                start = max(int(low[gap]), int(sections.content_start[section]))
+                yield start, min(int(high[gap]), int(sections.content_end[section]))
 
     @cached_property
     def _columns(self) -> tuple[Ints | Flags, ...]:
         """The fields of `Block`, one column each."""
         units, first, last, rules = self.units, self.spans.first, self.spans.last - 1, self.rules
         ends_section = units.ends_section[last]
-        text_tokens = units.last[last] - units.first[first]
-        extra = rules.cutoff - rules.room  # BOS, and EOS where every block has one
-        tokens = text_tokens + extra + rules.closing * ends_section.astype(np.int64)
-        section = units.section[first]
-        return (
-            units.start[first],
-            units.end[last],
-            tokens,
-            self.spans.kind,
-            section,
-            ends_section,
-            units.first[first],
-        )
+        every_block = rules.cutoff - rules.room  # BOS, and EOS where every block has one
+        tokens = units.last[last] - units.first[first] + every_block
+        tokens += rules.closing * ends_section.astype(np.int64)
+        places = units.start[first], units.end[last]
+        return *places, tokens, self.spans.kind, units.section[first], ends_section, units.first[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,18 +312,16 @@ def _find_overlaps(units: Units, blocks: Spans) -> Spans:
     if not len(left) or not len(sentence_starts):
         return Spans.of(left[:0], right[:0], "overlap")
     middles = (units.low[left] + units.high[right - 1]) // 2
-    first = sentence_starts[_nearest_index(units.low[sentence_starts], middles)]
+    starts = units.low[sentence_starts]
+    after = np.searchsorted(starts, middles).clip(1, max(len(starts) - 1, 1))
+    after = np.minimum(after, len(starts) - 1)  # with a single start, `clip` has given 1
+    before = np.maximum(after - 1, 0)
+    is_before = middles - starts[before] <= starts[after] - middles
+    first = sentence_starts[np.where(is_before, before, after)]
+    # The pieces of a sentence that is too long do not end it: back to the last unit that closes one.
     last_whole = np.maximum.accumulate(np.where(units.closes, np.arange(1, len(units) + 1), 0))
     last = last_whole[units.reach[first] - 1]
     return Spans.of(first, last, "overlap").select((first > left) & (first < right) & (last > right))
-
-
-def _nearest_index(sorted_values: Ints, targets: Ints) -> Ints:
-    """The index of the nearest value for each target."""
-    after = np.searchsorted(sorted_values, targets).clip(1, max(len(sorted_values) - 1, 1))
-    after = np.minimum(after, len(sorted_values) - 1)
-    before = np.maximum(after - 1, 0)
-    return np.where(targets - sorted_values[before] <= sorted_values[after] - targets, before, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,13 +347,13 @@ class Units:
     @cached_property
     def breaks(self) -> Flags:
         """Where no block may continue from the unit before: a section begins, or ids were dropped."""
-        return np.append(True, (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1]))[
-            : len(self)
-        ]
+        changes = (self.section[1:] != self.section[:-1]) | (self.first[1:] != self.last[:-1])
+        return np.append(True, changes)[: len(self)]
 
     @cached_property
     def low(self) -> Ints:
         """Where each unit begins, with every EOS at a section's end counted as an id of the text."""
+        # Sections are numbered from 0, so the number of a section is that of the EOS before it.
         return self.first + self.section * self.rules.closing
 
     @cached_property
@@ -375,9 +364,11 @@ class Units:
     def reach(self) -> Ints:
         """For a block that begins at a unit, one past the last unit that fits."""
         unit = np.arange(len(self))
+        # On this scale, what fits is a difference of two places: a binary search replaces the loop over units.
         first_beyond = np.searchsorted(self.high, self.low + self.rules.room, side="right")
         breaks = np.append(np.flatnonzero(self.breaks), len(self))
-        return np.minimum(np.maximum(first_beyond, unit + 1), breaks[np.searchsorted(breaks, unit, side="right")])
+        next_break = breaks[np.searchsorted(breaks, unit, side="right")]
+        return np.minimum(np.maximum(first_beyond, unit + 1), next_break)  # at least the unit itself
 
 
 def build_units(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> Units:
@@ -387,18 +378,16 @@ def build_units(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFi
         pending_bounds = executor.submit(find, text, sections)
         tokens = _tokenize(text, sections, encoder)
     bounds = pending_bounds.result()
-    sentences = _refine_long_lines(
-        _sentence_tokens(bounds.ends, sections, tokens), bounds, tokens, rules, sections
-    )
+    sentences = _sentence_tokens(bounds.ends, sections, tokens)
+    sentences = _refine_long_lines(sentences, bounds, tokens, rules, sections)
     (first, last, section), opens, closes = _divide_long(text, tokens, rules, sentences)
+    # A unit begins where the one before it ends, so that no character is between two units.
     previous_end = tokens.ends[np.maximum(first, 1) - 1]
     start = np.where(first == tokens.first[section], sections.start[section], previous_end)
     end = tokens.ends[last - 1].astype(np.int64)
     ends_section = np.isin(last, sentences[1][_is_last_of_section(sentences[2])])
-    sections_with_lines = replace(sections, by_lines=bounds.by_lines)
-    return Units(
-        text, rules, sections_with_lines, tokens.ids, first, last, section, start, end, opens, closes, ends_section
-    )
+    sections = replace(sections, by_lines=bounds.by_lines)
+    return Units(text, rules, sections, tokens.ids, first, last, section, start, end, opens, closes, ends_section)
 
 
 def _is_last_of_section(section: Ints) -> Flags:
@@ -420,35 +409,23 @@ class Sections:
     def __len__(self) -> int:
         return len(self.start)
 
-    def contents_in(self, low: Ints, high: Ints) -> Iterator[tuple[int, int]]:
-        """The parts of section contents that lie in these stretches of the text."""
-        first: Ints = np.searchsorted(self.content_end, low, side="right")
-        last: Ints = np.searchsorted(self.content_start, high)
-        for stretch in np.flatnonzero(first < last).tolist():  # most stretches hold only spaces
-            for section in range(int(first[stretch]), int(last[stretch])):
-                start = max(int(low[stretch]), int(self.content_start[section]))
-                yield start, min(int(high[stretch]), int(self.content_end[section]))
-
 
 def find_sections(text: str, hard_cut: str) -> Sections:
     """The parts of a text between its hard cuts."""
     cuts = [match.start() for match in re.finditer(re.escape(hard_cut), text)] if hard_cut else []
-    bounds = zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True)
-    rows = [row for start, end in bounds if (row := _content_bounds(text, start, end))]
-    start, end, content_start, content_end = np.array(rows, np.int64).reshape(-1, 4).T
+    rows = []
+    for start, end in zip([0, *(cut + len(hard_cut) for cut in cuts)], [*cuts, len(text)], strict=True):
+        content = NOT_SPACE.search(text, start, end)
+        if not content:  # only spaces: no section
+            continue
+        content_start = max(start, text.rfind("\n", start, content.start()) + 1)
+        content_end = end
+        while text[content_end - 1].isspace():
+            content_end -= 1
+        rows.append((start, end, content_start, content_end))
+    starts, ends, content_starts, content_ends = np.array(rows, np.int64).reshape(-1, 4).T
     unknown: Flags = np.zeros(len(rows), bool)
-    return Sections(start, end, content_start, content_end, np.array(cuts, np.int64), unknown)
-
-
-def _content_bounds(text: str, start: int, end: int) -> tuple[int, int, int, int] | None:
-    """The bounds of a section, with and without blank lines at its edges; None where it holds only spaces."""
-    content = NOT_SPACE.search(text, start, end)
-    if not content:
-        return None
-    content_end = end
-    while text[content_end - 1].isspace():
-        content_end -= 1
-    return start, end, max(start, text.rfind("\n", start, content.start()) + 1), content_end
+    return Sections(starts, ends, content_starts, content_ends, np.array(cuts, np.int64), unknown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -464,6 +441,7 @@ class Tokens:
         """For each place, the first token bound at or after it that is also a bound between characters."""
         same_type = np.asarray(places).astype(self.ends.dtype)  # otherwise all ends are converted at each call
         bounds = np.minimum(np.searchsorted(self.ends, same_type) + 1, len(self.ids))
+        # Within a character of several ids, such as an emoji of four byte tokens, go on to its end.
         while not self.whole[bounds].all():
             bounds += ~self.whole[bounds]
         return bounds
@@ -471,7 +449,16 @@ class Tokens:
 
 def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
     """Tokenize each section as a text of its own."""
-    batches = [_encode_batch(text, batch, encoder) for batch in _batches(text, sections)]
+    batches, batch, size = [], list[tuple[int, int, int]](), 0
+    for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
+        for low, high in split_section(text, start, end):
+            batch.append((low, high, section))
+            size += high - low
+            if size >= BATCH_CHARS:
+                batches.append(_encode_batch(text, batch, encoder))
+                batch, size = [], 0
+    if batch:
+        batches.append(_encode_batch(text, batch, encoder))
     if not batches:
         return Tokens(np.zeros(0, np.int32), np.zeros(0, np.int64), np.ones(1, bool), np.zeros(1, np.int64))
     ids, ends, is_bound = (np.concatenate([batch[column] for batch in batches]) for column in range(3))
@@ -483,20 +470,6 @@ def _tokenize(text: str, sections: Sections, encoder: Encoder) -> Tokens:
     # Characters that a tokenizer drops belong to the token before them.
     ends[first[filled + 1] - 1] = sections.end[filled]
     return Tokens(ids, ends, np.append(is_bound, True), first)
-
-
-def _batches(text: str, sections: Sections) -> Iterator[list[tuple[int, int, int]]]:
-    """The pieces of all sections (start, end, section), in batches."""
-    batch, size = [], 0
-    for section, (start, end) in enumerate(zip(sections.start.tolist(), sections.end.tolist(), strict=True)):
-        for low, high in split_section(text, start, end):
-            batch.append((low, high, section))
-            size += high - low
-            if size >= BATCH_CHARS:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def split_section(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -521,16 +494,20 @@ def _encode_batch(
     counts = np.array([len(piece.ids) for piece in pieces], np.int64)
     shift: Ints = np.repeat(np.array([start for start, _, _ in batch], np.int64), counts)
     starts = np.concatenate([np.asarray(piece.starts, np.int64) for piece in pieces]) + shift
-    ends = np.maximum.accumulate(np.concatenate([np.asarray(piece.ends, np.int64) for piece in pieces]) + shift)
+    ends = np.concatenate([np.asarray(piece.ends, np.int64) for piece in pieces]) + shift
+    ends = np.maximum.accumulate(ends)  # places are found by binary search, so no end may go back
+    # A token that begins before the end of the one before it is a part of the same character.
     is_bound = np.append(True, starts[1:] >= ends[:-1])[: len(ends)]
     ids = np.concatenate([np.asarray(piece.ids, np.int32) for piece in pieces])
-    place_type = np.int32 if len(text) < 2**31 else np.int64
+    place_type = np.int32 if len(text) < 2**31 else np.int64  # four bytes less for each token of the text
     return ids, ends.astype(place_type), is_bound, np.array([section for _, _, section in batch], np.int64), counts
 
 
 def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     """Each sentence by its first token, one past its last, and its section."""
     inner = places_inside(ends, sections)
+    # A section opens at the token with its first character, or earlier, where that character is in the middle of
+    # a token; it closes at the token after its last one, at the latest at the end of its tokens.
     opening = np.searchsorted(tokens.ends, sections.content_start, side="right")
     while not tokens.whole[opening].all():
         opening -= ~tokens.whole[opening]
@@ -539,6 +516,7 @@ def _sentence_tokens(ends: Ints, sections: Sections, tokens: Tokens) -> tuple[In
     bounds = np.unique(np.concatenate([opening, tokens.bound(inner), closing]))
     first, last = bounds[:-1], bounds[1:]
     section: Ints = np.searchsorted(opening, first, side="right") - 1
+    # Between the closing of a section and the opening of the next one there are only blank lines.
     is_inside = last <= closing[section]
     return first[is_inside], last[is_inside], section[is_inside]
 
@@ -552,11 +530,11 @@ def _refine_long_lines(
         return lines
     rows = _sentence_tokens(np.union1d(bounds.ends, bounds.inner), sections, tokens)
     in_long_line = is_long[np.searchsorted(lines[0], rows[0], side="right") - 1]
-    columns = [
+    first, last, section = (
         np.concatenate([row[~is_long], finer[in_long_line]]) for row, finer in zip(lines, rows, strict=True)
-    ]
-    order = np.argsort(columns[0], kind="stable")
-    return columns[0][order], columns[1][order], columns[2][order]
+    )
+    order = np.argsort(first, kind="stable")
+    return first[order], last[order], section[order]
 
 
 def places_inside(places: Ints, sections: Sections) -> Ints:
@@ -564,9 +542,8 @@ def places_inside(places: Ints, sections: Sections) -> Ints:
     if not len(sections):
         return places[:0]
     section = np.searchsorted(sections.content_start, places, side="right") - 1
-    return places[
-        (section >= 0) & (places > sections.content_start[section]) & (places < sections.content_end[section])
-    ]
+    is_inside = (places > sections.content_start[section]) & (places < sections.content_end[section])
+    return places[(section >= 0) & is_inside]
 
 
 def _divide_long(
@@ -574,43 +551,30 @@ def _divide_long(
 ) -> tuple[TokenRanges, Flags, Flags]:
     """Sentences with those too long for a block in pieces, and which pieces open and close a sentence."""
     first, last, section = sentences
-    closing = rules.closing * _is_last_of_section(section)
+    closing = rules.closing * _is_last_of_section(section)  # EOS must fit behind the last piece, too
     is_long = last + closing - first > rules.room
-    pieces = [
-        (low, high, section[number], low == first[number], high == last[number])
-        for number in np.flatnonzero(is_long).tolist()
-        for low, high in _split_sentence(
-            text, tokens, rules.room, (int(first[number]), int(last[number]), int(closing[number]))
-        )
-    ]
-    if not pieces:
-        fits = ~is_long
-        return (first[fits], last[fits], section[fits]), np.ones(fits.sum(), bool), np.ones(fits.sum(), bool)
+    if not is_long.any():
+        return sentences, np.ones(len(first), bool), np.ones(len(first), bool)
+    pieces = []
+    for number in np.flatnonzero(is_long).tolist():
+        start, end = int(first[number]), int(last[number])
+        low = start
+        while low < end:
+            is_rest = end + closing[number] - low <= rules.room
+            limit = min(low + rules.room, end - 1)
+            high = end if is_rest else _last_division(text, tokens, low, limit)
+            if is_rest or high <= limit:  # else it is a single character that no block can hold: counted as lost
+                pieces.append((low, high, section[number], low == start, high == end))
+            low = high
     short = np.column_stack([first, last, section, np.ones((len(first), 2), np.int64)])[~is_long]
-    rows = np.concatenate([short, np.array(pieces, np.int64)])
+    rows = np.concatenate([short, np.array(pieces, np.int64).reshape(-1, 5)])
     rows = rows[np.argsort(rows[:, 0], kind="stable")].T
     return (rows[0], rows[1], rows[2]), rows[3].astype(bool), rows[4].astype(bool)
 
 
-def _split_sentence(
-    text: str, tokens: Tokens, room: int, sentence: tuple[int, int, int]
-) -> Iterator[tuple[int, int]]:
-    """A long sentence in pieces that fit; a character with more ids than a block holds is dropped."""
-    first, last, closing = sentence
-    while last + closing - first > room:
-        limit = min(first + room, last - 1)
-        cut = _last_division(text, tokens, first, limit)
-        if cut > limit:
-            first = cut  # a single character that no block can hold: counted as lost
-            continue
-        yield first, cut
-        first = cut
-    if first < last:
-        yield first, last
-
-
 def _last_division(text: str, tokens: Tokens, first: int, limit: int) -> int:
     """The last token bound up to a limit at the end of a clause, else of a word, else between two characters."""
+    # Only the second half of the room is searched for clauses and words: shorter pieces would waste the block.
     low, high = int(tokens.ends[max(first, (first + limit) // 2 - 1)]), int(tokens.ends[limit - 1])
     for pattern in (CLAUSE_END, WORD_END):
         places = np.array([match.end() for match in pattern.finditer(text, low, high + 1)], np.int64)
@@ -621,6 +585,7 @@ def _last_division(text: str, tokens: Tokens, first: int, limit: int) -> int:
     char_bounds = first + 1 + np.flatnonzero(tokens.whole[first + 1 : limit + 1])
     if not len(char_bounds):
         return first + 1 + int(np.argmax(tokens.whole[first + 1 :]))
+    # Not within a sign of several characters, but a run of joined ones may fill the block: look back eight bounds.
     separable = [bound for bound in char_bounds[-8:].tolist() if not _is_joined(text, int(tokens.ends[bound - 1]))]
     return separable[-1] if separable else int(char_bounds[-1])
 

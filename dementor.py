@@ -21,7 +21,6 @@ import numpy as np
 from .chunking import (
     BoundsFinder,
     Encoder,
-    Flags,
     Ints,
     SlicedText,
     SlicingRules,
@@ -31,7 +30,7 @@ from .chunking import (
     build_units,
 )
 
-MIN_CUTOFF = 16
+MIN_CUTOFF = 16  # also the step between the cutoffs that are tried
 
 
 def slice_windows(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsFinder) -> SlicedText:
@@ -73,8 +72,10 @@ def longest_section(texts: Sequence[Units]) -> int:
 
 
 def _mean_repeats(texts: Sequence[Units], cutoff: int) -> float:
+    """How many times a token is seen on average."""
     trained = total = 0
     for units in texts:
+        # Units that are too long for the shorter cutoff stay as they are: an estimate needs no second slicing.
         shorter = replace(units, rules=replace(units.rules, cutoff=cutoff))
         windows = _find_windows(shorter)
         trained += int((shorter.last[windows.last - 1] - shorter.first[windows.first]).sum())
@@ -83,27 +84,18 @@ def _mean_repeats(texts: Sequence[Units], cutoff: int) -> float:
 
 
 def _find_windows(units: Units) -> Spans:
+    """Windows at every unit, or so that about `dementor_repeats` of them cover each one, without useless ones."""
     repeats = units.rules.dementor_repeats
-    starts = _spread_starts(units, repeats) if repeats else _all_starts(units)
+    starts: Ints = np.arange(len(units))
+    if repeats:
+        # Blocks cover each unit once, so `repeats` evenly spread starts in each block cover it that often.
+        blocks = build_blocks(units)
+        low, length = units.low[blocks.first], units.high[blocks.last - 1] - units.low[blocks.first]
+        places = (low[:, None] + length[:, None] * (np.arange(repeats) / repeats)).ravel()
+        # The unit that begins at the place or behind it; half an id less, because shares are rounded.
+        starts = np.unique(np.searchsorted(units.low, places - 0.5, side="left").clip(max=len(units) - 1))
     windows = Spans.of(starts, units.reach[starts], "dementor")
-    return windows.select(_is_worthwhile(units, windows))
-
-
-def _all_starts(units: Units) -> Ints:
-    return np.arange(len(units))
-
-
-def _spread_starts(units: Units, repeats: int) -> Ints:
-    """Window starts so that about `repeats` windows cover each sentence, evenly spread over a window's length."""
-    blocks = build_blocks(units)
-    low, length = units.low[blocks.first], units.high[blocks.last - 1] - units.low[blocks.first]
-    shares = np.arange(repeats) / repeats
-    places = (low[:, None] + length[:, None] * shares).ravel()
-    return np.unique(np.searchsorted(units.low, places - 0.5, side="left").clip(max=len(units) - 1))
-
-
-def _is_worthwhile(units: Units, windows: Spans) -> Flags:
-    """Windows that do not only repeat the end of the one before: none at a hard cut, no short ones elsewhere."""
+    # A window must not only repeat the end of the one before: none at a hard cut, no short one elsewhere.
     reaches_further = np.diff(windows.last, prepend=-1) > 0
     long = units.high[windows.last - 1] - units.low[windows.first] >= units.rules.room / 2
-    return reaches_further | (long & ~units.ends_section[windows.last - 1])
+    return windows.select(reaches_further | (long & ~units.ends_section[windows.last - 1]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import marshal
 import os
 import random
 import re
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class Fuzzing:
             self._module = item.module
             item.module.run_cases = self._run_cases
         _module("tests.hardness.conftest").Proof.case = _case
-        _module("data.readers.process.reader_process").ReaderProcess.items = _items_here
+        _module("data.readers.reader_process").ReaderProcess.items = _items_here
 
     def _run_cases(self, attack: Callable[[Any], None], drawn: Any, _: int) -> None:
         """Give atheris the attack: with the bytes of a file, or with what hypothesis makes of random bytes."""
@@ -163,14 +164,12 @@ def _case(_proof: Any, name: str) -> Iterator[None]:
 
 def _items_here(_process: Any, function: str, budget: Any, *arguments: Any) -> Iterator[Any]:
     """What the process that reads files makes, made in this one, so that atheris sees what the file reaches."""
-    refusal, child = _module("core.errors").DataError, _module("data.readers.process.child")
-    stream = child._open(function, arguments, astuple(budget))
-    while True:
-        kind, data = child._next_item(stream)
+    refusal, reader = _module("core.errors").DataError, _module("data.readers.reader_process")
+    for kind, data in reader.make_replies(function, arguments, budget):
         if kind == "end":
             return
-        value = child.unpack(data)
-        if kind != "item":
+        value = marshal.loads(data)
+        if kind in ("refused", "failed"):
             raise refusal(value if kind == "refused" else value[0])
         yield value
 

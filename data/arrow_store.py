@@ -34,8 +34,8 @@ STALE_PART_SECONDS = 86_400
 TEMPORARY_PREFIX = ".run-"
 METADATA_KEY = b"training_pro"
 ROOT = Path(__file__).resolve().parent.parent
+# A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves.
 CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
-"""A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves."""
 READ_BYTES = 1 << 22
 CHECKSUM_BYTES = 4
 
@@ -58,8 +58,14 @@ class Store:
     @staticmethod
     def temporary(folder: Path) -> Store:
         """A store without a limit, in a folder inside this one that is removed with the last use of the store."""
-        _remove_stale_folders(folder)
-        own = _make_temporary(folder)
+        for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+            if time.time() - _last_used(path) > STALE_PART_SECONDS:  # a crash left it behind
+                shutil.rmtree(path, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
+        except OSError:  # the folder is read-only
+            own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
         store = Store(own, sys.maxsize)
         weakref.finalize(store, shutil.rmtree, own, ignore_errors=True)
         return store
@@ -89,7 +95,14 @@ class Store:
         path, temporary_name = self.folder / (key + ARROW_SUFFIX), f".{key}-{os.getpid()}{PART_SUFFIX}"
         with suppress(OSError, arrow.ArrowException), atomic_write(path, temporary_name) as temporary:
             _write(arrow, temporary, key, entry)
-        _remove_oldest(self.folder, self.largest)
+        # Remove the files used longest ago beyond the size limit, and partial files that a crash left behind.
+        now, free_bytes = time.time(), self.largest
+        for path in sorted(_store_files(self.folder), key=_last_used, reverse=True):
+            free_bytes -= _file_size(path)
+            is_stale = path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS
+            if free_bytes < 0 or is_stale:
+                with suppress(OSError):
+                    path.unlink()
 
 
 def full_error(store: Store) -> DataError:
@@ -125,6 +138,7 @@ def cache_key(*parts: object) -> str:
     """A hash of all parts, of the `repr` of each that is not bytes."""
     digest = hashlib.blake2b(digest_size=20)
     for part in (VERSION, _code_digest(), *parts):
+        # The length before each part: ("ab", "c") and ("a", "bc") are two keys.
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
@@ -169,7 +183,11 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
     """
     import numpy as np
 
-    data = memoryview(_map(arrow, path) if mapped else path.read_bytes())
+    if mapped:
+        with arrow.memory_map(str(path)) as file:  # the system reads and frees these bytes by itself
+            data = memoryview(file.read_buffer())
+    else:
+        data = memoryview(path.read_bytes())
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum does not match")
@@ -185,17 +203,12 @@ def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEnt
     return StoreEntry(arrays, metadata["said"])
 
 
-def _map(arrow: Any, path: Path) -> Any:
-    """A file's bytes as memory that the system reads and frees by itself; the file is open only here."""
-    with arrow.memory_map(str(path)) as file:
-        return file.read_buffer()
-
-
 def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     """Write one row in which each array is a list, so that arrays of different lengths fit."""
     import numpy as np
 
     arrays = {name: np.ascontiguousarray(array) for name, array in entry.arrays.items()}
+    # Arrow packs flags into bits, which NumPy can't map.
     columns = {name: array.view("uint8") if array.dtype == bool else array for name, array in arrays.items()}
     metadata = {
         "key": key,
@@ -211,40 +224,11 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
     )
     with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
-    _append_checksum(path)
-
-
-def _append_checksum(path: Path) -> None:
     checksum = 0
-    with path.open("r+b") as file:
-        while chunk := file.read(READ_BYTES):
+    with path.open("r+b") as written:
+        while chunk := written.read(READ_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-        file.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
-
-
-def _remove_oldest(folder: Path, max_bytes: int) -> None:
-    """Remove the files used longest ago beyond the size limit, and partial files that a crash left behind."""
-    now, free_bytes = time.time(), max_bytes
-    for path in sorted(_store_files(folder), key=_last_used, reverse=True):
-        free_bytes -= _file_size(path)
-        if free_bytes < 0 or (path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS):
-            with suppress(OSError):
-                path.unlink()
-
-
-def _make_temporary(folder: Path) -> Path:
-    """A new folder inside this one; the system's temporary folder where this one is read-only."""
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
-    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-
-
-def _remove_stale_folders(folder: Path) -> None:
-    """Remove the folders of temporary stores that a crash left behind."""
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        if time.time() - _last_used(path) > STALE_PART_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+        written.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
 
 
 def _store_files(folder: Path) -> Iterable[Path]:

@@ -33,7 +33,8 @@ from .text import (
     store_text,
 )
 
-DIVIDED_BYTES = 64_000_000  # larger files are read in parts
+# Larger files are read in parts; a smaller one takes up to 8.3 bytes of memory per character (docs/scale.md).
+DIVIDED_BYTES = 64_000_000
 PART_CHARS = 1 << 24  # a part ends at the first hard cuts after so many
 MAX_PART_CHARS = 2 * PART_CHARS  # a part without a hard cut ends with a paragraph
 STORED_BYTES_PER_BYTE = 4  # of the text and its blocks, by the size of the file; 3 for prose
@@ -153,20 +154,20 @@ def divide(stretches: Iterable[str], hard_cut: str) -> Iterator[Part]:
             held, start, size = [], 0, 0
         held.append(stretch)
         size += len(stretch)
-        if size - start >= PART_CHARS and (cut := _last_cut("".join(held), start, hard_cut)):
+        if size - start < PART_CHARS or not hard_cut:
+            continue
+        # The last hard cut that a section follows. Behind the last section, another hard cut may begin in the
+        # last characters, so these are not looked at.
+        text = "".join(held)
+        following = len(text) - len(hard_cut) + 1
+        for found in reversed(list(re.compile(re.escape(hard_cut)).finditer(text, start))):
+            if not NOT_SPACE.search(text, found.end(), following):
+                following = found.start()
+                continue
+            cut = found.end()
             yield Part(held, start, cut)
-            held = [text for text, end in zip(held, accumulate(map(len, held)), strict=True) if end > cut]
+            held = [each for each, end in zip(held, accumulate(map(len, held)), strict=True) if end > cut]
             start, size = cut - size + sum(map(len, held)), sum(map(len, held))
+            break
     if NOT_SPACE.search("".join(held), start):
         yield Part(held, start, size)
-
-
-def _last_cut(text: str, start: int, hard_cut: str) -> int:
-    """The end of the last hard cut that a section follows; 0 where there is none."""
-    cuts = list(re.compile(re.escape(hard_cut)).finditer(text, start)) if hard_cut else []
-    following = len(text) - len(hard_cut) + 1  # another hard cut may begin in the last characters
-    for cut in reversed(cuts):
-        if NOT_SPACE.search(text, cut.end(), following):
-            return cut.end()
-        following = cut.start()
-    return 0

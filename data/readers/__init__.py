@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import documents, row_files, sqlite_rows, text_files, unsupported
+from . import documents, row_files, text_files, unsupported
+from .binary_rows import is_in_use
 from .json_rows import (
     CHAT_COLUMNS,
     COMPLETION_PAIRS,
@@ -18,7 +19,8 @@ from .json_rows import (
     describe_value,
     find_pair,
 )
-from .process import as_data_error, exceeds_depth, reader_process, shorten
+from .limits import as_data_error, exceeds_depth, shorten
+from .reader_process import reader_process
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
@@ -39,11 +41,11 @@ __all__ = [
     "documents",
     "exceeds_depth",
     "find_pair",
+    "is_in_use",
     "normalize_line_ends",
     "reader_process",
     "row_files",
     "shorten",
-    "sqlite_rows",
     "text_files",
     "unsupported",
 ]

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value, find_export_column
@@ -54,43 +54,43 @@ def unpack_export(table: Table) -> Table:
     description, read_messages = _EXPORTS[column]
 
     def rows() -> Iterator[Row]:
-        return (_row(row, column, read_messages) for row in table.rows())
+        for row in table.rows():
+            if row.problem:
+                yield row
+                continue
+            left_out: Counter[str] = Counter()
+            try:
+                if column not in row.columns:
+                    raise ConversationError(
+                        f"'{column}' is missing, so this is not a conversation like the others."
+                    )
+                messages = _merge_turns(read_messages(row.columns, left_out), left_out)
+            except ConversationError as error:
+                yield Row(row.number, {}, str(error))
+                continue
+            has_reply = any(message["role"] == "assistant" for message in messages)
+            columns = {MESSAGES_COLUMN: messages}
+            yield Row(row.number, columns, left_out=left_out, without_reply=not has_reply)
 
     return replace(table, unit="conversation", rows=rows, what=description)
 
 
-def _row(row: Row, column: str, read_messages: MessageReader) -> Row:
-    if row.problem:
-        return row
-    left_out: Counter[str] = Counter()
-    try:
-        if column not in row.columns:
-            raise ConversationError(f"'{column}' is missing, so this is not a conversation like the others.")
-        turns = _merge_turns(_clean(read_messages(row.columns, left_out), left_out))
-    except ConversationError as error:
-        return Row(row.number, {}, str(error))
-    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-    replies = any(turn.role == "assistant" for turn in turns)
-    return Row(row.number, {MESSAGES_COLUMN: messages}, left_out=left_out, without_reply=not replies)
+def _merge_turns(messages: Iterator[Message], left_out: Counter[str]) -> list[dict[str, str]]:
+    """The turns: consecutive messages of the same role become one, without empty ones and citation marks.
 
-
-def _clean(messages: Iterator[Message], left_out: Counter[str]) -> Iterator[Message]:
-    """Messages without citation marks, which only the program that made them can show, and without empty ones."""
+    Only the program that made the marks can show them.
+    """
+    turns: list[dict[str, str]] = []
     for role, text in messages:
         cleaned, citations = CITATION.subn("", text)
         left_out[CITATION_MARKS] += citations
-        if cleaned.strip():
-            yield Message(role, cleaned)
-        else:
+        if not cleaned.strip():
             left_out[EMPTY_MESSAGES] += 1
-
-
-def _merge_turns(messages: Iterator[Message]) -> list[Message]:
-    """The turns: consecutive messages of the same role become one message."""
-    return [
-        Message(role, MESSAGE_SEPARATOR.join(message.text for message in group))
-        for role, group in groupby(messages, key=lambda message: message.role)
-    ]
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += MESSAGE_SEPARATOR + cleaned
+        else:
+            turns.append({"role": role, "content": cleaned})
+    return turns
 
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
@@ -100,15 +100,19 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
         raise ConversationError(
             f"'mapping' is {describe_value(nodes)}. It must be a JSON object that contains messages."
         )
-    for node_id in reversed(_branch(nodes, columns.get("current_node"))):
-        message = nodes[node_id].get("message")
-        if message is not None:
-            yield from _chatgpt_message(node_id, message, left_out)
-
-
-def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
-    """The ids of the messages, from the last one back to the first."""
-    node_id, branch = _last_node(nodes, last_id) if nodes else None, dict[str, None]()
+    node_id, branch = columns.get("current_node"), dict[str, Any]()
+    if node_id is None and nodes:
+        named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
+        parents = {parent for parent in named if isinstance(parent, str)}
+        leaves = [each for each in nodes if each not in parents]
+        if len(leaves) != 1:
+            raise ConversationError(
+                f"'current_node' is missing, and {len(leaves)} messages could be the last one."
+            )
+        node_id = leaves[0]
+    if not nodes:
+        node_id = None
+    # From the last message back to the first: each node names its parent.
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes:
             child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
@@ -120,20 +124,11 @@ def _branch(nodes: Mapping[str, Any], last_id: Any) -> list[str]:
             raise ConversationError(
                 f"'{node_id}' in 'mapping' is {describe_value(node)}. It must be a JSON object with a 'message'."
             )
-        branch[node_id] = None
+        branch[node_id] = node.get("message")
         node_id = node.get("parent")
-    return list(branch)
-
-
-def _last_node(nodes: Mapping[str, Any], last_id: Any) -> Any:
-    if last_id is not None:
-        return last_id
-    named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
-    parents = {parent for parent in named if isinstance(parent, str)}
-    leaves = [node_id for node_id in nodes if node_id not in parents]
-    if len(leaves) != 1:
-        raise ConversationError(f"'current_node' is missing, and {len(leaves)} messages could be the last one.")
-    return leaves[0]
+    for node_id, message in reversed(branch.items()):
+        if message is not None:
+            yield from _chatgpt_message(node_id, message, left_out)
 
 
 def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iterator[Message]:
@@ -141,7 +136,10 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
     role = author.get("role") if isinstance(author, dict) else None
     if not isinstance(role, str):
         raise ConversationError(f"message '{node_id}' has no role under 'author'.")
-    if role not in CHAT_ROLES or _is_hidden(message):
+    # The user never saw a hidden message, such as custom instructions or an added context.
+    metadata = message.get("metadata")
+    is_hidden = isinstance(metadata, dict) and metadata.get("is_visually_hidden_from_conversation") is True
+    if role not in CHAT_ROLES or is_hidden:
         left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
         return
     content = message.get("content")
@@ -160,12 +158,6 @@ def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iter
         )
     else:
         yield Message(role, _join_parts(content["parts"], left_out))
-
-
-def _is_hidden(message: Mapping[str, Any]) -> bool:
-    """Whether the user never saw a message, such as custom instructions or an added context."""
-    metadata = message.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("is_visually_hidden_from_conversation") is True
 
 
 def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
@@ -192,23 +184,17 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
             )
         for attachments in (message.get("attachments"), message.get("files")):
             left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0
-        yield Message(SENDER_ROLES[sender], _claude_text(number, message, left_out))
-
-
-def _claude_text(number: int, message: Mapping[str, Any], left_out: Counter[str]) -> str:
-    """The text parts of a message; where it has none, the text that is displayed for it."""
-    content, text = message.get("content"), message.get("text")
-    if isinstance(content, list) and content:
-        kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
-        left_out[THOUGHTS] += kinds.count("thinking")
-        left_out[TOOL_MESSAGES] += sum(each in ("tool_use", "tool_result") for each in kinds)
-        skipped = ("thinking", "tool_use", "tool_result")
-        return _join_parts(
-            [part for part, each in zip(content, kinds, strict=True) if each not in skipped], left_out
-        )
-    if not isinstance(text, str):
-        raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
-    return text
+        content, text = message.get("content"), message.get("text")
+        if isinstance(content, list) and content:
+            kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
+            tools = ("tool_use", "tool_result")
+            left_out[THOUGHTS] += kinds.count("thinking")
+            left_out[TOOL_MESSAGES] += sum(map(kinds.count, tools))
+            parts = [p for p, kind in zip(content, kinds, strict=True) if kind not in ("thinking", *tools)]
+            text = _join_parts(parts, left_out)
+        elif not isinstance(text, str):  # without parts, the text that is displayed for it
+            raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
+        yield Message(SENDER_ROLES[sender], text)
 
 
 _EXPORTS: Mapping[str, tuple[str, MessageReader]] = {

@@ -21,8 +21,8 @@ SEPARATOR_WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"
 NO_SEPARATOR = "\x1f"  # for a table of one column: each line is a text, whatever it contains
 PAIRED_COLUMNS = frozenset(column for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) for column in pair)
 KNOWN_COLUMNS = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *PAIRED_COLUMNS})
-SAMPLE_LINES = 200  # lines
-MAX_CELL_CHARS = 6_000_000  # characters: a little more than a row may have
+SAMPLE_LINES = 200
+MAX_CELL_CHARS = 6_000_000  # a little more than a row may have
 MAX_NAME_CHARS = 60
 EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
@@ -55,6 +55,7 @@ class Dialect:
 
 def read_table(path: Path, name: str) -> Table:
     """The rows of a file, read as a stream; a DataError where it holds no table."""
+    # The limit is one for the whole program, and somebody may have set a larger one.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARS))
     encoding, notes = text_files.detect_file_encoding(path, name)
 
@@ -62,24 +63,24 @@ def read_table(path: Path, name: str) -> Table:
         return path.open(encoding=encoding, errors="replace", newline="")
 
     with open_text() as stream:
-        head = "".join(line for line, _ in zip(_read_lines(stream), range(SAMPLE_LINES), strict=False))
+        # Lines of limited length, so that a file without line ends is not read into memory as one line.
+        head = "".join(stream.readline(MAX_CELL_CHARS) for _ in range(SAMPLE_LINES))
     if not head.strip("\x00 \t\r\n\ufeff"):
         raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     dialect = _detect_dialect(head, name)
     return Table(name, "line", lambda: _rows(open_text, dialect), notes, dialect.words)
 
 
-def _read_lines(stream: TextIO) -> Iterator[str]:
-    """Lines of limited length, so that a file without line ends is not read into memory as one line."""
-    while line := stream.readline(MAX_CELL_CHARS):
-        yield line
-
-
 def _detect_dialect(head: str, name: str) -> Dialect:
+    """The dialect by the first lines."""
     declared = EXCEL_SEPARATOR.match(head)
     if declared:
         head = head[declared.end() :]
-    quote = _detect_quote(head)
+    # The quote is the one that stands next to separators and line ends more often; " unless ' clearly does.
+    single, double = (
+        len(re.findall(f"(?:^|[,;\\t|]){quote}|{quote}(?:[,;\\t|]|$)", head, re.MULTILINE)) for quote in "'\""
+    )
+    quote = "'" if single > 2 * double and single > 2 else '"'
     candidates = {
         separator: _parse(head, separator, quote)[0] for separator in (declared[1] if declared else SEPARATORS)
     }
@@ -87,8 +88,11 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     if max(map(len, candidates[separator]), default=0) < 2 or len(candidates[separator][0]) < 2:
         separator = NO_SEPARATOR
     rows, complete = _parse(head, separator, quote)
-    if quote == "'" and separator == "\t" and not (complete and _has_quoted_breaks(rows)):
-        rows, complete = _parse(head, separator, quote := '"')
+    if quote == "'" and separator == "\t":
+        # In a table with tabs, single quotes around cells that hold no tab and no line break are those of speech.
+        is_quoting = complete and any("\t" in cell or "\n" in cell for row in rows for cell in row)
+        if not is_quoting:
+            rows, complete = _parse(head, separator, quote := '"')
     if not complete:  # unbalanced quotes are ordinary characters, if then each row is as wide as the first
         unquoted, _ = _parse(head, separator, "")
         has_quoted_cells = any(cell[:1] == quote == cell[-1:] for row in unquoted for cell in row)
@@ -98,24 +102,11 @@ def _detect_dialect(head: str, name: str) -> Dialect:
         raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     first = [cell.strip() for cell in rows[0]]
     has_header = _are_names(first, rows[1:])
+    # A table without a header has the numbers of its columns as names.
     names = [cell if has_header and cell else str(number) for number, cell in enumerate(first, start=1)]
     while has_header and len(names) > 1 and not first[len(names) - 1]:
         names.pop()
     return Dialect(separator, quote, tuple(names), has_header, int(declared is not None))
-
-
-def _detect_quote(head: str) -> str:
-    """The quote character: the one that stands next to separators and line ends more often."""
-    counts = {
-        quote: len(re.findall(f"(?:^|[,;\\t|]){quote}|{quote}(?:[,;\\t|]|$)", head, re.MULTILINE))
-        for quote in "\"'"
-    }
-    return "'" if counts["'"] > 2 * counts['"'] and counts["'"] > 2 else '"'
-
-
-def _has_quoted_breaks(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether cells contain tabs or line breaks; if not, single quotes in a table with tabs are of speech."""
-    return any("\t" in cell or "\n" in cell for row in rows for cell in row)
 
 
 def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool]:
@@ -168,53 +159,41 @@ def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
         for number, cells in _numbered_cells(stream, dialect):
             if isinstance(cells, csv.Error):
                 if not header_due:
-                    yield Row(number, {}, _parse_problem(str(cells), dialect))
+                    yield Row(number, {}, _explain(str(cells), dialect.quote))
             elif any(cell and not cell.isspace() for cell in cells):
                 if not header_due:
-                    yield _row(number, cells, dialect)
+                    yield _to_row(number, cells, dialect)
                 header_due = False
 
 
 def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:
-    """The cells of each row, or the error in it, with the line where it begins.
-
-    If a row of several lines can't be read, its first line may have a quote that is never closed, so each of these
-    lines is read as a row of its own. The last one may begin a row of several lines, too.
-    """
+    """The cells of each row, or the error in it, with the line where it begins."""
     for _ in range(dialect.skipped_lines):
         stream.readline()
-    lines, number = _RowLines(stream), dialect.skipped_lines + 1
-    reader = _reader(lines, dialect.separator, dialect.quote)
+    number = dialect.skipped_lines + 1
+    taken, given_back = list[str](), list[str]()  # lines of the row that is being read; of the next one
+
+    def lines() -> Iterator[str]:
+        while line := given_back.pop() if given_back else stream.readline():
+            taken.append(line)
+            yield line
+
+    reader = _reader(lines(), dialect.separator, dialect.quote)
+    tabs = len(dialect.names) - 1 if dialect.separator == "\t" else 0
     while (cells := _next_cells(reader)) is not None:
-        if len(lines.taken) > 1 and (isinstance(cells, csv.Error) or _hold_rows(lines.taken, dialect)):
-            lines.give_back()
-            for place, line in enumerate(lines.taken, start=number):
+        # Hardly a cell has as many tabs in each of its lines as a row has.
+        hold_rows = tabs > 0 and all(line.count("\t") == tabs for line in taken)
+        if len(taken) > 1 and (isinstance(cells, csv.Error) or hold_rows):
+            # The first line may have a quote that is never closed, so each of these lines is read as a row of its
+            # own. The last one comes again, because it may begin a row of several lines, too.
+            given_back.append(taken.pop())
+            reader = _reader(lines(), dialect.separator, dialect.quote)  # the old one may be at its end
+            for place, line in enumerate(taken, start=number):
                 yield place, _next_cells(_reader([line], dialect.separator, dialect.quote)) or []
         else:
             yield number, cells
-        number += len(lines.taken)
-        lines.taken.clear()
-
-
-class _RowLines:
-    """The lines of a table, and those that were taken for the row that is being read."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.taken: list[str] = []
-        self._stream = stream
-        self._given_back: list[str] = []
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._given_back.pop() if self._given_back else next(self._stream)
-        self.taken.append(line)
-        return line
-
-    def give_back(self) -> None:
-        """Return the last line, so that it comes next."""
-        self._given_back.append(self.taken.pop())
+        number += len(taken)
+        taken.clear()
 
 
 def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
@@ -225,32 +204,25 @@ def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
         return error
 
 
-def _hold_rows(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Whether each line has as many tabs as a row: hardly a cell has so many in each of its lines."""
-    tabs = len(dialect.names) - 1
-    return dialect.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in lines)
-
-
-def _row(number: int, cells: list[str], dialect: Dialect) -> Row:
-    names = dialect.names
+def _to_row(number: int, cells: list[str], dialect: Dialect) -> Row:
+    names, quote = dialect.names, dialect.quote
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")
-    if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
-        return Row(number, {}, f"has {len(cells)} columns instead of {len(names)}. {_remedy(dialect)}")
-    if len(cells) == 1 < len(names):  # the rest of a cell with a line break
-        return Row(number, {}, f"has 1 column instead of {len(names)}. {_remedy(dialect)}")
+    is_too_long = len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :])
+    if is_too_long or len(cells) == 1 < len(names):  # a single cell is the rest of one with a line break
+        separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
+        remedy = (
+            f"A cell that contains {separator} or a line break must begin and end with {quote}."
+            if quote
+            else f"This table has no quote character, so a cell can't contain {separator}."
+        )
+        columns = f"{len(cells)} columns" if is_too_long else "1 column"
+        return Row(number, {}, f"has {columns} instead of {len(names)}. {remedy}")
     return Row(number, dict(zip_longest(names, cells[: len(names)], fillvalue="")))
 
 
-def _remedy(dialect: Dialect) -> str:
-    separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
-    if not dialect.quote:
-        return f"This table has no quote character, so a cell can't contain {separator}."
-    return f"A cell that contains {separator} or a line break must begin and end with {dialect.quote}."
-
-
-def _parse_problem(error: str, dialect: Dialect) -> str:
-    quote = dialect.quote
+def _explain(error: str, quote: str) -> str:
+    """An error of the csv module in plain words."""
     if "field limit" in error:
         remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
         return f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"

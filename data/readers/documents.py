@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from . import docx, epub, html, odt, pdf, subtitles, text_files
+from . import html, office, pdf, subtitles, text_files
 from .paragraphs import Paragraph, join_paragraphs
-from .process import read_item
+from .reader_process import read_item
 
 
 def _web_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -23,10 +23,10 @@ ParagraphReader = Callable[[Path, str], tuple[list[Paragraph], tuple[str, ...]]]
 READERS: Mapping[str, tuple[str, ParagraphReader]] = {
     ".html": ("a web page", _web_page),
     ".htm": ("a web page", _web_page),
-    ".epub": ("an e-book", lambda path, name: (epub.read_paragraphs(path, name), ())),
+    ".epub": ("an e-book", lambda path, name: (html.read_epub(path, name), ())),
     ".pdf": ("a PDF document", pdf.read_paragraphs),
-    ".docx": ("a Word document", lambda path, name: (docx.read_paragraphs(path, name), ())),
-    ".odt": ("an OpenDocument text document", lambda path, name: (odt.read_paragraphs(path, name), ())),
+    ".docx": ("a Word document", lambda path, name: (office.read_docx(path, name), ())),
+    ".odt": ("an OpenDocument text document", lambda path, name: (office.read_odt(path, name), ())),
     ".srt": ("a subtitle file", subtitles.read_paragraphs),
     ".vtt": ("a subtitle file", subtitles.read_paragraphs),
 }
@@ -35,11 +35,7 @@ READERS: Mapping[str, tuple[str, ParagraphReader]] = {
 def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText:
     """A document's text, with hard cuts between its chapters; a DataError says why it has none."""
     text, notes, menus = read_item("documents.extract_text", path, name, hard_cut)
-    return text_files.LoadedText(name, text, tuple(notes), menus=_as_spans(menus))
-
-
-def _as_spans(pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((start, end) for start, end in pairs)
+    return text_files.LoadedText(name, text, tuple(notes), menus=tuple((start, end) for start, end in menus))
 
 
 def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...], tuple[Any, ...]]]:
@@ -50,13 +46,8 @@ def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tup
     text, parts, menus = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
         raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")
-    yield text, (*notes, f"{name} was read as {description}.{_chapters_note(parts, hard_cut)}"), menus
-
-
-def _chapters_note(parts: int, hard_cut: str) -> str:
-    """How chapters are separated. Only the slicer counts sections: the text may have hard cuts of its own."""
-    if parts == 1:
-        return ""
-    if not hard_cut:
-        return " Its chapters are not separated, because Hard cut is empty."
-    return " Hard cuts separate its chapters."
+    chapters = ""
+    if parts > 1:  # how many sections there are only the slicer knows: the text may have hard cuts of its own
+        separated = "Hard cuts separate its chapters."
+        chapters = f" {separated if hard_cut else 'Its chapters are not separated, because Hard cut is empty.'}"
+    yield text, (*notes, f"{name} was read as {description}.{chapters}"), menus

@@ -1,11 +1,20 @@
-"""HTML to paragraphs: the visible text of a page, without scripts, styles and hidden elements."""
+"""Web pages and e-books to paragraphs: the visible text, without scripts, styles and hidden elements.
+
+An e-book (.epub) is an archive of pages, which are read in its reading order.
+"""
 
 from __future__ import annotations
 
 import codecs
+import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 from ...core.errors import DataError
 from ..unspaced import join_unspaced
@@ -39,8 +48,11 @@ DECLARED_ENCODING = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE
 )
 HEAD_BYTES = 4096
+# Encodings of Python that no web page uses; some take quadratic time.
 UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-"""Encodings of Python that no web page uses; some take quadratic time."""
+MAX_PART_BYTES, MAX_BOOK_BYTES = 50_000_000, 500_000_000  # more text than the longest book in one language
+PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
+REPAIR_HINT = "Convert the book to .epub again, for example with Calibre, or save its text as a .txt file."
 
 
 def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -62,6 +74,7 @@ def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list
     """The visible text of a page; a page that is all content, such as that of an e-book, has no frame."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
     collector = _VisibleText(is_content)
+    # As a stream of elements: a tree would take much more memory, and recursion could end the process.
     parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
     try:
         parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
@@ -70,16 +83,13 @@ def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list
         if not source.strip():
             return []
         raise DataError(f"{name} can't be read as HTML ({error}). Save its text as a .txt file.") from error
-    return list(_mark_link_lists(visible))
-
-
-def _mark_link_lists(paragraphs: Iterable[Paragraph]) -> Iterator[Paragraph]:
-    """Mark paragraphs with nothing but links as menus, where there are several links."""
-    for only_links, run in groupby(paragraphs, lambda paragraph: paragraph.links > 0):
+    # Paragraphs with nothing but links are menus, where there are several links.
+    marked = []
+    for only_links, run in groupby(visible, lambda paragraph: paragraph.links > 0):
         lines = list(run)
         is_list = only_links and len(lines) >= MIN_LINK_LINES
-        for line in lines:
-            yield line._replace(menu=True) if is_list or line.links >= MIN_LINKS else line
+        marked += [each._replace(menu=True) if is_list or each.links >= MIN_LINKS else each for each in lines]
+    return marked
 
 
 class _VisibleText:
@@ -101,7 +111,8 @@ class _VisibleText:
         self._has_words = False  # outside of its links
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._skip_depth or tag in SKIPPED_TAGS or _is_hidden(attributes):
+        is_hidden = "hidden" in attributes or HIDDEN_STYLE.search(attributes.get("style", "")) is not None
+        if self._skip_depth or tag in SKIPPED_TAGS or is_hidden:
             self._skip_depth += 1
             return
         if tag in BLOCK_TAGS:
@@ -110,7 +121,13 @@ class _VisibleText:
             self._line_depth += tag in LINE_TAGS
             self._pre_depth += tag == "pre"
             self._starts_part = self._starts_part or tag == "hr"
-            self._menu_depth += self._menu_depth > 0 or self._is_menu(tag, attributes)
+            # A menu, or a part of the page's frame; everything inside it counts, to find its end.
+            is_frame = tag in FRAME_TAGS and not self._content_depth
+            has_mark = attributes.get("role") == "navigation" or not MENU_CLASSES.isdisjoint(
+                attributes.get("class", "").split()
+            )
+            is_menu = tag not in ("html", "body") and (tag == "nav" or is_frame or has_mark)
+            self._menu_depth += self._menu_depth > 0 or is_menu
             self._content_depth += tag in CONTENT_TAGS
         elif tag == "a" and "href" in attributes:
             self._links += 1
@@ -160,17 +177,88 @@ class _VisibleText:
             self.paragraphs.append(Paragraph(text, level, self._starts_part, in_line, in_menu, links))
             self._starts_part = False
 
-    def _is_menu(self, tag: str, attributes: Mapping[str, str]) -> bool:
-        """Whether an element is a menu, or a part of the page's frame."""
-        if tag in ("html", "body"):
-            return False
-        return (
-            tag == "nav"
-            or (tag in FRAME_TAGS and not self._content_depth)
-            or attributes.get("role") == "navigation"
-            or not MENU_CLASSES.isdisjoint(attributes.get("class", "").split())
+
+def read_epub(path: Path, name: str) -> list[Paragraph]:
+    """A whole e-book; each of its files begins a part."""
+    paragraphs = []
+    try:
+        with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as book:
+            for file in _spine(book, name):
+                source, _ = decode_page(_read_bytes(book, file, name), f"{name}, {file}")
+                own = read_paragraphs(source, f"{name}, {file}", is_content=True)
+                paragraphs += [each._replace(cut=each.cut or not number) for number, each in enumerate(own)]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        raise DataError(
+            f"{name} is not a valid e-book: its archive is damaged ({error}). {REPAIR_HINT}"
+        ) from error
+    return paragraphs
+
+
+def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
+    """The files of the book in reading order, without navigation pages and those outside the linear order."""
+    rootfile = next(iter(_find_all(_read_xml(book, "META-INF/container.xml", name), "rootfile")), None)
+    if rootfile is None or not rootfile.get("full-path"):
+        raise DataError(f"{name}: its container.xml does not say where the book starts. {REPAIR_HINT}")
+    package = unquote(rootfile.get("full-path"))
+    opf = _read_xml(book, package, name)
+    manifest = {item.get("id"): item for item in _find_all(opf, "item")}
+    files = []
+    for reference in _find_all(opf, "itemref"):
+        item = manifest.get(reference.get("idref"))
+        if item is None or reference.get("linear") == "no" or not item.get("href"):
+            continue
+        if item.get("media-type", "") in PAGE_TYPES and "nav" not in (item.get("properties") or "").split():
+            href = unquote(item.get("href").partition("#")[0])
+            files.append(posixpath.normpath(posixpath.join(posixpath.dirname(package), href)))
+    if not files:
+        raise DataError(f"{name}: its {package} lists no pages to read (no spine). {REPAIR_HINT}")
+    encryption = "META-INF/encryption.xml"
+    if encryption in book.namelist():  # of any book, the fonts may be encrypted
+        references = _find_all(_read_xml(book, encryption, name), "CipherReference")
+        if {unquote(each.get("URI", "")) for each in references} & set(files):
+            raise DataError(
+                f"{name} is protected by DRM, so its text can't be read. Use a copy without protection."
+            )
+    sizes = {part.filename: part.file_size for part in book.infolist()}
+    if sum(sizes.get(file, 0) for file in files) > MAX_BOOK_BYTES:
+        raise DataError(
+            f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, which is too large for a book. "
+            f"{REPAIR_HINT}"
         )
+    return files
 
 
-def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    return "hidden" in attributes or bool(HIDDEN_STYLE.search(attributes.get("style", "")))
+def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
+    """A file from the archive; more than any chapter needs is not unpacked."""
+    try:
+        with book.open(file) as stream:
+            data = stream.read(MAX_PART_BYTES + 1)
+    except KeyError as error:
+        raise DataError(
+            f"{name}: {file} is listed in the book but missing from the archive. {REPAIR_HINT}"
+        ) from error
+    except RuntimeError as error:
+        raise DataError(
+            f"{name} is protected by a password. Unpack it, then zip it again without a password."
+        ) from error
+    if len(data) > MAX_PART_BYTES:
+        raise DataError(f"{name}: {file} unpacks to more than {MAX_PART_BYTES // 10**6} MB of text. {REPAIR_HINT}")
+    return data
+
+
+def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "an e-book")
+    # Entities may name files or swell a thousandfold, and no address may be opened.
+    parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
+    try:
+        root = lxml.fromstring(_read_bytes(book, file, name), parser)
+    except lxml.LxmlError as error:
+        raise DataError(f"{name}: {file} can't be read ({error}). {REPAIR_HINT}") from error
+    if root is None:
+        raise DataError(f"{name}: {file} is empty. {REPAIR_HINT}")
+    return root
+
+
+def _find_all(root: Any, tag: str) -> list[Any]:
+    """All elements with this tag, in any namespace."""
+    return [e for e in root.iter() if isinstance(e.tag, str) and e.tag.rpartition("}")[2] == tag]

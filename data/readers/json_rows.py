@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DataError
 from . import text_files
+from .reader_process import OtherValue
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
@@ -33,22 +34,16 @@ CONVERSATION_COLUMNS = (
     *("message_tree_id", "thread_id", "session_id", "conversation"),
 )
 TURN_COLUMNS = (
-    "turn",
-    "turn_id",
-    "turn_index",
-    "turn_idx",
-    "turn_number",
-    "turn_no",
-    "utterance_idx",
+    *("turn", "turn_id", "turn_index", "turn_idx", "turn_number", "turn_no", "utterance_idx"),
     "message_index",
 )
 MESSAGE_ID_COLUMNS = ("message_id", "id")
 PARENT_COLUMNS = ("parent_id", "parent_message_id", "parent")
+# Columns that never hold the texts of a row.
 ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "message_id"} - {"conversation"})
-"""Columns that never hold the texts of a row."""
+# {"data": {"train": {"rows": [...]}}} has three levels.
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
-TOO_MANY_DIGITS = "a number with thousands of digits. Put it in quotes, or remove it."
 ENDS_TOO_EARLY = "ends too early"
 NOT_SPACE = re.compile(r"\S")
 
@@ -85,50 +80,54 @@ def read_json(path: Path, name: str) -> Table:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        if _lines_are_rows(text):
+        # Rows on lines: the first line that is not blank is an object of its own, with another line after it.
+        lines = [line for line in text.split("\n", 20)[:20] if line.strip()][:2]
+        if len(lines) == 2 and isinstance(_parse_or_none(lines[0]), dict):
             note = f"{name} has one row per line, so it was read as JSONL."
             return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(_limit_problem(error, name)) from error
-    rows = list(_numbered(_find_rows(value, name)))
+        raise DataError(f"{name} {_limit_problem(error)}") from error
+    rows = [_to_row(number, row) for number, row in enumerate(_find_rows(value, name), start=1)]
     return Table(name, "row", lambda: iter(rows), notes)
+
+
+def _parse_or_none(text: str | bytes) -> Any:
+    """A JSON value; None for what is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _array_rows(text: str, name: str) -> Iterator[Row]:
     """The rows of an array, one by one: all at once would take many times the file's size in memory."""
+
+    def skip_spaces(position: int) -> int:
+        match = NOT_SPACE.search(text, position)
+        return match.start() if match else len(text)
+
     decoder, number = json.JSONDecoder(), 0
-    position = _skip_spaces(text, text.index("[") + 1)
+    position = skip_spaces(text.index("[") + 1)
     try:
         while not (text.startswith("]", position) and not number):
             value, position = decoder.raw_decode(text, position)
             number += 1
             yield _to_row(number, value)
-            position = _skip_spaces(text, position)
+            position = skip_spaces(position)
             if not text.startswith(",", position):
                 break
-            position = _skip_spaces(text, position + 1)
-        _refuse_rest(text, position)
+            position = skip_spaces(position + 1)
+        if not text.startswith("]", position):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+        if (rest := skip_spaces(position + 1)) < len(text):
+            raise json.JSONDecodeError("Extra data", text, rest)
         if not number:
             raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(_limit_problem(error, name)) from error
-
-
-def _skip_spaces(text: str, position: int) -> int:
-    """The position of the next character that is not a space."""
-    match = NOT_SPACE.search(text, position)
-    return match.start() if match else len(text)
-
-
-def _refuse_rest(text: str, position: int) -> None:
-    """Raise unless the array ends with its bracket and nothing follows."""
-    if not text.startswith("]", position):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-    if (rest := _skip_spaces(text, position + 1)) < len(text):
-        raise json.JSONDecodeError("Extra data", text, rest)
+        raise DataError(f"{name} {_limit_problem(error)}") from error
 
 
 def read_jsonl(path: Path, name: str) -> Table:
@@ -138,26 +137,21 @@ def read_jsonl(path: Path, name: str) -> Table:
     if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
         raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     text_files.refuse_other_formats(head, name)
+    # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = text_files.read_text(path, name)
         return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
     beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    is_indented = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning
-    if is_indented or (beginning.startswith(b"[") and not _is_first_line_row(path, name)):
+    is_array = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning  # an indented object
+    if beginning.startswith(b"["):  # an array, unless the first line is a whole row, with more lines after it
+        with text_files.open_binary(path, name) as file:
+            first, second = file.readline(), file.readline()
+        is_array = not (isinstance(_parse_or_none(first), list) and second.strip())
+    if is_array:
         table = read_json(path, name)
         note = f"{name} does not have one row per line, so it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, note))
     return Table(name, "line", lambda: _stream_rows(path, name))
-
-
-def _is_first_line_row(path: Path, name: str) -> bool:
-    """Whether the first line of a file that begins with a bracket is a whole row, with more lines after it."""
-    with text_files.open_binary(path, name) as file:
-        first, second = file.readline(), file.readline()
-    try:
-        return isinstance(json.loads(first), list) and bool(second.strip())
-    except (ValueError, RecursionError):
-        return False
 
 
 def _stream_rows(path: Path, name: str) -> Iterator[Row]:
@@ -184,20 +178,15 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
     try:
         yield _to_row(number, json.loads(line))
     except json.JSONDecodeError as error:
-        yield Row(number, {}, _line_problem(error, line))
-    except RecursionError:
-        yield Row(number, {}, "is nested too deeply. Each row must be a JSON object whose keys are column names.")
-    except ValueError:  # valid JSON, but Python limits the digits of a number
-        yield Row(number, {}, f"contains {TOO_MANY_DIGITS}")
-
-
-def _line_problem(error: json.JSONDecodeError, line: str) -> str:
-    if line.strip() in ("{", "["):
-        return (
-            "starts an object that does not end on the same line. Put each row on one line, or save all rows as "
-            "an array in a .json file."
-        )
-    return f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
+        problem = f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
+        if line.strip() in ("{", "["):
+            problem = (
+                "starts an object that does not end on the same line. Put each row on one line, or save all rows "
+                "as an array in a .json file."
+            )
+        yield Row(number, {}, problem)
+    except (RecursionError, ValueError) as error:
+        yield Row(number, {}, _limit_problem(error))
 
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
@@ -231,20 +220,11 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
     return f"at column {error.colno} ({rest!r}): {explanation}"
 
 
-def _limit_problem(error: Exception, name: str) -> str:
+def _limit_problem(error: Exception) -> str:
     """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
     if isinstance(error, RecursionError):
-        return f"{name} is nested too deeply. Each row must be a JSON object whose keys are column names."
-    return f"{name} contains {TOO_MANY_DIGITS}"
-
-
-def _lines_are_rows(text: str) -> bool:
-    """Whether the first line that is not blank is an object of its own, with another line after it."""
-    lines = [line for line in text.split("\n", 20)[:20] if line.strip()][:2]
-    try:
-        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines[:1])
-    except (ValueError, RecursionError):
-        return False
+        return "is nested too deeply. Each row must be a JSON object whose keys are column names."
+    return "contains a number with thousands of digits. Put it in quotes, or remove it."
 
 
 def _find_rows(value: Any, name: str) -> list[Any]:
@@ -254,7 +234,15 @@ def _find_rows(value: Any, name: str) -> list[Any]:
     elif isinstance(value, dict) and find_export_column(value):
         rows = [value]
     elif isinstance(value, dict):
-        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[]) or _rows_from_columns(value) or [value]
+        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
+        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
+        columns = list(value.values())
+        if columns and all(isinstance(column, dict) for column in columns):
+            columns = [list(column.values()) for column in columns]
+        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
+        if not rows and columns and are_columns and len(set(map(len, columns))) == 1:
+            rows = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows = rows or [value]
     else:
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     if not rows or rows == [{}]:
@@ -289,24 +277,6 @@ def _is_chat(values: list[Any]) -> bool:
     )
 
 
-def _rows_from_columns(node: Mapping[str, Any]) -> list[Any] | None:
-    """Rows from columns: lists of equal length, or objects with the same keys, as pandas writes them."""
-    values = list(node.values())
-    if values and all(isinstance(v, dict) for v in values):
-        values = [list(v.values()) for v in values]
-    if (
-        not values
-        or not all(isinstance(v, list) and not _is_chat(v) for v in values)
-        or len({len(v) for v in values}) != 1
-    ):
-        return None
-    return [dict(zip(node, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-def _numbered(values: Iterable[Any]) -> Iterator[Row]:
-    return (_to_row(number, value) for number, value in enumerate(values, start=1))
-
-
 def _to_row(number: int, value: Any) -> Row:
     """A value as a row: an object unchanged, a text or a list of messages under its usual column name."""
     if isinstance(value, dict):
@@ -324,17 +294,14 @@ def describe_value(value: Any) -> str:
     """A JSON value in words."""
     if value is None:
         return "null"
+    if isinstance(value, OtherValue):
+        return value.kind
     if isinstance(value, bool):
-        return f"{str(value).lower()}"
+        return str(value).lower()
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    type_names: dict[type, str] = {
-        str: "a string",
-        list: "a list",
-        dict: "an object",
-        bytes: "binary data, not text",
-    }
-    return type_names.get(type(value), type(value).__name__)
+    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bytes: "binary data, not text"}
+    return names.get(type(value), type(value).__name__)
 
 
 def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:

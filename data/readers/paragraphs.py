@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 
@@ -19,72 +19,47 @@ class Paragraph(NamedTuple):
     links: int = 0  # of a web page, in a paragraph without other words
 
 
-class JoinedText(NamedTuple):
-    """A text, the number of its parts, and the places of its menus."""
-
-    text: str
-    parts: int
-    menus: tuple[tuple[int, int], ...] = ()
-
-
-def join_paragraphs(paragraphs: Sequence[Paragraph], hard_cut: str) -> JoinedText:
-    """Join paragraphs by blank lines, and chapters by the hard cut (where there is one).
+def join_paragraphs(
+    paragraphs: Sequence[Paragraph], hard_cut: str
+) -> tuple[str, int, tuple[tuple[int, int], ...]]:
+    """Join paragraphs by blank lines, and chapters by the hard cut; the text, its parts, and where its menus are.
 
     Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
     """
-    non_blank = _drop_blank(paragraphs)
-    chapter_level = _chapter_level(non_blank)
+    filled: list[Paragraph] = []
+    cut = False
+    for paragraph in paragraphs:
+        cut = cut or paragraph.cut  # a cut before a blank paragraph moves to the next one
+        if paragraph.text.strip():
+            filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
+            cut = False
+    levels = Counter(paragraph.level for paragraph in filled if paragraph.level)
+    chapter_level = min((level for level, count in levels.items() if count > 1), default=0)
     parts: list[list[Paragraph]] = []
     only_headings = True  # in the part so far: 'Part One', then 'Chapter 1'
-    for paragraph in non_blank:
+    for paragraph in filled:
         if paragraph.cut or not parts or (0 < paragraph.level <= chapter_level and not only_headings):
             parts.append([])
             only_headings = True
         parts[-1].append(paragraph)
         only_headings = only_headings and paragraph.level > 0
-    return _join_parts(parts, hard_cut or "\n\n")
-
-
-def _drop_blank(paragraphs: Sequence[Paragraph]) -> list[Paragraph]:
-    """Paragraphs that are not blank; a cut before a blank one moves to the next."""
-    non_blank: list[Paragraph] = []
-    cut = False
-    for paragraph in paragraphs:
-        cut = cut or paragraph.cut
-        if paragraph.text.strip():
-            non_blank.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
-            cut = False
-    return non_blank
-
-
-def _chapter_level(paragraphs: Sequence[Paragraph]) -> int:
-    """The level of the chapter headings; 0 where there are none."""
-    counts = Counter(p.level for p in paragraphs if p.level)
-    return min((level for level, count in counts.items() if count > 1), default=0)
-
-
-def _join_parts(parts: Sequence[Sequence[Paragraph]], hard_cut: str) -> JoinedText:
-    texts, menus = [], []
-    start = 0
+    pieces, menus, place = list[str](), list[tuple[int, int]](), 0
     for part in parts:
-        lines = _with_gaps(part)
-        texts.append("".join(lines))
-        menus += [(start + first, start + end) for first, end in _menus(part, lines)]
-        start += len(texts[-1]) + len(hard_cut)
-    return JoinedText(hard_cut.join(texts), len(parts), tuple(menus))
-
-
-def _with_gaps(part: Sequence[Paragraph]) -> list[str]:
-    """The text of each paragraph with the line breaks after it."""
-    gaps = ["\n" if first.line and second.line else "\n\n" for first, second in pairwise(part)]
-    return [paragraph.text + gap for paragraph, gap in zip(part, [*gaps, ""], strict=True)]
-
-
-def _menus(part: Sequence[Paragraph], lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the menus of a part begin and end; paragraphs of a menu that follow each other are one."""
-    ends = list(accumulate(map(len, lines)))
-    runs = [list(run) for menu, run in groupby(range(len(part)), lambda number: part[number].menu) if menu]
-    return [(ends[run[0]] - len(lines[run[0]]), ends[run[-1]]) for run in runs]
+        if place:
+            pieces.append(hard_cut or "\n\n")
+            place += len(pieces[-1])
+        begins_part = True
+        for first, second in zip_longest(part, part[1:]):
+            gap = "" if second is None else "\n" if first.line and second.line else "\n\n"
+            pieces.append(first.text + gap)
+            end = place + len(pieces[-1])
+            if first.menu:
+                if menus and menus[-1][1] == place and not begins_part:
+                    menus[-1] = (menus[-1][0], end)  # paragraphs of a menu that follow each other are one
+                else:
+                    menus.append((place, end))
+            place, begins_part = end, False
+    return "".join(pieces), len(parts), tuple(menus)
 
 
 def outermost(root: Any, tags: Container[str], skipped: Container[str]) -> Iterator[Any]:

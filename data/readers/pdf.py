@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...core.errors import DataError
 from ...train_utils import format_count
@@ -28,15 +27,29 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
     display_errors = pymupdf.TOOLS.mupdf_display_errors()
     pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors to the console
     try:
-        with text_files.open_binary(path, name):
+        with text_files.open_binary(path, name):  # a DataError says why it can't be opened
             pass
         with pymupdf.open(path, filetype="pdf") as document:
-            text_paragraphs = _read_document(document, pymupdf, name)
+            if document.needs_pass:
+                raise DataError(f"{name} is protected by a password. Save a copy without a password.")
+            flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
+            # Of a block, 4 is its text and 6 its kind: 0 is text, 1 a picture.
+            blocks = (page.get_text("blocks", flags=flags) for page in document)
+            pages = [[block[4] for block in page if block[6] == 0] for page in blocks]
+            if not any(text.strip() for page in pages for text in page):
+                raise DataError(
+                    f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a "
+                    "text recognition (OCR) program first."
+                )
+            chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
+            if len(chapters) < 2:  # a title alone divides nothing
+                chapters = set()
             repaired = (
                 f"{name} is damaged. Its text was recovered as far as possible, and the file was not changed. "
                 "Check that no text is missing."
             )
-            return text_paragraphs, (repaired,) if document.is_repaired else ()
+            notes = (repaired,) if document.is_repaired else ()
+            return list(_join_blocks(_remove_running_heads(pages), chapters)), notes
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         message = text_files.short_message(error)
         raise DataError(
@@ -46,35 +59,21 @@ def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, 
         pymupdf.TOOLS.mupdf_display_errors(display_errors)
 
 
-def _read_document(document: Any, pymupdf: Any, name: str) -> list[Paragraph]:
-    if document.needs_pass:
-        raise DataError(f"{name} is protected by a password. Save a copy without a password.")
-    flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
-    pages = [[block[4] for block in page.get_text("blocks", flags=flags) if block[6] == 0] for page in document]
-    if not any(text.strip() for page in pages for text in page):
-        raise DataError(
-            f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a text "
-            "recognition (OCR) program first."
-        )
-    chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
-    return list(_join_blocks(_remove_running_heads(pages), chapters if len(chapters) > 1 else set()))
-
-
 def _remove_running_heads(pages: Sequence[PageBlocks]) -> list[PageBlocks]:
     """Pages without the texts that stand first or last on most of them, digits disregarded."""
+
+    def key(text: str) -> str:
+        return re.sub(r"[\d\s.·|/–—-]+", " ", text).strip().lower()
+
     stripped = [[text for text in page if text.strip()] for page in pages]
     if len(pages) < MIN_PAGES:
         return [[text for text in page if not text.strip().isdigit()] for page in stripped]
-    edges = Counter(key for page in stripped for key in {_normalize(text) for text in (page[:1] + page[-1:])})
-    repeated = {key for key, count in edges.items() if count > len(pages) / 2 or not key}
+    edges = Counter(each for page in stripped for each in {key(text) for text in (page[:1] + page[-1:])})
+    repeated = {each for each, count in edges.items() if count > len(pages) / 2 or not each}
     return [
-        [t for n, t in enumerate(page) if not (n in (0, len(page) - 1) and _normalize(t) in repeated)]
+        [text for n, text in enumerate(page) if not (n in (0, len(page) - 1) and key(text) in repeated)]
         for page in stripped
     ]
-
-
-def _normalize(text: str) -> str:
-    return re.sub(r"[\d\s.·|/–—-]+", " ", text).strip().lower()
 
 
 def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Paragraph]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ...settings.columns import Columns
-from . import chat_exports, csv_rows, parquet, sqlite_rows
+from . import binary_rows, chat_exports, csv_rows
 from .json_rows import Row, Table, read_json, read_jsonl
-from .process import MAX_DEPTH, Budget, exceeds_depth
+from .limits import MAX_DEPTH, Budget, exceeds_depth
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -32,19 +33,16 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
     suffix = path.suffix.lower()
     if suffix in DATABASE_SUFFIXES:
-        return sqlite_rows.read_table(path, name, columns)
+        return binary_rows.read_database(path, name, columns)
     if suffix == ".parquet":
-        return parquet.read_table(path, name)
+        return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)
     if suffix in JSON_SUFFIXES:
-        table = chat_exports.unpack_export(_limit_depth(table))
+        table = chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))
     return replace(table, rows=lambda: Budget.of(path, name).timed(table.rows()))
 
 
-def _limit_depth(table: Table) -> Table:
-    return replace(table, rows=lambda: map(_refuse_depth, table.rows()))
-
-
-def _refuse_depth(row: Row) -> Row:
-    """The row; where it is nested too deeply, a message in its place."""
-    return Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
+def _limit_depth(table: Table) -> Iterator[Row]:
+    """The rows; in place of one that is nested too deeply, a message."""
+    for row in table.rows():
+        yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row

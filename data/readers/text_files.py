@@ -8,7 +8,7 @@ import importlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -97,6 +97,7 @@ def normalize_chunks(chunks: Iterable[str]) -> Iterator[str]:
     held = ""
     for chunk in chunks:
         text = held + chunk
+        # A \r at the end may be half of a line end: it waits for the next chunk.
         held = text[-2:] if text.endswith("\r\r") else text[-1:] if text.endswith("\r") else ""
         yield normalize_line_ends(text.removesuffix(held))
     yield normalize_line_ends(held)
@@ -152,29 +153,47 @@ def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
         if encoding == "utf-8":
             encoding, notes = _guess_encoding([data], data, name)
     text = data.decode(encoding, errors="replace")
-    return text, (*notes, *_damage_note(text, name))
+    if lost := text.count("\ufffd"):
+        are = plural(lost, "is", "are")
+        notes += (
+            f"{name}: {format_count(lost, 'character')} could not be read and {are} shown as \ufffd. "
+            "Save the file as UTF-8.",
+        )
+    return text, notes
 
 
 def detect_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding by the beginning of the data; UTF-8 where nothing says otherwise."""
     refuse_other_formats(data, name)
     marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if data.startswith(mark)), None)
-    utf_16 = None if marked else _detect_utf_16(data)
-    if not marked and not utf_16:
-        _refuse_binary(data, name)
-    encoding = marked or utf_16 or "utf-8"
+    encoding = marked or _detect_utf_16(data) or ""
+    if not encoding:
+        sample = data[:SAMPLE_BYTES]
+        controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
+        if controls > MAX_CONTROL_SHARE * len(sample):
+            raise DataError(
+                f"{name} is not text: {controls} of its first {len(sample)} bytes are control characters. "
+                "Save its text as a .txt file (UTF-8), and use that file instead."
+            )
+        encoding = "utf-8"
     return encoding, _encoding_notes(name, encoding, marked is not None)
 
 
 def _guess_encoding(chunks: Iterable[bytes], sample: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding of data that is not, or not entirely, UTF-8; the sample shows which legacy code page it has."""
-    encoding = "utf-8" if _is_mostly_utf_8(chunks) else _guess_legacy(sample, name)
+    # UTF-8 with a few broken bytes is told by all that is not ASCII, wherever it is.
+    beyond_ascii = islice((run[0] for chunk in chunks for run in NON_ASCII_RUN.finditer(chunk)), TELLING_RUNS)
+    letters = b"".join(run + b" " for run in beyond_ascii).decode("utf-8", errors="replace").replace(" ", "")
+    broken = letters.count("\ufffd")
+    is_utf_8 = len(letters) - broken > 4 * broken
+    encoding = "utf-8" if is_utf_8 else _guess_legacy(sample, name)
     return encoding, _encoding_notes(name, encoding, False)
 
 
 def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """The encoding of a file that is too large for memory: UTF-8 if all of it is."""
     with open_binary(file, name) as stream:
+        # Any byte may be the first that is not UTF-8, so all of a UTF-8 file is decoded once.
         encoding, notes = detect_encoding(stream.read(SAMPLE_BYTES), name)
         if not encoding.startswith("utf-8"):
             return encoding, notes
@@ -186,7 +205,10 @@ def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
                 if encoding == "utf-8":
                     sample = chunk[max(0, error.start - SAMPLE_BYTES // 2) :]
                     encoding, notes = _guess_encoding(_read_chunks(stream), sample, name)
-                return encoding, (*notes, *_broken_utf_8_note(encoding, name))
+                if encoding.startswith("utf-8"):
+                    broken = f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
+                    notes = (*notes, broken)
+                return encoding, notes
     return encoding, notes
 
 
@@ -195,11 +217,6 @@ def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
     stream.seek(0)
     while chunk := stream.read(4 * SAMPLE_BYTES):
         yield chunk
-
-
-def _broken_utf_8_note(encoding: str, name: str) -> Iterator[str]:
-    if encoding.startswith("utf-8"):
-        yield f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
 
 
 def _encoding_notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
@@ -223,14 +240,6 @@ def _detect_utf_16(data: bytes) -> str | None:
     return encoding if invalid <= MAX_CONTROL_SHARE * len(letters) else None
 
 
-def _is_mostly_utf_8(chunks: Iterable[bytes]) -> bool:
-    """Whether data are UTF-8 with a few broken bytes, by all that is not ASCII, wherever it is."""
-    beyond_ascii = islice((run[0] for chunk in chunks for run in NON_ASCII_RUN.finditer(chunk)), TELLING_RUNS)
-    letters = b"".join(run + b" " for run in beyond_ascii).decode("utf-8", errors="replace").replace(" ", "")
-    broken = letters.count("\ufffd")
-    return len(letters) - broken > 4 * broken
-
-
 def refuse_other_formats(data: bytes, name: str) -> None:
     """A DataError where the first bytes are those of a document or an archive."""
     kind = next((kind for beginning, kind in BINARY_SIGNATURES if data.startswith(beginning)), None)
@@ -240,71 +249,36 @@ def refuse_other_formats(data: bytes, name: str) -> None:
         )
 
 
-def _refuse_binary(data: bytes, name: str) -> None:
-    sample = data[:SAMPLE_BYTES]
-    controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
-    if controls > MAX_CONTROL_SHARE * len(sample):
-        raise DataError(
-            f"{name} is not text: {controls} of its first {len(sample)} bytes are control characters. "
-            "Save its text as a .txt file (UTF-8), and use that file instead."
-        )
-
-
 def _guess_legacy(data: bytes, name: str) -> str:
     """The legacy code page that fits best; the Latin ones are told apart by their letters."""
     from charset_normalizer import from_bytes
 
-    sample = _telling_sample(data)
-    if len(LONE_NON_ASCII.findall(sample)) > LATIN_SHARE * len(NON_ASCII.findall(sample)):
-        return _guess_latin(sample)
-    guesses = from_bytes(sample, cp_isolation=LEGACY_ENCODINGS)
-    best = next((guess for guess in guesses if _can_decode(data, guess.encoding)), guesses.best())
-    if best is None:
-        raise DataError(f"{name} has an unknown encoding. Save it as UTF-8.")
-    return best.encoding if best.encoding not in LATIN_ALPHABETS else _guess_latin(sample)
-
-
-def _guess_latin(sample: bytes) -> str:
-    return max(LATIN_ALPHABETS, key=lambda page: _fit(sample, page))
-
-
-def _telling_sample(data: bytes) -> bytes:
-    """The most telling sample: whole lines of a large file, with the first letter beyond ASCII."""
+    # The most telling sample: whole lines of a large file, with the first letter beyond ASCII.
     first = NON_ASCII.search(data)
     first_position = first.start() if first else 0
     start = max(0, first_position - SAMPLE_BYTES // 2)
     sample = data[start : start + SAMPLE_BYTES]
-    last_line_end = sample.rfind(b"\n")
-    return (
-        sample[: last_line_end + 1]
-        if len(data) > start + SAMPLE_BYTES and start + last_line_end > first_position
-        else sample
-    )
+    line_end = sample.rfind(b"\n")
+    if len(data) > start + SAMPLE_BYTES and start + line_end > first_position:
+        sample = sample[: line_end + 1]
 
+    def latin_fit(page: str) -> float:
+        """The share of the non-ASCII letters that the best fitting language of a code page has."""
+        text = sample.decode(page, errors="replace").lower()
+        letters = [letter for letter in text if letter > "\x7f" and letter.isalpha()]
+        known = max(sum(letter in alphabet for letter in letters) for alphabet in LATIN_ALPHABETS[page])
+        return known / max(len(letters), 1)
 
-def _can_decode(data: bytes, encoding: str) -> bool:
-    try:
-        data.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _fit(sample: bytes, page: str) -> float:
-    """The share of the non-ASCII letters that the best fitting language of a code page has."""
-    letters = [
-        letter for letter in sample.decode(page, errors="replace").lower() if letter > "\x7f" and letter.isalpha()
-    ]
-    return max(sum(letter in alphabet for letter in letters) for alphabet in LATIN_ALPHABETS[page]) / max(
-        len(letters), 1
-    )
-
-
-def _damage_note(text: str, name: str) -> Iterator[str]:
-    lost = text.count("\ufffd")
-    if lost:
-        are = plural(lost, "is", "are")
-        yield (
-            f"{name}: {format_count(lost, 'character')} could not be read and {are} shown as \ufffd. "
-            "Save the file as UTF-8."
-        )
+    # In Latin script most letters beyond ASCII stand alone, and the letters of each language tell its page.
+    if len(LONE_NON_ASCII.findall(sample)) > LATIN_SHARE * len(NON_ASCII.findall(sample)):
+        return max(LATIN_ALPHABETS, key=latin_fit)
+    guesses = from_bytes(sample, cp_isolation=LEGACY_ENCODINGS)
+    best = guesses.best()
+    for guess in guesses:
+        with suppress(UnicodeDecodeError):  # the sample may be too short to rule a page out
+            data.decode(guess.encoding)
+            best = guess
+            break
+    if best is None:
+        raise DataError(f"{name} has an unknown encoding. Save it as UTF-8.")
+    return max(LATIN_ALPHABETS, key=latin_fit) if best.encoding in LATIN_ALPHABETS else best.encoding

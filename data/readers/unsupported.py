@@ -8,8 +8,8 @@ from pathlib import Path
 from ...core.errors import DataError
 from ...train_utils import natural_key, plural
 
+# The webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer.
 HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
-"""Prefixes: the webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer."""
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"

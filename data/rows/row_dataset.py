@@ -17,7 +17,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
 from ..examples import RowSource
-from ..readers import Row, Table, row_files, shorten, sqlite_rows, text_files
+from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations, find_conversation_columns
@@ -77,7 +77,7 @@ def _cache_key(context: PrepareContext, path: Path, name: str) -> str:
     Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
     changes are in other files.
     """
-    if not context.tokenizer.fingerprint or sqlite_rows.is_in_use(path):
+    if not context.tokenizer.fingerprint or is_in_use(path):
         return ""
     rows, text, folders = context.settings.rows, context.settings.text, context.folders
     templates = {} if rows.format in PLAIN_FORMATS else prompt_formats.load_templates(rows.format, folders)

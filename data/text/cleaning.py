@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise, takewhile
+from itertools import chain, islice, pairwise
 from statistics import mean, pstdev
 from typing import NamedTuple
 
@@ -166,6 +166,7 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
+    # Of two that begin together the longer comes first, so that the other one is inside it.
     for part in sorted(found, key=lambda part: (part.start, -part.end)):
         if not parts or part.start >= parts[-1].end:
             parts.append(part)
@@ -206,6 +207,7 @@ def _notices(text: str, begins_file: bool) -> Iterator[Boilerplate]:
         starts.append((start.start(), end))
     ends = [end.start() for end in GUTENBERG_END.finditer(text)]
     imprints = [imprint.span() for imprint in IMPRINT.finditer(text)]
+    # Imprints and colophons come in pairs in books of Standard Ebooks; 'Colophon' alone may be a chapter.
     colophons = [end.start() for end in COLOPHON.finditer(text, imprints[0][1])] if imprints else []
     yield from _outside_books(text, starts, ends, begins_file)
     yield from _outside_books(text, imprints, colophons, False)
@@ -247,14 +249,14 @@ def _contents(text: str) -> Iterator[Boilerplate]:
     lines = _lines(text, LINE) if names else iter(())
     counts = Counter(name for line in lines if (name := _entry_name(line.text)) in names)
 
-    def is_entry(line: Line) -> bool:
-        own, title = _entry_names(line.text)  # a heading if its words are a line of the text, too
-        is_heading = counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
-        is_numbered = NUMBERED.match(line.text) is not None or PAGE_AT_END.search(line.text) is not None
-        return is_heading or is_numbered
-
     for heading, candidates in tables.items():
-        entries = list(takewhile(is_entry, candidates))
+        entries = []
+        for line in candidates:
+            own, title = _entry_names(line.text)  # a heading if its words are a line of the text, too
+            is_heading = counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
+            if not (is_heading or NUMBERED.match(line.text) or PAGE_AT_END.search(line.text)):
+                break
+            entries.append(line)
         if len(entries) >= MIN_ENTRIES:
             yield Boilerplate("table of contents", heading, entries[-1].end)
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...chunking import Flags, Ints
 from ..unspaced import is_unspaced
 
+# A long paragraph is judged in groups, so that one wide line decides nothing for the rest.
 GROUP_LINES = 64  # lines that are judged together as wrapped or not
 NARROW_LINE, WIDE_LINE, WIDEST_LINE = 40, 60, 120  # prose is wrapped at widths from 40 to 120
 RAGGED_CHARS = 12  # characters by which a full line may be shorter than the widest: the next word did not fit
@@ -58,6 +59,7 @@ def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
     lengths, blank, capital = lines.lengths, lines.blank, lines.capital
     line_number = np.arange(len(lengths))
     line_of_paragraph = line_number - np.maximum.accumulate(np.where(blank, line_number, 0))
+    # A blank line has the number 0 in its paragraph, so it begins a group, too.
     begins = line_of_paragraph % GROUP_LINES == 0
     group, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
     width = np.maximum.reduceat(lengths, first)
@@ -78,6 +80,7 @@ def find_full_lines(lines: Lines, continued: Flags) -> Flags:
     """Lines of wrapped prose that end because the next word did not fit; most lines around them must do so too."""
     group, width, prose = find_wrapped(lines)
     full: Flags = continued & prose & (lines.lengths > width - RAGGED_CHARS)
+    # Shorter lines are full where the first word of the next one is long; that is looked at only where it decides.
     undecided = np.flatnonzero(continued & ~full & (prose | (width > WIDEST_LINE)))
     first_words = np.fromiter(
         (first_word_length(lines.texts[number + 1]) for number in undecided.tolist()), np.int64, len(undecided)
@@ -94,6 +97,7 @@ def find_wrap_width(text: str) -> int:
     full = find_full_lines(lines, continued)
     if full.sum() < max(MIN_WRAPPED_LINES, WRAPPED_SHARE * continued.sum()):
         return 0
+    # A few lines hang over the width; the widest of all would let no other line look full.
     return int(np.percentile(lines.lengths[full], 95))
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ import numpy as np
 from ...chunking import Flags, Ints
 from .lines import NARROW_LINE, OPENERS, RAGGED_CHARS, WIDE_LINE, WIDEST_LINE, Lines, find_wrapped
 
-STRETCH_CHARS = 1 << 20  # text processed at a time
+# Text processed at a time. Where a sentence ends depends on its stretch, so a part of a text keeps its stretches.
+STRETCH_CHARS = 1 << 20
 WORD_CHARS = 32  # searched before a dot
 MAX_UNFINISHED = 0.02  # of the long lines; a text with more has lines that need no stop
 MAX_DIVIDED = 0.25  # of the paragraphs that follow a blank line
@@ -43,6 +44,7 @@ CLOSERS = r"`_*\"'”’»›)\]}」』】）》〉“‘«‹"
 THAI = "\u0e00-\u0eff"
 SPEAKER_CHARS = 40
 MIN_SPEECHES, MAX_SPEAKERS = 8, 0.5  # in a stretch; names per speech
+# A stop and those that follow, what closes a quotation, then looked at only: the space, what opens, one character.
 STOP = re.compile(
     rf"([{SPACED_STOPS}{UNSPACED}])([{SPACED_STOPS}{UNSPACED}]*)"
     rf"((?:[{CLOSERS}]|[ \u00a0\u202f]»(?!\w)|[\u2009\u200a\u202f][’”]|\[\d+\])*)"
@@ -88,18 +90,15 @@ class Note(NamedTuple):
 
 def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
-
-    def stop_ends() -> Iterator[int]:
-        last = 0
-        for stop in STOP.finditer(text):
-            rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
-            if end := rule(text, stop, last):
-                yield end
-                last = end
-
-    # Thai has no full stops: there, a space behind certain words ends a sentence.
-    spaced = (match.end() for match in _languages().spaced.finditer(text)) if STOPLESS.search(text) else ()
-    return np.fromiter(chain(stop_ends(), spaced), np.int64)
+    ends, last = list[int](), 0
+    for stop in STOP.finditer(text):
+        rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
+        if end := rule(text, stop, last):
+            ends.append(end)
+            last = end
+    if STOPLESS.search(text):  # Thai has no full stops: there, a space behind certain words ends a sentence
+        ends += [match.end() for match in _languages().spaced.finditer(text)]
+    return np.array(ends, np.int64)
 
 
 def merge_ends(text: str, lines: Lines, stops: Ints) -> Ints:
@@ -120,6 +119,7 @@ def _is_after_speaker(lines: Lines, places: Ints) -> Flags:
     filled = np.append(np.flatnonzero(~lines.blank), len(texts) - 1)
     speeches = starts[filled[np.searchsorted(filled[:-1], names, side="right")]]
     name_ends = starts[names] + lines.lengths[names]
+    # A place between the end of a name and the beginning of its speech divides the two.
     name_before = np.searchsorted(name_ends, places, side="right") - 1
     return (name_before >= 0) & (places <= speeches[name_before])
 
@@ -134,6 +134,7 @@ def _move_behind_footnotes(text: str, ends: Ints) -> Ints:
     number: Ints = np.searchsorted(ends, mark_starts - 1)
     at_mark = number < np.searchsorted(ends, mark_starts, side="right")
     goes_on = np.array([_goes_on(text, note.mark_end) for note in notes])
+    # `moved` stays in order: a mark is directly behind the end that it moves.
     moved = ends.copy()
     moved[number[at_mark]] = mark_ends[at_mark]
     ends = np.delete(moved, number[at_mark & goes_on])
@@ -328,7 +329,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     # `J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name.
     if lowercase in languages.letters and len(words) > 1 and words[-2].islower():
         return False
-    if _begins_line(text, place - len(word)):
+    if not _line_before(text, place - len(word)).strip():
         return True
     return not _is_starter(text, stop, languages.particles if word.isupper() else ())
 
@@ -336,7 +337,7 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
 def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     """`3.` is an ordinal at the beginning of a line, in dates, before a month and after an article."""
     languages = _languages()
-    if _begins_line(text, stop.start() - len(words[-1])):
+    if not _line_before(text, stop.start() - len(words[-1])).strip():
         return True
     if len(words[-1]) > 2:
         return False
@@ -345,11 +346,6 @@ def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     if _next_word(text, stop) in languages.months:
         return True
     return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
-
-
-def _begins_line(text: str, place: int) -> bool:
-    """Whether only spaces stand before a place in its line."""
-    return not _line_before(text, place).strip()
 
 
 def _line_before(text: str, place: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -89,10 +89,8 @@ class SliceMap:
             which = ", ".join(map(repr, self.lost))
             line = f"{format_count(lost, 'character')} {plural(lost, 'is', 'are')} lost ({which}: {LOST_REASON})"
         if self.left_out:
-            blocks, characters = (
-                format_count(self.left_out, "block"),
-                format_count(self.left_out_characters, "character"),
-            )
+            blocks = format_count(self.left_out, "block")
+            characters = format_count(self.left_out_characters, "character")
             line += f"; {blocks} ({characters}) {plural(self.left_out, 'was', 'were')} dropped as too small"
         return line
 
@@ -123,35 +121,41 @@ def unit_name(sentences: int, lines: int) -> str:
 
 def build_slice_map(sliced: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
     """The map of one sliced text."""
-    lines = int((sliced.units.opens & sliced.sections.by_lines[sliced.units.section]).sum())
-    kinds = dict(zip(BLOCK_KINDS, _counts(sliced.spans.kind, len(BLOCK_KINDS)), strict=True))
+    units, sections, length = sliced.units, sliced.sections, len(sliced.text)
+    lines = int((units.opens & sections.by_lines[units.section]).sum())
+    kinds = dict(
+        zip(BLOCK_KINDS, np.bincount(sliced.spans.kind, minlength=len(BLOCK_KINDS)).tolist(), strict=True)
+    )
+    cuts = sections.cuts[:: _thinning_step(len(sections.cuts))] / max(length, 1)
+    drawn = sliced if len(sliced) <= MAX_DRAWN else ()
+    seen = Coverage(0, 0.0, 0)
+    if len(units):
+        # Each block adds one at its first unit and takes one away behind its last.
+        steps: Ints = np.zeros(len(units) + 1, np.int64)
+        np.add.at(steps, sliced.spans.first, 1)
+        np.add.at(steps, sliced.spans.last, -1)
+        times = np.cumsum(steps[:-1])
+        seen = Coverage(int(times.min()), round(float(times.mean()), 2), int(times.max()))
     return SliceMap(
-        characters=len(sliced.text),
-        sections=len(sliced.sections),
-        sentences=int(sliced.units.opens.sum()) - lines,
+        characters=length,
+        sections=len(sections),
+        sentences=int(units.opens.sum()) - lines,
         lines=lines,
-        parts_by_lines=int(sliced.sections.by_lines.sum()),
+        parts_by_lines=int(sections.by_lines.sum()),
         blocks=kinds["block"],
         overlaps=kinds["overlap"],
         windows=kinds["dementor"],
-        hard_cuts=_to_shares(sliced.sections.cuts[:: _thinning_step(len(sliced.sections.cuts))], len(sliced.text)),
-        bars=_bars(sliced),
+        hard_cuts=tuple(cuts.tolist()),
+        bars=tuple(Bar(block.start / length, block.end / length, block.kind) for block in drawn),
         seen_along=_coverage_by_column(sliced, columns),
-        seen=_coverage(sliced),
-        tokens=len(sliced.units.ids),
+        seen=seen,
+        tokens=len(units.ids),
         trained_tokens=int(sliced.lengths.sum()),
         left_out=sliced.left_out,
         left_out_characters=sliced.left_out_characters,
-        lost=tuple(
-            sliced.text[start:end] for (start, end), _ in zip(sliced.lost_places(), range(MAX_LOST), strict=False)
-        ),
+        lost=tuple(sliced.text[start:end] for start, end in islice(sliced.lost_places(), MAX_LOST)),
         lost_characters=sliced.lost,
     )
-
-
-def _counts(values: Ints, size: int) -> list[int]:
-    counts: list[int] = np.bincount(values, minlength=size).tolist()
-    return counts
 
 
 def _thinning_step(count: int) -> int:
@@ -159,41 +163,22 @@ def _thinning_step(count: int) -> int:
     return max(1, -(-count // MAX_DRAWN))
 
 
-def _to_shares(places: Ints, length: int) -> tuple[float, ...]:
-    return tuple((places / max(length, 1)).tolist())
-
-
-def _bars(sliced: SlicedText) -> tuple[Bar, ...]:
-    if len(sliced) > MAX_DRAWN:
-        return ()
-    length = max(len(sliced.text), 1)
-    return tuple(Bar(block.start / length, block.end / length, block.kind) for block in sliced)
-
-
 def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
     """The mean number of blocks over each column of the map."""
+    if not len(sliced.text):
+        return (0.0,) * columns
     edges = np.linspace(0, len(sliced.text), columns + 1)
-    starts, ends = np.sort(sliced.starts), np.sort(sliced.ends)
-    covered = _distance_sums(edges, starts) - _distance_sums(edges, ends)
-    widths = np.maximum(np.diff(edges), 1e-9)
-    return tuple((np.diff(covered) / widths).round(3).tolist()) if len(sliced.text) else (0.0,) * columns
 
+    def sum_distances(places: Ints) -> Ints:
+        """For each edge, the sum of its distances to all places before it."""
+        places = np.sort(places)
+        before = np.searchsorted(places, edges, side="right")
+        sums = np.concatenate([[0.0], np.cumsum(places)])
+        return before * edges - sums[before]
 
-def _distance_sums(edges: Ints, places: Ints) -> Ints:
-    """For each edge, the sum of its distances to all places before it."""
-    before = np.searchsorted(places, edges, side="right")
-    sums = np.concatenate([[0.0], np.cumsum(places)])
-    return before * edges - sums[before]
-
-
-def _coverage(sliced: SlicedText) -> Coverage:
-    if not len(sliced.units):
-        return Coverage(0, 0.0, 0)
-    steps: Ints = np.zeros(len(sliced.units) + 1, np.int64)
-    np.add.at(steps, sliced.spans.first, 1)
-    np.add.at(steps, sliced.spans.last, -1)
-    times = np.cumsum(steps[:-1])
-    return Coverage(int(times.min()), round(float(times.mean()), 2), int(times.max()))
+    # What all blocks cover up to an edge is its distances to their starts, without those to their ends.
+    covered = sum_distances(sliced.starts) - sum_distances(sliced.ends)
+    return tuple((np.diff(covered) / np.maximum(np.diff(edges), 1e-9)).round(3).tolist())
 
 
 def join_maps(maps: Sequence[SliceMap]) -> SliceMap:
@@ -210,27 +195,22 @@ def join_maps(maps: Sequence[SliceMap]) -> SliceMap:
         for field in fields(SliceMap)
         if field.type == "int"
     }
-    return SliceMap(
-        **sums,
-        hard_cuts=tuple(cuts[:: _thinning_step(len(cuts))]),
-        bars=(),
-        seen_along=_join_columns(maps, places),
-        seen=combine_coverage(maps),
-        lost=tuple(text for part in maps for text in part.lost)[:MAX_LOST],
-    )
-
-
-def _join_columns(maps: Sequence[SliceMap], places: Ints) -> tuple[float, ...]:
-    """How often each part of the whole text is seen, by the columns of its parts."""
+    # How often each part of the whole text is seen, by the columns of its parts.
     columns = len(maps[0].seen_along)
     ends = np.concatenate(
         [start + np.arange(1, columns + 1) * (end - start) / columns for start, end in pairwise(places)]
     )
-    widths = np.diff(ends, prepend=0.0)
-    sums = np.cumsum(np.concatenate([part.seen_along for part in maps]) * widths)
+    covered = np.cumsum(np.concatenate([part.seen_along for part in maps]) * np.diff(ends, prepend=0.0))
     edges = np.linspace(0, places[-1], columns + 1)
-    seen = np.diff(np.interp(edges, np.append(0.0, ends), np.append(0.0, sums))) / np.diff(edges)
-    return tuple(seen.round(3).tolist())
+    seen = np.diff(np.interp(edges, np.append(0.0, ends), np.append(0.0, covered))) / np.diff(edges)
+    return SliceMap(
+        **sums,
+        hard_cuts=tuple(cuts[:: _thinning_step(len(cuts))]),
+        bars=(),
+        seen_along=tuple(seen.round(3).tolist()),
+        seen=combine_coverage(maps),
+        lost=tuple(text for part in maps for text in part.lost)[:MAX_LOST],
+    )
 
 
 def combine_coverage(maps: Sequence[SliceMap]) -> Coverage:

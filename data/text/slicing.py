@@ -51,6 +51,7 @@ def slice_texts(
     """The sliced texts of a dataset, stored or made now, and whether they were stored."""
     if not texts:
         return [], False
+    # Without a fingerprint, another tokenizer could give the same key: then nothing is stored.
     key = fingerprint and arrow_store.cache_key(
         "texts", fingerprint, astuple(rules), *map(arrow_store.text_digest, texts)
     )
@@ -96,12 +97,13 @@ def slice_parts(
             all_stored = False
             say(number)
             text.store.save(key, _slice_part(text, encode, rules, by_lines, check_stop))
-            entry = text.store.load(key, mapped=True)
+            entry = text.store.load(key, mapped=True)  # mapped, so that the blocks made now are freed
         if not entry:
             raise arrow_store.full_error(text.store)
         return entry
 
     entries = [slice_or_load(number, by_lines) for number in range(len(texts))]
+    # Counts of lines and stops add up over parts, so the sum is what the whole text would be judged by.
     judged = bool(is_by_lines(np.sum([entry.metadata["counts"] for entry in entries], axis=0)))
     if judged != by_lines:
         for number, entry in enumerate(entries):

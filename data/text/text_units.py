@@ -49,8 +49,8 @@ def find_part_bounds(
 
     `by_lines`: what short sections are judged to be; None where the part is the whole text.
     """
-    ends, stops = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    places, kinds = [np.zeros((2, 0), np.int64)], [np.zeros((4, 0), bool)]
+    nothing: Ints = np.zeros((2, 0), np.int64)
+    ends, stops, places, kinds = [nothing[0]], [nothing[0]], [nothing], list[Flags]([np.zeros((4, 0), bool)])
     offset = -start
     for stretch in stretches:
         lines, found = split_lines(stretch), sentences.find_stop_ends(stretch)
@@ -62,13 +62,17 @@ def find_part_bounds(
             stops.append(line_stops + offset)
         offset += len(stretch)
     # What ends before the part or after it belongs to the parts around it, in whose stretches it is found too.
-    sentence_ends = _inside(np.concatenate(ends), length)
+    sentence_ends, all_stops = np.concatenate(ends), np.concatenate(stops)
+    sentence_ends = sentence_ends[(sentence_ends > 0) & (sentence_ends <= length)]
+    all_stops = all_stops[(all_stops > 0) & (all_stops <= length)]
     line_ends, line_at = np.concatenate(places, axis=1)
     is_inside = (line_at > 0) & (line_at <= length)
     line_ends, line_at = line_ends[is_inside], line_at[is_inside]
     open_, full, divided, tagged = np.concatenate(kinds, axis=1)[:, is_inside]
-    columns = (line_at, _inside(np.concatenate(stops), length), line_at[open_], line_at[full], line_at[tagged])
-    counts = np.array([_count_by_section(column, sections) for column in columns])
+    counts: Ints = np.zeros((5, len(sections)), np.int64)
+    for row, column in enumerate((line_at, all_stops, line_at[open_], line_at[full], line_at[tagged])):
+        section = _section_of(column, sections)
+        counts[row] = np.bincount(section[section >= 0], minlength=len(sections))
     total, is_short = counts.sum(axis=1), counts[0] < MIN_LINES
     if block_ends == "auto":
         judged = np.where(is_short, is_by_lines(total) if by_lines is None else by_lines, is_by_lines(counts))
@@ -111,6 +115,7 @@ def _read_lines(lines: Lines, stops: Ints) -> tuple[Ints, Flags, Ints]:
     divided = np.append(small[1:] & (indents[1:] > indents[:-1]), False)[filled]
     full = find_full_lines(lines, find_continued(lines, tagged))[filled]
     unstopped = ~np.isin(ends, stops)
+    # A stop before several line ends lies behind the last of them; it is counted where its line ends.
     if len(ends):
         line_of_stop = np.searchsorted(ends, stops).clip(max=len(ends) - 1)
         stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
@@ -118,18 +123,9 @@ def _read_lines(lines: Lines, stops: Ints) -> tuple[Ints, Flags, Ints]:
     return np.stack([ends, own_ends]), kinds, stops
 
 
-def _inside(places: Ints, length: int) -> Ints:
-    return places[(places > 0) & (places <= length)]
-
-
 def _section_of(places: Ints, sections: Sections) -> Ints:
     """The section that a unit ending at each place is in; -1 before the first one."""
     return np.searchsorted(sections.start, places - 1, side="right") - 1
-
-
-def _count_by_section(places: Ints, sections: Sections) -> Ints:
-    section = _section_of(places, sections)
-    return np.bincount(section[section >= 0], minlength=len(sections))
 
 
 def _in_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:

@@ -50,7 +50,7 @@ def test_nothing_is_unpickled():
         "marshal.loads",
     ]
     found = [place for place, words, given in calls() if words in refused or "allow_pickle" in given]
-    assert [place.partition(":")[0] for place in found] == ["data/readers/process/frames.py"]
+    assert [place.partition(":")[0] for place in found] == ["data/readers/reader_process.py"]
 
 
 @pytest.mark.parametrize("kind", ["config", "tokenizer", "model"])

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ....core.errors import DataError, TrainingProError
+from ...core.errors import DataError, TrainingProError
 
 MB = 1_000_000
+# Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds.
 SECONDS, SECONDS_PER_MB = 4, 10
-"""Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds."""
+# Above the file's size: libraries need some 60 MB, the largest novel as a Word document 150 MB.
 MEMORY_BYTES = 400 * MB
-"""Above the file's size: libraries need some 60 MB, the largest novel as a Word document 150 MB."""
+# Packed text shrinks to a fifth; only a table that repeats its texts in every row shrinks to a fiftieth.
 CHARACTERS, CHARACTERS_PER_BYTE = 20 * MB, 100
-"""Packed text shrinks to a fifth; only a table that repeats its texts in every row shrinks to a fiftieth."""
 ROWS, ROWS_PER_BYTE = 100_000, 1
 MAX_MESSAGE = 1000
+# Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion.
 MAX_DEPTH = 64
-"""Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion."""
 
 NESTED = (dict, list, tuple)
 Item = TypeVar("Item")
@@ -64,10 +64,12 @@ class Budget:
             "characters": f"expands to more than {self.characters // MB:,} MB when it is read",
             "rows": f"has more than {self.rows:,} rows",
         }[limit]
+        size = f"{self.size / MB:.1f} MB" if self.size >= MB / 10 else f"{self.size / 1000:.1f} KB"
+        much = "many" if limit == "rows" else "much"
         return DataError(
-            f"{self.name} {spent}, which is too {'many' if limit == 'rows' else 'much'} for a file of "
-            f"{_size_words(self.size)}. It may be damaged, or deliberately made to crash programs. Save its text "
-            "or rows in another format (.txt, .jsonl), or remove it from the dataset."
+            f"{self.name} {spent}, which is too {much} for a file of {size}. It may be damaged, or "
+            "deliberately made to crash programs. Save its text or rows in another format (.txt, .jsonl), or "
+            "remove it from the dataset."
         )
 
     def check_rows(self, count: int) -> None:
@@ -88,22 +90,15 @@ class Budget:
             yield item
 
 
-def _size_words(size: int) -> str:
-    return f"{size / MB:.1f} MB" if size >= MB / 10 else f"{size / 1000:.1f} KB"
-
-
 def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:
     """Whether lists and objects in a value are nested more deeply."""
     level = [value]
-    for _ in range(depth + 1):
-        level = [inner for outer in level for inner in _values(outer) if isinstance(inner, NESTED)]
+    for _ in range(depth + 1):  # level by level, since recursion would reach Python's own limit
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, NESTED)]
         if not level:
             return False
     return True
-
-
-def _values(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, Mapping) else value
 
 
 @contextmanager

@@ -1,0 +1,181 @@
+"""Word documents (.docx) and OpenDocument texts (.odt) to paragraphs.
+
+Of a Word document all text is read, tracked insertions included, deletions not; of an OpenDocument text, notes,
+comments and deletions are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from . import text_files
+from .paragraphs import Paragraph, outermost
+
+DAMAGE_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, NotImplementedError),
+    RuntimeError,
+)
+REPAIR_HINT = "Open it in {program} and save it again, or save its text as a .txt file."
+WORD_HINT = REPAIR_HINT.format(program="Word or LibreOffice")
+ODT_HINT = REPAIR_HINT.format(program="LibreOffice")
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
+SKIPPED_IN_WORD = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
+HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
+TITLE_LEVELS = {"title": 8, "subtitle": 9}  # headings that divide nothing
+
+NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
+TEXT, TABLE, OFFICE, STYLE, DRAW = (NAMESPACE % part for part in ("text", "table", "office", "style", "drawing"))
+BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
+SKIPPED_IN_ODT = frozenset(
+    {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
+)
+MAX_DIGITS = 100  # more are no count of anything, and Python refuses to read them
+
+
+def read_docx(path: Path, name: str) -> list[Paragraph]:
+    """The text of a Word document, headings with their levels; a page break begins a part."""
+    docx = text_files.import_library("docx", "python-docx", name, "a Word document")
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "a Word document")
+    try:
+        with text_files.open_binary(path, name) as stream:
+            if stream.read(8).startswith(b"\xd0\xcf\x11\xe0"):
+                raise DataError(
+                    f"{name} is in the old Word format or protected by a password. Save it as .docx without a "
+                    "password."
+                )
+            size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
+            text_files.refuse_huge(size, name, WORD_HINT)
+            document = docx.Document(stream)
+            styles = {style.style_id: style.name or "" for style in document.styles}
+            return list(_read_word_body(document.element.body, styles))
+    except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
+        raise DataError(
+            f"{name} is not a valid Word document ({text_files.short_message(error)}). {WORD_HINT}"
+        ) from error
+
+
+def _read_word_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
+    """Paragraphs in the order of the document; a row of a table is a line."""
+    page_break = False
+    for element in outermost(body, (W + "p", W + "tr"), SKIPPED_IN_WORD):
+        if element.tag == W + "tr":
+            cells = []
+            for cell in outermost(element, (W + "tc",), SKIPPED_IN_WORD):
+                texts = (_word_text(each).strip() for each in outermost(cell, (W + "p",), SKIPPED_IN_WORD))
+                cells.append(" ".join(filter(None, texts)))
+            yield Paragraph("\t".join(cells), 0, page_break, True)
+            page_break = False
+            continue
+        text, properties = _word_text(element), f"{W}pPr/{W}"
+        before = element.find(f"{properties}pageBreakBefore")
+        has_break = before is not None and before.get(W + "val") not in ("0", "false")
+        has_break = has_break or any(br.get(W + "type") == "page" for br in element.iter(W + "br"))
+        break_before = has_break and (not text.strip() or text.startswith("\f"))
+        style = element.find(f"{properties}pStyle")
+        style_name = styles.get(style.get(W + "val"), "") if style is not None else ""
+        heading = HEADING.match(style_name)
+        level = int(heading[1]) if heading else TITLE_LEVELS.get(style_name.lower(), 0)
+        is_item = element.find(f"{properties}numPr") is not None
+        yield Paragraph(text.replace("\f", "\n"), level, page_break or break_before, is_item)
+        page_break = (has_break and not break_before) or element.find(f"{properties}sectPr") is not None
+
+
+def _word_text(paragraph: Any) -> str:
+    r"""The text of a paragraph; a page break becomes \f."""
+    parts: list[str] = []
+    # A stack of our own: elements may be nested more deeply than Python allows a recursion to be.
+    stack = list(reversed(paragraph))
+    while stack:
+        element = stack.pop()
+        if element.tag == W + "t":
+            parts.append(element.text or "")
+        elif element.tag == W + "br":
+            parts.append("\f" if element.get(W + "type") == "page" else "\n")
+        elif element.tag in CHARACTER_TAGS:
+            parts.append(CHARACTER_TAGS[element.tag])
+        elif element.tag not in SKIPPED_IN_WORD:
+            stack += reversed(element)
+    return "".join(parts)
+
+
+def read_odt(path: Path, name: str) -> list[Paragraph]:
+    """The text of an OpenDocument text, headings with their levels; a page break before one begins a part."""
+    lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text document")
+    # Entities may name files or swell a thousandfold, and no address may be opened.
+    parser = lxml.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    manifest = "META-INF/manifest.xml"
+    try:
+        with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as archive:
+            if manifest in archive.namelist() and b"encryption-data" in archive.read(manifest):
+                raise DataError(f"{name} is protected by a password. Save it without a password.")
+            text_files.refuse_huge(archive.getinfo("content.xml").file_size, name, ODT_HINT)
+            root = lxml.fromstring(archive.read("content.xml"), parser)
+    except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
+        raise DataError(
+            f"{name} is not a valid OpenDocument text document ({text_files.short_message(error)}). {ODT_HINT}"
+        ) from error
+    body = root.find(f"{OFFICE}body/{OFFICE}text")
+    if body is None:
+        raise DataError(f"{name} is an OpenDocument spreadsheet or drawing, not a text document. {ODT_HINT}")
+    break_styles = frozenset(
+        style.get(STYLE + "name", "")
+        for style in root.iter(STYLE + "style")
+        for properties in style.iter(STYLE + "paragraph-properties")
+        if properties.get(BREAK_BEFORE) == "page"
+    )
+    return list(_read_odt_body(body, break_styles))
+
+
+def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
+    """Paragraphs in the order of the document; list items and table rows are lines."""
+    texts = (TEXT + "p", TEXT + "h")
+    stack = [(element, False) for element in reversed(body)]
+    while stack:
+        element, is_item = stack.pop()
+        if element.tag in texts:
+            page_break = element.get(TEXT + "style-name") in break_styles
+            level = _small_number(element.get(TEXT + "outline-level", "1")) if element.tag == TEXT + "h" else 0
+            yield Paragraph(_odt_text(element), level, page_break, is_item)
+        elif element.tag == TABLE + "table-row":
+            cells = []
+            for cell in outermost(element, (TABLE + "table-cell",), SKIPPED_IN_ODT):
+                own = (_odt_text(each).strip() for each in outermost(cell, texts, SKIPPED_IN_ODT))
+                cells.append(" ".join(filter(None, own)))
+            yield Paragraph("\t".join(cells), line=True)
+        elif element.tag not in SKIPPED_IN_ODT:
+            stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
+
+
+def _small_number(digits: str) -> int:
+    """A count or a level, at most 1000; 1 where it is no number."""
+    if not digits.isdecimal():
+        return 1
+    return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
+
+
+def _odt_text(paragraph: Any) -> str:
+    """The text of a paragraph; repeated spaces, tabs and line breaks are elements of their own."""
+    parts: list[str] = []
+    stack: list[Any] = [paragraph]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            parts.append(" ".join(part.split("\n")))  # line ends in the file are spaces
+        elif part.tag == TEXT + "s":
+            parts.append(" " * _small_number(part.get(TEXT + "c", "1")))
+        elif part.tag in (TEXT + "tab", TEXT + "line-break"):
+            parts.append("\t" if part.tag == TEXT + "tab" else "\n")
+        elif isinstance(part.tag, str) and part.tag not in SKIPPED_IN_ODT:
+            contents: list[Any] = [part.text or ""]
+            for child in part:
+                contents += [child, child.tail or ""]
+            stack += reversed(contents)
+    return "".join(parts)
