@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -62,9 +62,17 @@ class DatasetEntry:
 
 def list_datasets(folders: Folders) -> list[DatasetEntry]:
     """The user's datasets, then the examples whose names no dataset of the user has."""
-    own = _list_folder(folders.datasets, example=False)
-    names = {dataset.name for dataset in own}
-    return own + [dataset for dataset in _list_folder(folders.examples, example=True) if dataset.name not in names]
+    datasets: dict[str, DatasetEntry] = {}
+    for folder, example in ((folders.datasets, False), (folders.examples, True)):
+        found = []
+        for path in usable_entries(folder):
+            if unsupported.is_hidden(path.name):
+                continue
+            if bool(dataset_files(path)) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES:
+                found.append(DatasetEntry(path.name + "/" * path.is_dir(), path, example))
+        for dataset in sorted(found, key=lambda dataset: natural_key(dataset.name)):
+            datasets.setdefault(dataset.name, dataset)
+    return list(datasets.values())
 
 
 def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
@@ -75,18 +83,14 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
             datasets.append(_find_dataset(name, folders))
         except DataError as error:
             problems.append(str(error))
-    problems += _duplicate_problems([dataset.name.rstrip("/") for dataset in datasets])
+    found = [dataset.name.rstrip("/") for dataset in datasets]
+    problems += [
+        f"Dataset: {name!r} is listed more than once. List it only once. To use it twice, write {name}:200 (200%)."
+        for name in sorted({name for name in found if found.count(name) > 1})
+    ]
     if problems:
         raise DataError("\n".join(problems))
     return datasets
-
-
-def _duplicate_problems(names: Sequence[str]) -> Iterator[str]:
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield (
-            f"Dataset: {name!r} is listed more than once. List it only once. "
-            f"To use it twice, write {name}:200 (200%)."
-        )
 
 
 def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
@@ -101,8 +105,7 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
             f"Enter the name of a file or folder in {folders.datasets}."
         )
     for root, example in ((folders.datasets, False), (folders.examples, True)):
-        path = _path_below(root, stem)
-        if path is not None and _exists(path):
+        if path := _existing(root, stem):
             if path.is_file():
                 unsupported.refuse_unsupported(path, stem)
             return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
@@ -112,24 +115,20 @@ def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
     )
 
 
+# How every command resolves a DATA argument, for its help.
 LOOKUP_ORDER = (
     "the name of a dataset, a path relative to the current folder (./NAME is always a path), or the name of an "
     "example dataset"
 )
-"""How every command resolves a DATA argument, for its help."""
 
 
 def locate_dataset(name: str, folders: Folders) -> Path:
     """The path of a dataset; a DataError names the places that were searched."""
     stem, from_current = name.rstrip("/\\"), absolute_path(name)
     may_be_a_name = not _is_outside(stem) and not stem.startswith(("./", ".\\"))
-    candidates = (
-        [_path_below(folders.datasets, stem), from_current, _path_below(folders.examples, stem)]
-        if may_be_a_name
-        else [from_current]
-    )
-    for path in candidates:
-        if path is not None and _exists(path):
+    roots = (folders.datasets, None, folders.examples) if may_be_a_name else (None,)
+    for root in roots:
+        if path := _existing(root, stem) if root else _if_exists(from_current):
             return path
     raise DataError(
         f"There is no dataset {name!r} in {folders.datasets}, and no file {from_current}. Available: "
@@ -165,34 +164,25 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
 
 
 def _is_outside(name: str) -> bool:
-    """Whether a name is a path out of the folder, on any system, or the folder itself."""
+    """Whether a name is a path out of the folder, or the folder itself."""
+    # On any system: C: and a backslash are a path on Windows, where a shared settings file may be opened.
     parts = Path(name).parts
     return Path(name).is_absolute() or not parts or ":" in name or ".." in re.split(r"[/\\]", name)
 
 
-def _path_below(root: Path, name: str) -> Path | None:
-    """The path of a dataset in `root`, None for an impossible name. Links that users put there are followed."""
+def _existing(root: Path, name: str) -> Path | None:
+    """The path of a dataset in `root`, if there is one. Links that users put there are followed."""
     try:
-        return safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True)
-    except DataError:
+        return _if_exists(safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True))
+    except DataError:  # an impossible name
         return None
 
 
-def _exists(path: Path) -> bool:
+def _if_exists(path: Path) -> Path | None:
     try:
-        return path.is_dir() or path.is_file()
+        return path if path.is_dir() or path.is_file() else None
     except OSError:  # a name longer than the system allows
-        return False
-
-
-def _list_folder(folder: Path, *, example: bool) -> list[DatasetEntry]:
-    datasets = [
-        DatasetEntry(path.name + "/" * path.is_dir(), path, example)
-        for path in usable_entries(folder)
-        if not unsupported.is_hidden(path.name)
-        and (bool(dataset_files(path)) if path.is_dir() else path.suffix.lower() in DATA_SUFFIXES)
-    ]
-    return sorted(datasets, key=lambda dataset: natural_key(dataset.name))
+        return None
 
 
 def dataset_files(path: Path, kinds: Sequence[str] = DATA_SUFFIXES) -> list[Path]:

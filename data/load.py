@@ -59,6 +59,7 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
         with as_data_error(name):
             rows.append(row_dataset.load_or_restore(context, file, name))
     has_texts = is_folder and any(file.suffix.lower() in dataset_index.TEXT_SUFFIXES for file in files)
+    # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
     hard_cut = unescape_hard_cut(context.settings.text.hard_cut)

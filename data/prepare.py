@@ -15,14 +15,14 @@ from ..chunking import SlicedText, SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, StoppedError, TrainingProError
-from ..core.findings import Finding, Suggestion, advice, merge_suggestions, note, problem, texts
+from ..core.findings import Finding, advice, merge_suggestions, note, problem, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings, unused_settings
 from ..train_utils import StepPlan, format_count, plural
 from . import report
 from .arrow_store import Store
-from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
+from .dataset_index import DatasetEntry, DatasetShare
 from .examples import (
     Examples,
     RowSource,
@@ -130,9 +130,16 @@ def prepare(
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
     made = _Made()
     for dataset in loaded:
-        _make_examples(context, dataset, rules, made)
+        if dataset.texts:
+            context.say(f"Slicing {dataset.data.name}", 0.5)
+            _make_blocks(context, dataset, rules, made)
+        if skipped := unsupported.describe_unsupported(dataset.data.path):
+            made.findings.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
+        for rows in dataset.rows:
+            _make_row_examples(context, dataset.data, rows, rules, made)
     for dataset in loaded_aside:
         _make_validation(context, dataset, rules, made)
+    # One order for all: that of the datasets as the user listed them, then that of their files.
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
     findings = [*made.findings, *report.check_model(card), *check_rules(settings, card, rules)]
     if not len(examples):
@@ -140,45 +147,64 @@ def prepare(
     steps = settings.steps
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     plan = StepPlan(len(examples), *sizes, dist_env.world_size())
-    memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
-    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
-    output_folder = folders.output_folder(full_finetune=settings.lora.whole_model)
-    disk = report.estimate_disk(settings, card, plan, output_folder, machine)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
-    findings += [
-        *(disk.findings() if disk else ()),
-        *check_settings(settings),
-        *report.check_plan(settings, plan, examples, validation, card.context),
-        *report.check_stops(examples.sources, tokenizer.stops),
-        *report.check_page_breaks(examples.sources),
-        *report.check_windows(examples.sources),
-        *report.check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
-        *unused,
-    ]
-    figures = replace(
-        report.report_examples(examples, validation, steps.batch_size, settings.what.order_seed),
+    memory = MemoryModel.of(card, examples, machine)
+    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
+    data = TrainingData(examples, validation, plan, resolved, DatasetReport(), unused)
+    suggestions = merge_suggestions(
+        suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
+        *report.suggest_settings(report.RunFacts(settings, plan, memory, sum(examples.learned()))),
+        *report.suggest_windows(examples.sources),
+        *report.suggest_hard_cuts(examples.sources),
+        *report.suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+    )
+    estimate = memory.estimate(settings, checkpointing=checkpointing) if memory else None
+    figures = _report(context, data, findings, machine)
+    sources = tuple(made.reports)
+    return replace(data, report=replace(figures, sources=sources, memory=estimate, suggestions=suggestions))
+
+
+def _report(
+    context: PrepareContext, data: TrainingData, findings: Sequence[Finding], machine: DeviceMemory | None
+) -> DatasetReport:
+    """The report on the examples and the steps of a run."""
+    settings, card, tokenizer, plan = context.settings, context.card, context.tokenizer, data.plan
+    examples, validation = data.examples, data.validation
+    output_folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
+    disk = report.estimate_disk(settings, card, plan, output_folder, machine)
+    count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
+    learned_passages = pick_passages(examples, count, bos)
+    passages = [*learned_passages, *pick_passages(validation, count, bos)] if learned_passages else []
+    return replace(
+        report.report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
         steps_per_epoch=plan.steps_per_epoch,
         steps=plan.steps,
         evaluations=report.count_evaluations(settings, plan, validation),
         sample_rounds=report.count_sample_rounds(settings, plan),
-        recall_tokens=_recall_tokens(settings.aside.recall_passages, examples, validation, tokenizer.bos),
-        sources=tuple(made.reports),
-        findings=tuple(findings),
-        resolved=resolved,
-        suggestions=_suggestions(context, rules, loaded, examples, plan, memory),
-        memory=memory.estimate(settings, checkpointing=checkpointing) if memory else None,
+        recall_tokens=sum(len(passage.example.ids) for passage in passages),
+        findings=(
+            *findings,
+            *(disk.findings() if disk else ()),
+            *check_settings(settings),
+            *report.check_plan(settings, plan, examples, validation, card.context),
+            *report.check_stops(examples.sources, tokenizer.stops),
+            *report.check_page_breaks(examples.sources),
+            *report.check_windows(examples.sources),
+            *report.check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
+            *data.unused,
+        ),
+        resolved=data.resolved,
         disk=disk,
         stops=report.count_learned_stops(examples.sources, tokenizer.stops),
         tokens_known={
-            "BOS": "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos]),
-            "EOS": "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos]),
+            "BOS": "not added" if bos is None else tokenizer.decode([bos]),
+            "EOS": "none" if eos is None else tokenizer.decode([eos]),
             "padding": "masked",
         },
     )
-    return TrainingData(examples, validation, plan, resolved, figures, unused)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:
@@ -191,29 +217,6 @@ def _nothing_left(settings: TrainingSettings) -> str:
     return f"Dataset: there is nothing left to train on. {reason}"
 
 
-def _recall_tokens(count: int, examples: Examples, validation: Examples, bos: int | None) -> int:
-    learned = pick_passages(examples, count, bos)
-    passages = [*learned, *pick_passages(validation, count, bos)] if learned else []
-    return sum(len(passage.example.ids) for passage in passages)
-
-
-def _suggestions(
-    context: PrepareContext,
-    rules: SlicingRules,
-    loaded: Sequence[LoadedDataset],
-    examples: Examples,
-    plan: StepPlan,
-    memory: MemoryModel | None,
-) -> tuple[Suggestion, ...]:
-    return merge_suggestions(
-        suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
-        *report.suggest_settings(report.RunFacts(context.settings, plan, memory, sum(examples.learned()))),
-        *report.suggest_windows(examples.sources),
-        *report.suggest_hard_cuts(examples.sources),
-        *report.suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
-    )
-
-
 @dataclass
 class _Made:
     """The examples made so far, the report of each text and file of rows, and what Check says of them."""
@@ -224,25 +227,14 @@ class _Made:
     findings: list[Finding] = field(default_factory=list)
 
 
-def _make_examples(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
-    """Add the examples of a dataset: of its texts, then of each of its files of rows."""
-    if dataset.texts:
-        context.say(f"Slicing {dataset.data.name}", 0.5)
-        _make_blocks(context, dataset, rules, made)
-    if skipped := unsupported.describe_unsupported(dataset.data.path):
-        made.findings.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
-    for rows in dataset.rows:
-        _make_row_examples(context, dataset.data, rows, rules, made)
-
-
 def _make_blocks(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
     data, seed, share = dataset.data, context.settings.what.order_seed, context.settings.aside.eval_share
     learned, held_out = split_texts(
         dataset.texts, share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
     )
     sources = _slice_texts(context, data, learned, rules)
-    examples = _take(sources, data.share, seed)
-    validation = _take(_slice_texts(context, data, held_out, rules), WHOLE_DATASET, seed)
+    examples = Examples(sources, pick_examples(sources, data.share, seed))
+    validation = Examples(_slice_texts(context, data, held_out, rules))
     made.learned.append(examples)
     made.aside.append(validation)
     notes = (
@@ -280,6 +272,7 @@ def _slice_texts(
     whole, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
     if stored:
         context.say(f"Using the cached version of {dataset.name}", None)
+    # Whole texts are sliced together, and stored together; a large one by itself, part by part.
     whole_texts = iter(whole)
     sliced_texts = (
         sliced
@@ -322,14 +315,14 @@ def _make_row_examples(
     settings, seed, bos = context.settings, context.settings.what.order_seed, context.tokenizer.bos
     source, too_long, share = rows.source, settings.rows.too_long, settings.aside.eval_share
     made.findings += rows.findings
+    # Before truncation, so that the pieces of one row stay on one side.
     if share:
         in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
         source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
-        validation = truncate_rows(held_out, rules.cutoff, too_long, bos).source
-        made.aside.append(_take([validation], WHOLE_DATASET, seed))
+        made.aside.append(Examples([truncate_rows(held_out, rules.cutoff, too_long, bos).source]))
         made.findings += [] if len(held_out) else [_empty_split_problem(source.name)]
     truncated = truncate_rows(source, rules.cutoff, too_long, bos)
-    examples = _take([truncated.source], dataset.share, seed)
+    examples = Examples([truncated.source], pick_examples([truncated.source], dataset.share, seed))
     made.learned.append(examples)
     figures = RowReport(
         rows=rows.counts.rows,
@@ -349,23 +342,20 @@ def _make_row_examples(
 
 def _make_validation(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
     """Add a dataset of which all is validation data."""
-    seed, share, too_long = context.settings.what.order_seed, dataset.data.share, context.settings.rows.too_long
-    parts = [_take(_slice_texts(context, dataset.data, dataset.texts, rules), share, seed)]
+    name, too_long = dataset.data.name, context.settings.rows.too_long
     made.findings += [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
+    parts: list[Sequence[Source]] = [_slice_texts(context, dataset.data, dataset.texts, rules)]
     for rows in dataset.rows:
         truncated = truncate_rows(rows.source, rules.cutoff, too_long, context.tokenizer.bos)
-        parts.append(_take([truncated.source], share, seed))
+        parts.append([truncated.source])
         for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, rules):
             made.findings.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
-    made.aside += parts
-    if not any(map(len, parts)):
-        left = f"Evaluation dataset: nothing of {dataset.data.name} is left to evaluate."
+    share, seed = dataset.data.share, context.settings.what.order_seed
+    validation = Examples.join(Examples(part, pick_examples(part, share, seed)) for part in parts)
+    made.aside.append(validation)
+    if not len(validation):
+        left = f"Evaluation dataset: nothing of {name} is left to evaluate."
         made.findings.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
-
-
-def _take(sources: Sequence[Source], share: DatasetShare, seed: int) -> Examples:
-    """The share of a dataset that is used."""
-    return Examples(sources, pick_examples(sources, share, seed))
 
 
 def _empty_split_problem(name: str) -> Finding:

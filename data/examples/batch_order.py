@@ -31,8 +31,10 @@ def order_by_length(numbers: IndexArray, lengths: Sequence[int], batch: int, see
     full_count, rest = divmod(len(numbers), batch)
     if not full_count:
         return longest_first
+    # The incomplete batch is taken out at a random place, or the shortest examples would always be in it.
     cut = batch * (int(rng.integers(1, full_count + 1)) if rest else full_count)
     full = np.concatenate([longest_first[:cut], longest_first[cut + rest :]]).reshape(full_count, batch)
+    # The longest batch first: what doesn't fit into memory shows at the first step, not after hours.
     order = np.concatenate([[0], 1 + rng.permutation(full_count - 1)])
     result: IndexArray = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
     return result
@@ -56,6 +58,7 @@ def order_in_pairs(
     couples = [[BatchItem(a), BatchItem(b, joins=True)] for a, b in adjacent]
     couples += [[BatchItem(a), BatchItem(b)] for a, b in zip(single[::2], single[1::2], strict=False)]
     weights = [sum(lengths[item.number] for item in couple) for couple in couples]
+    # A batch of pairs of similar length is packed into rows of similar length.
     order = order_by_length(np.arange(len(couples)), weights, batch // 2, seed, epoch)
     rest = [BatchItem(single[-1])] if len(single) % 2 else []
     return [item for number in order for item in couples[number]] + rest
@@ -81,4 +84,5 @@ def find_pairs(
 
 
 def _epoch_rng(seed: int, epoch: int) -> np.random.Generator:
+    # PCG64 by its name: numpy may change what default_rng takes, and a resumed run needs the same order.
     return np.random.Generator(np.random.PCG64([seed, epoch]))

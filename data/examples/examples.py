@@ -16,10 +16,9 @@ from ...settings.definitions import TrainingSettings
 from ..dataset_index import parse_share
 from ..readers import LoadedText
 
-# Rows whose learned positions are held at a time; cumulative sums over all ids would be larger than the data.
-ROWS_AT_ONCE = 10_000
 # The label of a token that is read and not learned; what PyTorch's cross entropy ignores by default.
 IGNORE_INDEX = -100
+ROWS_AT_ONCE = 10_000
 KIND_WORDS = {"block": "block", "overlap": "overlap block", "dementor": "DEMENTOR window"}
 
 
@@ -73,9 +72,8 @@ class TextSource:
         ids = self.sliced.ids_of(self.sliced[number])
         return ids[: int(self.lengths[number])] if self.open_end else ids
 
-    def loss_mask(self, number: int) -> Flags | None:
-        """The loss mask of an example; None where all ids are learned."""
-        return None
+    def example(self, number: int) -> Example:
+        return Example(self.ids(number), None, self, number)
 
     def text(self, number: int) -> str:
         return self.sliced.text_of(self.sliced[number])
@@ -111,37 +109,34 @@ class RowSource:
     @cached_property
     def learned(self) -> Ints:
         totals: Ints = np.zeros(len(self), np.int64)
-        # The first id of a row is never learned: nothing comes before it to predict it from.
-        for start, bounds, positions in self._learned_positions():
-            second = np.minimum(bounds[:-1] + 1, bounds[1:])
-            counts: Ints = np.searchsorted(positions, bounds[1:]) - np.searchsorted(positions, second)
-            totals[start : start + len(counts)] = counts
+        # Of rows with ids: to an empty one, reduceat would give the number of the next row.
+        filled = np.flatnonzero(self.lengths)
+        if len(filled):
+            first = self.first[filled]
+            # The first id of a row is never learned: nothing comes before it to predict it from.
+            totals[filled] = np.add.reduceat(self.all_trained, first, dtype=np.int64) - self.all_trained[first]
         return totals
 
     @cached_property
     def last_learned_ids(self) -> Ints:
         """The last learned id of each row, without the spaces that many templates put after it; -1 for none."""
         last_ids: Ints = np.full(len(self), -1, np.int64)
-        for start, bounds, positions in self._learned_positions():
+        # Some rows at a time: the positions of all learned ids would take twice the memory of the ids.
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
+            positions = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
             last: Ints = np.searchsorted(positions, bounds[1:]) - 1
             rows: Ints = np.arange(len(last))
-            while len(rows):
+            while len(rows):  # the rows that end with spaces so far
                 rows = rows[last[rows] >= 0]
                 rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
                 ids = self.all_ids[positions[last[rows]]]
                 last_ids[start + rows] = ids
-                # One position back in the rows that end with a space; each distinct id is decoded once.
                 distinct, places = np.unique(ids, return_inverse=True)
                 spaces: Flags = np.array([not self.decode([token]).strip() for token in distinct.tolist()], bool)
                 rows = rows[spaces[places]]
                 last[rows] -= 1
         return last_ids
-
-    def _learned_positions(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """For some rows at a time: the first row, the bounds of the rows, and the learned positions in them."""
-        for start in range(0, len(self), ROWS_AT_ONCE):
-            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            yield start, bounds, np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
 
     @property
     def sections(self) -> Sequence[int]:
@@ -160,8 +155,10 @@ class RowSource:
     def ids(self, number: int) -> Ids:
         return self.all_ids[self.first[number] : self.first[number + 1]]
 
-    def loss_mask(self, number: int) -> Flags | None:
-        return self.all_trained[self.first[number] : self.first[number + 1]]
+    def example(self, number: int) -> Example:
+        return Example(
+            self.ids(number), self.all_trained[self.first[number] : self.first[number + 1]], self, number
+        )
 
     def text(self, number: int) -> str:
         return self.decode(self.ids(number).tolist())
@@ -179,7 +176,7 @@ class Example:
     """The ids of one example, its loss mask, and the source that it is from."""
 
     ids: Ids
-    loss_mask: Flags | None
+    loss_mask: Flags | None  # None where all ids are learned
     source: Source
     number: int
 
@@ -232,11 +229,11 @@ class Examples:
             raise IndexError(number)
         index = int(np.searchsorted(self._ends, number, side="right"))
         first = int(self._ends[index - 1]) if index else 0
-        return _example(self._sources[index], int(self._picks[index][number - first]))
+        return self._sources[index].example(int(self._picks[index][number - first]))
 
     def __iter__(self) -> Iterator[Example]:
         return (
-            _example(source, number)
+            source.example(number)
             for source, pick in zip(self._sources, self._picks, strict=True)
             for number in pick.tolist()
         )
@@ -251,21 +248,15 @@ class Examples:
 
     def lengths(self) -> list[int]:
         """Return the number of tokens of each example."""
-        lengths: list[int] = self._concatenate("lengths").tolist()
-        return lengths
+        return self._concatenate("lengths")
 
     def learned(self) -> list[int]:
         """Return the number of learned tokens of each example."""
-        counts: list[int] = self._concatenate("learned").tolist()
-        return counts
+        return self._concatenate("learned")
 
     def source_numbers(self) -> list[int]:
         """Return for each example the number of its source in `sources`."""
         return [index for index, pick in enumerate(self._picks) for _ in range(len(pick))]
-
-    def longest(self) -> int:
-        """Return the number of tokens of the longest example."""
-        return max(self.lengths(), default=0)
 
     def successors(self) -> list[int]:
         """Return for each example the number of the one that begins where it ends; -1 where the run has none."""
@@ -289,17 +280,9 @@ class Examples:
                 digest.update(example.loss_mask.tobytes() + b"|")
         return digest.hexdigest()
 
-    def _concatenate(self, column: str) -> Ints:
-        arrays = [
-            getattr(source, column)[pick]
-            for source, pick in zip(self._sources, self._picks, strict=True)
-            if len(pick)
-        ]
-        return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-
-
-def _example(source: Source, number: int) -> Example:
-    return Example(source.ids(number), source.loss_mask(number), source, number)
+    def _concatenate(self, column: str) -> list[int]:
+        pairs = [pair for pair in zip(self._sources, self._picks, strict=True) if len(pair[1])]
+        return [value for source, pick in pairs for value in getattr(source, column)[pick].tolist()]
 
 
 @dataclass(frozen=True)
@@ -408,34 +391,20 @@ def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) ->
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
     """Return a source with only these rows, in the order of the file."""
-    selected: Flags = np.zeros(len(source), bool)
-    selected[numbers] = True
-    lengths = source.lengths
-    # One byte for each id; positions, as in reorder_rows, would take eight.
-    selected_ids: Flags = np.repeat(selected, lengths)
-    return replace(
-        source,
-        all_ids=source.all_ids[selected_ids],
-        all_trained=source.all_trained[selected_ids],
-        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[selected])]),
-        rows=source.rows[selected],
-        follows=source.follows[selected] & (np.diff(np.flatnonzero(selected), prepend=-1) == 1),
-    )
+    return reorder_rows(source, numbers, source.follows[numbers] & (np.diff(numbers, prepend=-1) == 1))
 
 
 def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
-    """Return the rows in another order; `follows` is of that order."""
+    """Return rows in this order; `follows` says of each whether it continues the one before it there."""
     if np.array_equal(order, np.arange(len(source))):
         return replace(source, follows=follows)
-    lengths = source.lengths[order]
-    first: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    # The position of each id: by how far its row moved, from where it is now.
-    ids = np.repeat(source.first[order] - first[:-1], lengths) + np.arange(first[-1])
+    # Views of the rows: positions of all their ids would take twice the memory of the ids.
+    bounds = [slice(source.first[row], source.first[row + 1]) for row in order.tolist()]
     return replace(
         source,
-        all_ids=source.all_ids[ids],
-        all_trained=source.all_trained[ids],
-        first=first,
+        all_ids=np.concatenate([source.all_ids[:0], *(source.all_ids[each] for each in bounds)]),
+        all_trained=np.concatenate([source.all_trained[:0], *(source.all_trained[each] for each in bounds)]),
+        first=np.cumsum([0, *source.lengths[order].tolist()], dtype=np.int64),
         rows=source.rows[order],
         follows=follows,
     )

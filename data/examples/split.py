@@ -73,7 +73,15 @@ def split_texts(
     """Split texts into a training part and a validation part, which is empty for a share of 0."""
     if not share:
         return list(texts), []
-    parts = [part for number, text in enumerate(texts) for part in _sections(number, str(text.text), hard_cut)]
+    parts: list[TextPart] = []
+    for number, loaded in enumerate(texts):
+        text, start = str(loaded.text), 0
+        ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
+        for end in [*ends, len(text)]:
+            # What is only spaces belongs to the section after it.
+            if text[start:end].strip():
+                parts.append(TextPart(number, start, end, True))
+                start = end
     if len(parts) < MIN_PARTS:
         parts = list(_split_sections(parts, texts, hard_cut, block_ends))
     # Equal words make equal parts, whatever the spaces, case and signs between them.
@@ -85,16 +93,6 @@ def split_texts(
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number not in held_out]),
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number in held_out]),
     )
-
-
-def _sections(file: int, text: str, hard_cut: str) -> Iterator[TextPart]:
-    """Yield the parts between hard cuts that hold more than whitespace."""
-    start = 0
-    ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
-    for end in [*ends, len(text)]:
-        if text[start:end].strip():
-            yield TextPart(file, start, end, True)
-            start = end
 
 
 def _split_sections(

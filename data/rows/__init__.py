@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import row_dataset
 from .chat_templates import CHATML
 from .encoding import PrepareContext, Tokenizer
-from .prompts_from_data import (
+from .prompt_formats import (
     PROMPT_COUNT,
     Prompt,
     PromptStyle,

@@ -36,10 +36,8 @@ class ChatTemplate(Protocol):
 
     @property
     def origin(self) -> str: ...
-
     @property
     def own(self) -> bool: ...
-
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
         """Render a chat, with add_generation_prompt if `opening`; raises ValueError where it refuses the chat."""
         ...
@@ -61,23 +59,21 @@ class RenderedText(NamedTuple):
     turns: tuple[Turn, ...]
 
 
-@dataclass(frozen=True)
-class TemplateLayout:
+class TemplateLayout(NamedTuple):
     """The fixed texts that a template writes around the messages, and the order of the messages between them.
 
     `around` counts the characters of these texts that belong to each message: spaces before it, its stop token.
     """
 
-    pieces: tuple[str, ...]
-    order: tuple[int, ...]
-    around: tuple[tuple[int, int], ...]
+    pieces: list[str]
+    order: list[int]
+    around: list[tuple[int, int]]
 
     def fill(self, messages: Sequence[Message], contents: Sequence[str]) -> RenderedText:
         texts, turns, position = [self.pieces[0]], [], len(self.pieces[0])
         for piece, number in zip(self.pieces[1:], self.order, strict=True):
-            end = position + len(contents[number])
+            message, end = messages[number], position + len(contents[number])
             lead, tail = self.around[number]
-            message = messages[number]
             turns.append(Turn(position - lead, end + tail, message.role == "assistant", message.learned))
             texts += (contents[number], piece)
             position = end + len(piece)
@@ -138,7 +134,7 @@ class ChatRenderer:
         messages = [{"role": role, "content": f"\ue0f0{n}\ue0f1"} for n, role in enumerate(roles)]
         text = self.template.render(messages, (), opening=False)
         pieces = PLACEHOLDER_PATTERN.split(text)[::2]
-        order = tuple(int(number) for number in PLACEHOLDER_PATTERN.findall(text))
+        order = [int(number) for number in PLACEHOLDER_PATTERN.findall(text)]
         if sorted(order) != list(range(len(roles))):
             return None
         text_after = dict(zip(order, pieces[1:], strict=True))
@@ -147,7 +143,7 @@ class ChatRenderer:
         for number, role in enumerate(roles):
             if role == "assistant":
                 around[number] = self._lead(messages, number, text), self._tail(text_after[number], last_text)
-        return TemplateLayout(tuple(pieces), order, tuple(around))
+        return TemplateLayout(pieces, order, around)
 
     def _lead(self, messages: Sequence[Mapping[str, str]], number: int, text: str) -> int:
         """Count the spaces between the generation prompt and a reply: the model has to write them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,39 +23,6 @@ MAX_ID_CHARS = 200  # a longer value is a text
 # Sorts numbers before names, and rows without a turn last.
 Turn = tuple[int, float, list[tuple[int, int, str]]]
 NO_TURN: Turn = (2, 0.0, [])
-
-
-@dataclass(frozen=True)
-class ConversationColumns:
-    """The columns that place a row in a conversation, as the file spells them; empty where it has none."""
-
-    conversation: str = ""
-    turn: str = ""
-    message: str = ""
-    parent: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(filter(None, astuple(self)))
-
-
-def find_conversation_columns(rows: Sequence[Row], used: Collection[str]) -> ConversationColumns:
-    """Find the columns in the first rows of a file; those in `used` hold its texts."""
-    names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
-
-    def find(known: Sequence[str]) -> str:
-        for column in (names[name] for name in known if name in names and name not in used):
-            values = [row.columns[column] for row in rows if row.columns.get(column) is not None]
-            # Numbers or short names, not texts or lists of messages.
-            short = (len(v) <= MAX_ID_CHARS and "\n" not in v for v in values if isinstance(v, str))
-            if values and all(isinstance(v, (str, int, float)) for v in values) and all(short):
-                return column
-        return ""
-
-    conversation, message, parent = map(find, (CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS))
-    if message and parent:
-        return ConversationColumns(conversation, find(TURN_COLUMNS), message, parent)
-    return ConversationColumns(conversation, find(TURN_COLUMNS)) if conversation else ConversationColumns()
 
 
 class RowPlace(NamedTuple):
@@ -72,11 +39,34 @@ class RowPlace(NamedTuple):
 
 @dataclass
 class Conversations:
-    """The rows of a file in the order of conversations and turns."""
+    """The rows of a file in the order of conversations and turns.
 
-    columns: ConversationColumns
+    The columns are those that place a row in a conversation, as the file spells them; empty where it has none.
+    """
+
+    conversation: str
+    turn: str
+    message: str
+    parent: str
     _places: list[RowPlace] = field(default_factory=list)
     _unreadable: int = 0
+
+    @staticmethod
+    def find(rows: Sequence[Row], used: Collection[str]) -> Conversations | None:
+        """Find the columns in the first rows of a file; those in `used` hold its texts."""
+        names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
+        found = []
+        for known in (CONVERSATION_COLUMNS, TURN_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS):
+            candidates = [names[name] for name in known if name in names and name not in used]
+            found.append(next((column for column in candidates if _holds_ids(rows, column)), ""))
+        conversation, turn, message, parent = found
+        if message and parent:
+            return Conversations(conversation, turn, message, parent)
+        return Conversations(conversation, turn, "", "") if conversation else None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.conversation, self.turn, self.message, self.parent) if name]
 
     def add(self, row: Row, examples: Sequence[object]) -> None:
         """Add a row with its examples, None for each that was dropped."""
@@ -84,12 +74,17 @@ class Conversations:
         if not columns:
             self._unreadable += 1
             return
-        names = self.columns
+        turn, key = _to_id(columns.get(self.turn)), NO_TURN
+        if turn:
+            try:
+                key = 0, float(turn), []
+            except ValueError:
+                key = 1, 0.0, natural_key(turn)
         place = RowPlace(
-            _to_id(columns.get(names.conversation)) or f"\n{row.number}",  # a conversation of its own
-            _to_turn(columns.get(names.turn)),
-            _to_id(columns.get(names.message)),
-            _to_id(columns.get(names.parent)),
+            _to_id(columns.get(self.conversation)) or f"\n{row.number}",  # a conversation of its own
+            key,
+            _to_id(columns.get(self.message)),
+            _to_id(columns.get(self.parent)),
             range(first, first + sum(example is not None for example in examples)),
             bool(examples) and examples[0] is not None and examples[-1] is not None,
             self._unreadable,
@@ -104,33 +99,37 @@ class Conversations:
         conversations = defaultdict[str, list[RowPlace]](list)
         for place in self._places:
             # By parents, rows without a column of conversations are one forest: each tree is a conversation.
-            conversations[place.conversation if self.columns.conversation else ""].append(place)
-        in_order = _by_parents if self.columns.parent else _by_turns
+            conversations[place.conversation if self.conversation else ""].append(place)
+        in_order = _by_parents if self.parent else _by_turns
         order, continues = list[int](), follows.copy()
         for places in conversations.values():
             for before, place in in_order(places):
                 order += place.examples
-                continues[place.examples[:1]] = (
-                    before is not None
-                    and before.is_whole
-                    and place.is_whole
-                    and before.unreadable == place.unreadable  # a row between them may be one of this conversation
-                )
+                # A row that can't be read may be one between the two.
+                is_next = before is not None and before.is_whole and before.unreadable == place.unreadable
+                continues[place.examples[:1]] = is_next and place.is_whole
         return np.array(order, np.int64), continues[order]
 
     def words(self) -> str:
         """Describe the conversations for users."""
-        if self.columns.conversation:
+        if self.conversation:
             count = len({place.conversation for place in self._places})
         else:
             messages = {place.message for place in self._places}
             count = sum(not place.parent or place.parent not in messages for place in self._places)
-        names = ", ".join(repr(name) for name in self.columns.names)
-        columns = plural(len(self.columns.names), "column")
+        columns, names = plural(len(self.names), "column"), ", ".join(map(repr, self.names))
         return (
-            f"{format_count(count, 'conversation')}, found by the {columns} {names}. The pair phase and the "
-            "measurement of the context gain never combine rows from different conversations."
+            f"{format_count(count, 'conversation')}, found by the {columns} {names}. The "
+            "pair phase and the measurement of the context gain never combine rows from different conversations."
         )
+
+
+def _holds_ids(rows: Sequence[Row], column: str) -> bool:
+    """Whether a column holds numbers or short names, not texts or lists of messages."""
+    values = [row.columns[column] for row in rows if row.columns.get(column) is not None]
+    names = [value for value in values if isinstance(value, str)]
+    are_short = all(len(name) <= MAX_ID_CHARS and "\n" not in name for name in names)
+    return bool(values) and are_short and all(isinstance(value, (str, int, float)) for value in values)
 
 
 def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:
@@ -165,13 +164,3 @@ def _to_id(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-
-
-def _to_turn(value: Any) -> Turn:
-    name = _to_id(value)
-    if not name:
-        return NO_TURN
-    try:
-        return 0, float(name), []
-    except ValueError:
-        return 1, 0.0, natural_key(name)

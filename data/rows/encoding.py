@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
-from ...core.errors import ModelError
 from ...core.host import Folders, ModelCard
 from ...settings.definitions import TrainingSettings
 from ..arrow_store import Store
@@ -28,6 +27,7 @@ from .text_quality import TextInspector
 # The tokenizer encodes a batch on all cores; the limits keep the texts of one batch small beside the ids.
 BATCH_ROWS = 1000
 BATCH_CHARS = 2_000_000
+# A longer row is a whole book: a text, which would be sliced instead of truncated.
 MAX_ROW_CHARS = 5_000_000
 MAX_REASON = 300  # characters of why a row can't be read
 
@@ -38,10 +38,7 @@ class Tokenizer(Protocol):
     @property
     def encode(self) -> Encoder: ...
     @property
-    def encode_marked(self) -> Encoder:
-        """Encodes texts to ids with their positions; special tokens in the text become single ids."""
-        ...
-
+    def encode_marked(self) -> Encoder: ...  # special tokens in the text become single ids
     @property
     def bos(self) -> int | None: ...
     @property
@@ -49,18 +46,11 @@ class Tokenizer(Protocol):
     @property
     def specials(self) -> Collection[str]: ...
     @property
-    def stops(self) -> Collection[int]:
-        """The ids of special tokens; each may end a reply."""
-        ...
-
+    def stops(self) -> Collection[int]: ...  # the ids of special tokens; each may end a reply
     @property
     def chat_template(self) -> ChatTemplate: ...
-
     @property
-    def fingerprint(self) -> str:
-        """Identifies the ids and the template; empty where that is not possible: then nothing is cached."""
-        ...
-
+    def fingerprint(self) -> str: ...  # of the ids and the template; empty for none: then nothing is cached
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
@@ -134,7 +124,9 @@ class RowEncoder:
         numbers: list[int] = []
         follows: list[bool] = []
         lengths: list[int] = [0]
-        for batch in self._batches(self.table.rows()):
+        # Row by row and batch by batch, so that the texts are never all in memory.
+        row_texts = self._row_texts(self.table.rows())
+        while batch := _next_batch(row_texts):
             encodings = self.tokenizer.encode_marked([row.text for row in batch])
             pairs = zip(batch, encodings, strict=True)
             batch_ids, batch_flags = zip(*(self._encode(row, encoded) for row, encoded in pairs), strict=True)
@@ -159,19 +151,6 @@ class RowEncoder:
             return source
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
         return replace(arranged, has_conversations=True)
-
-    def _batches(self, rows: Iterable[Row]) -> Iterator[list[RowText]]:
-        """Yield the texts of the rows in batches."""
-        batch: list[RowText] = []
-        characters = 0
-        for row_text in self._row_texts(rows):
-            batch.append(row_text)
-            characters += len(row_text.text)
-            if len(batch) == BATCH_ROWS or characters >= BATCH_CHARS:
-                yield batch
-                batch, characters = [], 0
-        if batch:
-            yield batch
 
     def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
         previous = 0  # the last row of which the last text is kept
@@ -204,8 +183,6 @@ class RowEncoder:
         except BadRowError as error:
             self.counts.bad.append((row.number, shorten(str(error), MAX_REASON)))
             return []
-        except ModelError as error:  # of the template: it would come again with every row
-            raise ModelError(f"{self.unit.capitalize()} {row.number} can't be formatted. {error}") from error
         used = [row_text for row_text in row_texts if row_text]
         if used:
             # The row's own words are inspected, without those that a template adds.
@@ -257,6 +234,7 @@ class RowEncoder:
         """The ids of a row and their loss mask, with BOS and EOS exactly once where they belong."""
         bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
         mask: Flags = np.full(len(ids), row.spans is None)
+        # The starts are in order. What the row says not to learn comes last, because it decides.
         for spans, learned in ((row.spans or (), True), (row.ignored_spans, False)):
             for start, end in spans:
                 mask[np.searchsorted(encoded.starts, start) : np.searchsorted(encoded.starts, end)] = learned
@@ -304,6 +282,17 @@ class RowEncoder:
             self.counts.long_replies += 1
             keep[reply + longest_reply :] = False
         return keep
+
+
+def _next_batch(row_texts: Iterator[RowText]) -> list[RowText]:
+    batch: list[RowText] = []
+    characters = 0
+    for row_text in row_texts:
+        batch.append(row_text)
+        characters += len(row_text.text)
+        if len(batch) == BATCH_ROWS or characters >= BATCH_CHARS:
+            break
+    return batch
 
 
 def _find_parts(content: Chat | FixedText, rendered: RenderedText) -> tuple[int, int, int] | None:

@@ -20,7 +20,7 @@ from ..examples import RowSource
 from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
-from .conversations import Conversations, find_conversation_columns
+from .conversations import Conversations
 from .encoding import PrepareContext, RowCounts, RowEncoder, Tokenizer
 from .row_schema import RowSchema
 from .text_quality import TextInspector, load_refusal_phrases
@@ -30,7 +30,6 @@ MAX_LISTED = 10
 MAX_NAME = 60  # characters of a column's name in a note
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
-PLAIN_FORMATS = ("auto", "chat", "text")  # the values of Data format that are no prompt format
 ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
 
 
@@ -80,7 +79,9 @@ def _cache_key(context: PrepareContext, path: Path, name: str) -> str:
     if not context.tokenizer.fingerprint or is_in_use(path):
         return ""
     rows, text, folders = context.settings.rows, context.settings.text, context.folders
-    templates = {} if rows.format in PLAIN_FORMATS else prompt_formats.load_templates(rows.format, folders)
+    templates = (
+        {} if rows.format in prompt_formats.PLAIN_FORMATS else prompt_formats.load_templates(rows.format, folders)
+    )
     return arrow_store.cache_key(
         "rows",
         context.tokenizer.fingerprint,
@@ -101,16 +102,16 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     rows = _first_rows(table)
     schema = _choose_schema(context, table, rows, requested)
     used = {column.strip().lower() for column in schema.columns if column}
-    ids = find_conversation_columns(rows, used)
-    conversations = Conversations(ids) if ids.names else None
+    conversations = Conversations.find(rows, used)
     inspector = TextInspector(load_refusal_phrases(context.folders))
     encoder = RowEncoder(context, table, schema, inspector, conversations)
     source = encoder.encoded()
     notes = [*table.notes]
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
-        used |= {*ids.names, *(requested.names.get(column, "") for column in used), *requested.names}
-        used = {column.strip().lower() for column in used}
+        renamed = [requested.names.get(column, "") for column in used]
+        named = conversations.names if conversations else []
+        used = {column.strip().lower() for column in (*used, *renamed, *requested.names, *named)}
         existing = dict.fromkeys(str(column) for row in rows for column in row.columns)
         names = [column for column in existing if column.strip().lower() not in used][:MAX_LISTED]
         if names:
@@ -176,16 +177,11 @@ def _choose_schema(
         with suppress(DataError):
             row_schema.detect_schema(named, "", "")
             first_rows = named
-    if rows.format not in PLAIN_FORMATS:
-        marks = bos_eos_texts(context.tokenizer)
-        return prompt_formats.load_format_schema(rows.format, first_rows, context.folders, marks, rows.system)
+    if rows.format not in prompt_formats.PLAIN_FORMATS:
+        return prompt_formats.load_format_schema(
+            rows.format, first_rows, context.folders, context.tokenizer, rows.system
+        )
     return row_schema.detect_schema(first_rows, name, rows.system, rows.format)
-
-
-def bos_eos_texts(tokenizer: Tokenizer) -> tuple[Sequence[str], Sequence[str]]:
-    bos, eos = tokenizer.bos, tokenizer.eos
-    opening = [tokenizer.decode([bos])] if bos is not None else []
-    return opening, [tokenizer.decode([eos])] if eos is not None else []
 
 
 def _notes(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from ..readers import (
     find_pair,
 )
 
+# The names of roles in ShareGPT, OpenAI's and other datasets, and those of chat templates.
 ROLES = {
     **dict.fromkeys(("human", "user", "prompter", "customer"), "user"),
     **dict.fromkeys(("gpt", "assistant", "model", "bot", "chatgpt", "bard", "bing", "ai", "agent"), "assistant"),
@@ -33,6 +35,7 @@ ROLES = {
 # The syntax tree of a Python literal takes hundreds of times the memory of its text.
 MAX_LITERAL_CHARS = 500_000
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
+# Fields of a message that are read here; the others go to the template as they are.
 HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
 
 
@@ -119,22 +122,22 @@ def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str 
 
 
 def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, str]) -> RowSchema:
-    def holds_lists(column: str) -> bool:
-        return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
-
+    values = {column: [_value(row.columns, column) for row in rows] for column in columns}
+    lists = {column for column in columns if any(isinstance(value, (list, tuple)) for value in values[column])}
     # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
     for column in CHAT_COLUMNS:
-        if column in columns and holds_lists(column):
+        if column in lists:
             return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
-        if column in columns and any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows):
+        if any(isinstance(_parse_list(value), list) for value in values.get(column, ())):
             reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
             return _chat_schema((column,), system, reason)
     for names in COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
-            if holds_lists(names[0]):
+            if names[0] in lists:
                 return _chat_schema(names, system, f"chats in {listed}")
-            return _completion_schema(*names, f"prompts and completions in {listed}, joined without changes")
+            reason = f"prompts and completions in {listed}, joined without changes"
+            return RowSchema("completion", reason, names, partial(_read_completion, *names))
     pair = find_pair(columns)
     if pair:
         return _answer_schema(pair, columns, system)
@@ -160,20 +163,13 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
 
 
 def _text_schema(column: str, reason: str) -> RowSchema:
-    def read(row: Mapping[str, Any]) -> FixedText:
-        return FixedText(_required_text(row, column))
-
-    return RowSchema("text", reason, (column,), read, has_replies=False)
+    return RowSchema("text", reason, (column,), lambda row: FixedText(_required_text(row, column)), False)
 
 
-def _completion_schema(prompt: str, completion: str, reason: str) -> RowSchema:
+def _read_completion(prompt: str, completion: str, row: Mapping[str, Any]) -> FixedText:
     """Prompt and completion, joined as they are."""
-
-    def read(row: Mapping[str, Any]) -> FixedText:
-        text = _required_text(row, prompt)
-        return FixedText(text + _required_text(row, completion), len(text))
-
-    return RowSchema("completion", reason, (prompt, completion), read)
+    text = _required_text(row, prompt)
+    return FixedText(text + _required_text(row, completion), len(text))
 
 
 def _answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> RowSchema:
@@ -188,7 +184,8 @@ def _answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: st
         if more and (added := _optional_text(row, more)):
             asked = f"{asked}\n\n{added}"
         lead = (_optional_text(row, own_system) if own_system else "") or system
-        return Chat((*_system_messages(lead), _message("user", asked), _message("assistant", answered)))
+        turns = [("system", lead)] * bool(lead.strip()) + [("user", asked), ("assistant", answered)]
+        return Chat(tuple(Message({"role": role, "content": content}) for role, content in turns))
 
     return RowSchema("answer", reason, (question, more, answer, own_system), read)
 
@@ -201,20 +198,13 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
         if not any(message.role == "assistant" for message in messages):
             raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
         own = _value(row, "system")
-        if messages[0].role != "system":
-            messages = [*_system_messages(own if isinstance(own, str) and own.strip() else system), *messages]
+        lead = own if isinstance(own, str) and own.strip() else system
+        if messages[0].role != "system" and lead.strip():
+            messages.insert(0, Message({"role": "system", "content": lead}))
         tools = _value(row, "tools")
         return Chat(tuple(messages), tools if isinstance(tools, list) else ())
 
     return RowSchema("chat", reason, names, read)
-
-
-def _system_messages(text: str) -> tuple[Message, ...]:
-    return (_message("system", text),) if text.strip() else ()
-
-
-def _message(role: str, content: str) -> Message:
-    return Message({"role": role, "content": content})
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -234,6 +224,7 @@ def _parse_list(value: Any) -> Any:
     """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
     if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
         return value
+    # JSON, or what Python prints for a list, which pandas writes into CSV files.
     for parse in (json.loads, ast.literal_eval):
         if parse is ast.literal_eval and len(value) > MAX_LITERAL_CHARS:
             continue

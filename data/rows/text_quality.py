@@ -22,12 +22,15 @@ from ..arrow_store import Store, StoreEntry
 from ..readers import LoadedText
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
+# UTF-8 that was read as Windows-1252, and the character that stands for what can't be decoded.
 MOJIBAKE = re.compile(
     "Ã[\u0080-\u00bf\u2018-\u203a]|â€[\u0080-\u009f™œ˜¦“”\u009d]|Â[\u00a0-\u00bf]|ï¿½|ðŸ[\u0080-\u00bf]|\ufffd"
 )
+# What web pages leave behind; not everything in angle brackets, which texts about code have, too.
 HTML = re.compile(
     r"</?(?:p|br|div|span|a|td|tr|table|ul|ol|li|script|style|font|img|h[1-6])\b[^<>\n]*/?>|&(?:nbsp|amp|lt|gt|quot|#\d+);"
 )
+# Of ChatML, Llama 2 and 3, Zephyr, Alpaca and Gemma.
 TEMPLATE_WORDS = re.compile(
     r"<\|(?:im_start|im_end|eot_id|endoftext|start_header_id|begin_of_text|user|assistant)\|>|\[/?INST\]|<</?SYS>>"
     r"|### (?:Instruction|Response|Input):|</?s>|<(?:start|end)_of_turn>"
@@ -47,7 +50,7 @@ TEMPLATE_REASONS = {
 MIN_SIMILARITY = 0.8
 SHINGLE_WORDS = 5
 BANDS, ROWS_PER_BAND = 5, 4
-MAX_COMPARED = 20_000
+MAX_COMPARED = 20_000  # texts that are kept in memory, to compare them at the end
 BEGINNING_CHARS, LONGEST_BEGINNING = 40, 1000
 MIN_WORDS = 12  # shorter texts are not compared
 WORD = re.compile(r"\w+")
@@ -89,6 +92,7 @@ class TextInspector:
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
             if match := pattern.search(text):
                 self.found[kind].add(place, match[0])
+        # A hash of 64 bits instead of the text: that of two different texts is equal once in 2**64.
         key = hash(" ".join(text.split()).casefold())
         if key in self._seen:
             self.duplicates.add(place, self._seen[key])
