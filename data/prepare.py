@@ -26,22 +26,17 @@ from .report import (
     DiskEstimate,
     MemoryModel,
     RunFacts,
-    check_leaks,
+    check_examples,
     check_model,
-    check_page_breaks,
     check_plan,
-    check_stops,
-    check_windows,
     count_evaluations,
     count_learned_stops,
     count_sample_rounds,
     estimate_disk,
     preview_examples,
     report_examples,
-    suggest_cleaning,
-    suggest_hard_cuts,
+    suggest_for_data,
     suggest_settings,
-    suggest_windows,
     uses_checkpointing,
 )
 from .resolve import ResolvedSettings, check_rules, longest_row, slicing_rules, suggest_cutoff
@@ -185,10 +180,8 @@ def _plan_findings(
     yield from disk.findings() if disk else ()
     yield from check_settings(context.settings)
     yield from check_plan(context.settings, plan, learned.examples, aside.examples, context.card.context)
-    yield from check_stops(learned.sources, context.tokenizer.stops)
-    yield from check_page_breaks(learned.sources)
-    yield from check_windows(learned.sources)
-    yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
+    stops = context.tokenizer.stops
+    yield from check_examples(learned.sources, aside.sources, learned.texts, aside.texts, stops)
 
 
 def _suggestions(
@@ -203,9 +196,7 @@ def _suggestions(
     return merge_suggestions(
         suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
         *suggest_settings(RunFacts(context.settings, plan, memory, trained_tokens)),
-        *suggest_windows(data.training.sources),
-        *suggest_hard_cuts(data.training.sources),
-        *suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+        *suggest_for_data(data.training.sources, [text for dataset in loaded for text in dataset.texts]),
     )
 
 
