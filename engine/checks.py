@@ -22,6 +22,7 @@ from ..records.folder import choose_run_folder
 from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from ..settings.target_layers import is_known_architecture, target_layers
 
+# A whole model has no LoRA that these could apply to.
 LORA_ONLY_KEYS = (
     *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
 )  # fmt: skip
@@ -31,7 +32,8 @@ _BASE_WEIGHTS = {
     "modules_to_save": ("these modules", "clear Modules to save"),
     "bias": ("the biases", "set Bias to none"),
 }
-# Smallest learning rate without notable loss in bfloat16; measured, see docs/engine.md.
+# At 1e-4, the change of a bfloat16 head had 0.90 of the norm that it had in float32, and at 3e-5 only 0.50
+# (docs/engine.md, "Full fine-tuning and Train Head in bfloat16").
 SAFE_LR = 1e-4
 
 # torchao stands before bitsandbytes, whose patterns also match its names.
@@ -106,7 +108,7 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     # Processes train on the same split in the same order, and are not connected yet when the data are split.
     if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield problem("seed", "Seed -1: each process would pick a different seed. Enter a fixed seed, such as 42.")
-    # Accelerate silently ignores FSDP on a CPU, and saving and loading a divided LoRA is untested.
+    # Accelerate 1.13 and 1.15 silently ignore FSDP on a CPU, and saving and loading a divided LoRA is untested.
     if name := dist_env.sharding():
         yield problem(
             "",
@@ -118,7 +120,8 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     shape = ModelShape.of(card.config) if card else None
     if card and shape:
         yield from _rank_findings(lora, card, shape)
-    # A plain LoRA on all layers fits any model, and then no library is loaded. Experts refuse dropout and DoRA.
+    # A plain LoRA on all layers fits any model, and then no library is loaded. PEFT refuses dropout and DoRA on
+    # experts that share one tensor.
     is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules
     has_experts = shape is not None and shape.experts is not None
     if not is_plain or lora.bias != "none" or (has_experts and (lora.dropout > 0 or lora.dora)):
@@ -160,7 +163,8 @@ def is_offloaded(model: Any) -> bool:
 
 def loaded_model_problems(model: Any) -> Iterator[Finding]:
     """Yield why this model can't be trained as it is loaded."""
-    if is_offloaded(model):  # and no LoRA can be added to it
+    # Offloaded weights are on the meta device until they are used, so a LoRA on them would be there, too.
+    if is_offloaded(model):
         yield problem(
             "",
             "The model did not fit on the GPU, so some of its layers are in RAM or on disk and can't be trained. "
@@ -212,6 +216,7 @@ def base_weight_findings(settings: TrainingSettings, dtype: str) -> Iterator[Fin
 
 
 def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
+    # This combination fails in PEFT and bitsandbytes.
     if dora and quantization == "8bit":
         remedy = "Load the model in 4-bit or 16-bit precision, or turn DoRA off."
         yield problem("dora", f"DoRA can't be trained on 8-bit weights. {remedy}")
@@ -227,6 +232,7 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
         install = "Install it (pip install flash-attn --no-build-isolation), or choose auto."
         yield problem("attention", f"Attention: flash_attention_2 needs the flash-attn package. {install}")
     elif compute_dtype == "float32":
+        # The kernels of flash-attn accept only half precision.
         remedy = "Load the model in one of these types, or choose auto."
         yield problem("attention", f"Attention: flash_attention_2 needs bfloat16 or float16. {remedy}")
 

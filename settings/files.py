@@ -14,6 +14,7 @@ from .legacy_settings import LoadedSettings, convert_settings
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
+# Keys of a settings file that are no settings.
 _METADATA_KEYS = ("made_by", "settings_version")
 
 

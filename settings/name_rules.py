@@ -8,6 +8,7 @@ from ..core.files import name_fault
 
 LORA = "LoRA"
 MAX_NAME_LENGTH = 60
+# Names of devices on Windows.
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)$")
 # Attribute names of torch modules: the webui's Model tab cannot load a LoRA with such a name.
 TORCH_ATTRIBUTES = re.compile(

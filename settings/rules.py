@@ -11,6 +11,7 @@ from ..schedulers import ScheduleSteps, get_schedule, lr_multipliers
 from ..train_utils import plural
 from .definitions import FULL_FINETUNE, RANDOM_SEED, SETTINGS, TrainingSettings, section_keys
 
+# Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 USUAL_FIRST_LOSS = 4.0
@@ -44,6 +45,7 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.text.add_eos == "every_block":
         stops = "teaches the model to stop in the middle of a text. 'At each hard cut' is better."
         yield advice("add_eos", f"Add EOS token: 'After every block' {stops}")
+    # Accuracy is measured only on validation data, and early stopping compares evaluations.
     has_split = aside.eval_data or aside.eval_share
     if settings.stopping.early_stopping and not has_split:
         needs = "this needs evaluations, but there is no validation split"
@@ -73,6 +75,7 @@ def _check_switches(settings: TrainingSettings) -> Iterator[Finding]:
     s, size = settings.switching, settings.steps.batch_size
     if settings.steps.batching != "length_then_order":
         return
+    # A batch consists of whole pairs, and a pair counts as two examples.
     if s.switch_pairs and size % 2:
         even = f"the batch size must be even, but it is {size}. Use {size + 1}, or turn the pair phase off."
         yield problem("batch_size", f"Pair phase: each batch consists of pairs, so {even}")
@@ -106,6 +109,7 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
             f"The LoRA scaling {lora.strength:.3g} (alpha {lora.effective_alpha:g}, rank {lora.rank}), which "
             f"multiplies the LoRA's effect, is high. Try alpha {round(lora.effective_alpha / lora.strength)}.",
         )
+    # A stronger LoRA changes the model more with each step, so that it diverges at a lower rate.
     lora_rate = MAX_LORA_RATE / max(1.0, lora.strength)
     max_rate, usual_rate = (MAX_FULL_RATE, 1e-5) if lora.whole_model else (lora_rate, 2e-4)
     if rate > max_rate:
@@ -124,6 +128,7 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
             f"Stop at loss {settings.stopping.stop_at_loss:g}: many models start near or below this loss, and "
             "then the run ends within its first steps. Use a lower value, or 0 to turn this off.",
         )
+    # Adam stores a mean and a variance for each weight; in 8 bits, each takes a byte instead of four.
     has_two_states = "adam" in optimizer and not any(suffix in optimizer for suffix in ("8bit", "4bit"))
     if lora.train_head and has_two_states:
         yield advice(

@@ -148,6 +148,7 @@ def _describe_verses(text: Text) -> str:
     """What to do with a text whose lines are numbered by chapter and verse; empty for other texts."""
     verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
     lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
+    # Reversed, so that the first verse of each chapter is the one that stays.
     first_verses = dict(reversed(verses))
     if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
         return ""
@@ -296,6 +297,7 @@ def _count_headings(text: str, hard_cut: str) -> int:
 
 def _chapters_in_sections(text: str, sections: int) -> tuple[str, str] | None:
     """The word of the headings, if most of them are inside sections. A table of contents repeats each of them."""
+    # By the whole line, so that a heading and its line in the contents count once.
     headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
     mark, count = _most_common(headings.values())
     if count < max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
