@@ -157,9 +157,7 @@ def prepare(
     suggestions = merge_suggestions(
         suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
         *report.suggest_settings(report.RunFacts(settings, plan, memory, sum(examples.learned()))),
-        *report.suggest_windows(examples.sources),
-        *report.suggest_hard_cuts(examples.sources),
-        *report.suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+        *report.suggest_for_data(examples.sources, [text for dataset in loaded for text in dataset.texts]),
     )
     estimate = memory.estimate(settings, checkpointing=checkpointing) if memory else None
     figures = _report(context, data, findings, machine)
@@ -190,10 +188,9 @@ def _report(
             *(disk.findings() if disk else ()),
             *check_settings(settings),
             *report.check_plan(settings, plan, examples, validation, card.context),
-            *report.check_stops(examples.sources, tokenizer.stops),
-            *report.check_page_breaks(examples.sources),
-            *report.check_windows(examples.sources),
-            *report.check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
+            *report.check_examples(
+                examples.sources, validation.sources, examples.texts(), validation.texts(), tokenizer.stops
+            ),
             *data.unused,
         ),
         resolved=data.resolved,

@@ -22,6 +22,7 @@ from ..records.folder import choose_run_folder
 from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 from ..settings.target_layers import is_known_architecture, target_layers
 
+# A whole model has no LoRA that these could apply to.
 LORA_ONLY_KEYS = (
     *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
 )  # fmt: skip
@@ -31,7 +32,8 @@ _BASE_WEIGHTS = {
     "modules_to_save": ("these modules", "clear Modules to save"),
     "bias": ("the biases", "set Bias to none"),
 }
-# Smallest learning rate without notable loss in bfloat16; measured, see docs/engine.md.
+# At 1e-4, the change of a bfloat16 head had 0.90 of the norm that it had in float32, and at 3e-5 only 0.50
+# (docs/engine.md, "Full fine-tuning and Train Head in bfloat16").
 SAFE_LR = 1e-4
 
 # torchao stands before bitsandbytes, whose patterns also match its names.
@@ -99,28 +101,27 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         yield from liger_problems(device)
     yield from _reporter_findings(settings.records.reporters)
     if settings.machine.workers and not host.owns_process:
+        # On Windows, each process would start the webui again.
         yield problem(
-            "workers",
-            "Workers: inside the webui, Training PRO starts no worker processes, because on Windows, each of them "
-            "would start the webui again. Set Workers to 0.",
+            "workers", "Workers: inside the webui, Training PRO starts no worker processes. Set it to 0."
         )
     # Processes train on the same split in the same order, and are not connected yet when the data are split.
     if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
         yield problem("seed", "Seed -1: each process would pick a different seed. Enter a fixed seed, such as 42.")
-    # Accelerate silently ignores FSDP on a CPU, and saving and loading a divided LoRA is untested.
+    # Accelerate 1.13 and 1.15 silently ignore FSDP on a CPU, and saving and loading a divided LoRA is untested.
     if name := dist_env.sharding():
         yield problem(
             "",
-            f"The launcher is set up for {name}, which divides the model among the processes. Training PRO only "
-            "supports data parallelism, where each process holds the whole model. Start Training PRO with "
-            f"torchrun, or with accelerate launch without {name}.",
+            f"The launcher is set up for {name}, which divides the model among processes. Here, each holds the "
+            f"whole model. Start Training PRO with torchrun, or with accelerate launch without {name}.",
         )
     if lora.whole_model:
         return
     shape = ModelShape.of(card.config) if card else None
     if card and shape:
         yield from _rank_findings(lora, card, shape)
-    # A plain LoRA on all layers fits any model, and then no library is loaded. Experts refuse dropout and DoRA.
+    # A plain LoRA on all layers fits any model, and then no library is loaded. PEFT refuses dropout and DoRA on
+    # experts that share one tensor.
     is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules
     has_experts = shape is not None and shape.experts is not None
     if not is_plain or lora.bias != "none" or (has_experts and (lora.dropout > 0 or lora.dora)):
@@ -162,7 +163,8 @@ def is_offloaded(model: Any) -> bool:
 
 def loaded_model_problems(model: Any) -> Iterator[Finding]:
     """Yield why this model can't be trained as it is loaded."""
-    if is_offloaded(model):  # and no LoRA can be added to it
+    # Offloaded weights are on the meta device until they are used, so a LoRA on them would be there, too.
+    if is_offloaded(model):
         yield problem(
             "",
             "The model did not fit on the GPU, so some of its layers are in RAM or on disk and can't be trained. "
@@ -214,12 +216,10 @@ def base_weight_findings(settings: TrainingSettings, dtype: str) -> Iterator[Fin
 
 
 def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
+    # This combination fails in PEFT and bitsandbytes.
     if dora and quantization == "8bit":
-        yield problem(
-            "dora",
-            "DoRA can't be trained on 8-bit weights. Load the model in 4-bit or 16-bit precision, or turn DoRA "
-            "off.",
-        )
+        remedy = "Load the model in 4-bit or 16-bit precision, or turn DoRA off."
+        yield problem("dora", f"DoRA can't be trained on 8-bit weights. {remedy}")
 
 
 def attention_problems(attention: str, device: str, compute_dtype: str) -> Iterator[Finding]:
@@ -229,26 +229,18 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     if device != "cuda":
         yield problem("attention", "Attention: flash_attention_2 needs an NVIDIA GPU. Choose auto.")
     elif find_spec("flash_attn") is None:
-        yield problem(
-            "attention",
-            "Attention: flash_attention_2 needs the flash-attn package. Install it (pip install flash-attn "
-            "--no-build-isolation), or choose auto.",
-        )
+        install = "Install it (pip install flash-attn --no-build-isolation), or choose auto."
+        yield problem("attention", f"Attention: flash_attention_2 needs the flash-attn package. {install}")
     elif compute_dtype == "float32":
-        yield problem(
-            "attention",
-            "Attention: flash_attention_2 needs a model in bfloat16 or float16, but this one is in float32. "
-            "Load it in one of those types, or choose auto.",
-        )
+        # The kernels of flash-attn accept only half precision.
+        remedy = "Load the model in one of these types, or choose auto."
+        yield problem("attention", f"Attention: flash_attention_2 needs bfloat16 or float16. {remedy}")
 
 
 def liger_problems(device: str) -> Iterator[Finding]:
     if find_spec("liger_kernel") is None:
-        yield problem(
-            "liger",
-            "Liger kernels: the liger-kernel package is missing. Install it (pip install liger-kernel), or turn "
-            "Liger kernels off.",
-        )
+        install = "Install it (pip install liger-kernel), or turn Liger kernels off."
+        yield problem("liger", f"Liger kernels: the liger-kernel package is missing. {install}")
     elif device != "cuda":
         yield problem("liger", "Liger kernels need a GPU. Turn Liger kernels off.")
 
@@ -272,10 +264,8 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
         yield problem("optimizer", f"Optimizer: {name} does not work here: {reasons[0]}. Choose adamw_torch.")
     elif package and find_spec(package) is None:
         hint = _INSTALL_HINTS.get(package, f"pip install {package}")
-        yield problem(
-            "optimizer",
-            f"Optimizer: {name} needs the {package} package ({hint}). Install it, or choose adamw_torch.",
-        )
+        install = f"needs the {package} package ({hint}). Install it, or choose adamw_torch."
+        yield problem("optimizer", f"Optimizer: {name} {install}")
     elif package == "bitsandbytes" and device == "cpu":
         # From 0.50 on, bitsandbytes runs all but the paged optimizers on the CPU.
         bitsandbytes = tuple(map(int, version("bitsandbytes").split(".")[:2]))
@@ -322,11 +312,8 @@ def _has_module(name: str) -> bool:
 def _rank_findings(lora: LoraSettings, card: ModelCard, shape: ModelShape) -> Iterator[Finding]:
     """The rank of a change to a layer is at most its smaller dimension, which rarely exceeds the hidden size."""
     if lora.rank > shape.hidden:
-        yield problem(
-            "rank",
-            f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden}). A rank above that "
-            f"adds nothing. Use {shape.hidden} or less.",
-        )
+        larger = f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden})."
+        yield problem("rank", f"{larger} A rank above that adds nothing. Use {shape.hidden} or less.")
         return
     sides = shape.lora_sides(target_layers(lora.targets))
     small = {name: side for name, side in sorted(sides.items()) if side < lora.rank}
@@ -334,9 +321,8 @@ def _rank_findings(lora: LoraSettings, card: ModelCard, shape: ModelShape) -> It
         listed = ", ".join(f"{name}: {side}" for name, side in small.items())
         yield advice(
             "rank",
-            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}). In a layer, "
-            "a rank above the smaller dimension adds nothing and only uses more memory. Use "
-            f"{min(small.values())} or less, unless the other layers need a higher rank.",
+            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}), and a higher "
+            f"rank adds nothing. Use {min(small.values())} or less, unless the other layers need more.",
         )
 
 
@@ -350,22 +336,13 @@ def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Fin
         return
     card = host.card()
     if card.loading in ("8bit", "4bit"):
-        yield problem(
-            "method",
-            f"Method full: a model loaded in {card.loading[0]}-bit can't be fully fine-tuned. Load it in 16 or "
-            "32 bits.",
-        )
+        loaded = f"a model loaded in {card.loading[0]}-bit can't be fully fine-tuned"
+        yield problem("method", f"Method full: {loaded}. Load it in 16 or 32 bits.")
     if card.name == settings.what.name:
-        yield problem(
-            "name",
-            f"Name: {card.name!r} is the name of the model that you are training. Choose another name for the new "
-            "model.",
-        )
+        taken = f"{card.name!r} is the name of the model that you are training"
+        yield problem("name", f"Name: {taken}. Choose another name for the new model.")
     changed = [key for key in LORA_ONLY_KEYS if getattr(settings.lora, key) != SETTINGS[key].default]
     if changed:
         labels = ", ".join(SETTINGS[key].label for key in changed)
-        yield problem(
-            "method",
-            f"The method is 'full', but these settings apply only to a LoRA: {labels}. Reset them to their "
-            "defaults.",
-        )
+        only = f"these settings apply only to a LoRA: {labels}. Reset them to their defaults."
+        yield problem("method", f"The method is 'full', but {only}")

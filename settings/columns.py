@@ -27,21 +27,15 @@ def parse_columns(text: str) -> Columns:
     try:
         tokens = shlex.split(text)
     except ValueError:
-        raise ValueError(
-            f"{text!r} is missing a quotation mark. Put names with spaces in quotation marks."
-        ) from None
-    assignments = [token.partition("=") for token in tokens]
-    malformed = [
-        token
-        for token, (ours, sign, theirs) in zip(tokens, assignments, strict=True)
-        if not (ours and sign and theirs)
-    ]
-    if malformed:
-        raise ValueError(
-            f"{malformed[0]!r} can't be parsed. Use the form instruction=Frage output=Antwort, table=NAME, or a "
-            "SELECT statement."
-        )
-    names = {ours.strip().lower(): theirs for ours, _, theirs in assignments}
+        missing = f"{text!r} is missing a quotation mark."
+        raise ValueError(f"{missing} Put names with spaces in quotation marks.") from None
+    names = {}
+    for token in tokens:
+        ours, _, theirs = token.partition("=")
+        if not ours or not theirs:
+            form = "Use the form instruction=Frage output=Antwort, table=NAME, or a SELECT statement."
+            raise ValueError(f"{token!r} can't be parsed. {form}")
+        names[ours.strip().lower()] = theirs
     return Columns(names.pop(TABLE_KEY, ""), "", names)
 
 

@@ -26,6 +26,7 @@ RANDOM_SEED, MAX_SEED = -1, 2**32 - 1
 # The docstrings of the section classes are the section titles in the reference and in --help.
 
 
+# A `fixed` setting is one whose change would make a resumed run another run.
 @dataclass(frozen=True)
 class RunSettings:
     """What to train, and on which data."""

@@ -15,6 +15,7 @@ from .library_files import convert_library_keys
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
+# Keys of a settings file that are no settings.
 _METADATA_KEYS = ("made_by", "settings_version")
 
 

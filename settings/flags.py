@@ -44,8 +44,10 @@ def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[s
         group.add_argument(
             setting.flag,
             dest=setting.key,
+            # A flag that is not given must not override a preset or a settings file.
             default=argparse.SUPPRESS,
             metavar=_METAVARS.get(setting.kind, "VALUE"),
+            # argparse formats the help with %, so a percent sign has to be doubled.
             help=f"{setting.help} ({_accepted_values(setting)}{default})".replace("%", "%%"),
             **(several if setting.kind in ("names", "texts") or setting.free else {}),
         )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .target_layers import TARGET_CHOICES
+
 RENAMED_KEYS: Mapping[str, str] = {
     "lora_name": "name",
     "lora_rank": "rank",
@@ -37,13 +39,6 @@ SWITCHES: Mapping[str, tuple[str, str, str]] = {
     "group_by_length": ("batching", "by_length", "shuffled"),
 }
 PROJECTIONS = ("q", "k", "v", "o", "gate", "down", "up")
-TARGET_NAMES: Mapping[tuple[str, ...], str] = {
-    (): "q-v",
-    ("q", "v"): "q-v",
-    ("q", "k", "v"): "q-k-v",
-    ("q", "k", "v", "o"): "q-k-v-o",
-    ("k", "v", "down"): "k-v-down",
-}
 # Names that the older tabs offered; all of them are AdamW.
 REMOVED_OPTIMIZERS = frozenset({"adamw_hf", "adamw_apex_fused", "adamw_anyprecision"})
 # Old files name datasets without an extension. Tried in this order; the last one is used if none exists.
@@ -228,7 +223,8 @@ def _convert_lora(old: _OldFile, new: dict[str, Any], is_webui: bool) -> None:
         new["targets"] = "all-linear"
     else:
         ticked = tuple(projection for projection in PROJECTIONS if old.on(f"{projection}_proj_en"))
-        new["targets"] = TARGET_NAMES.get(ticked) or [f"{projection}_proj" for projection in ticked]
+        names = {layers: name for name, layers in TARGET_CHOICES.items()}
+        new["targets"] = names.get(ticked or ("q", "v")) or [f"{projection}_proj" for projection in ticked]
 
 
 def _accumulation(old: _OldFile) -> int:

@@ -64,6 +64,7 @@ def resumed_settings(
     live: LiveSettings, *, then_asked: Mapping[str, Any], then_in_force: Mapping[str, Any]
 ) -> LiveSettings:
     """Return the live settings of a resumed run: those it was saved with, except what the user changed since."""
+    # What the form asks for now and asked for then is no change of the user's, so what was in force then stays.
     requested = live.values()
     unchanged = {key: value for key, value in then_in_force.items() if requested.get(key) == then_asked.get(key)}
     return live.changed({key: value for key, value in unchanged.items() if key in requested})

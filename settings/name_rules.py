@@ -8,17 +8,17 @@ from ..core.files import name_fault
 
 LORA = "LoRA"
 MAX_NAME_LENGTH = 60
+# Names of devices on Windows.
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)$")
+# Attribute names of torch modules: the webui's Model tab cannot load a LoRA with such a name.
 TORCH_ATTRIBUTES = re.compile(
     "apply|bfloat16|buffers|children|clear|compile|copy|cpu|cuda|double|eval|float|forward|fromkeys|get|half|ipu|"
     "items|keys|modules|mtia|parameters|pop|popitem|setdefault|to|train|training|type|update|values|xpu"
 )
-"""Attribute names of torch modules: the webui's Model tab cannot load a LoRA with such a name."""
 
 
 def name_problem(name: str, of: str = LORA) -> str:
-    """Return what is wrong with a name and what to do about it, or an empty string. `of` is what it names, such as
-    'preset'."""
+    """Return what is wrong with a name of a LoRA or 'preset', and what to do about it, or an empty string."""
     if not name.strip():
         return f"this field is empty. Enter a name for the {of}, for example 'my-story'."
     if len(name) > MAX_NAME_LENGTH:
@@ -35,9 +35,7 @@ def name_problem(name: str, of: str = LORA) -> str:
     if name.endswith("-np"):
         return f"{name!r} ends in -np, and the webui hides such folders. Choose another name."
     if of == LORA and TORCH_ATTRIBUTES.fullmatch(name):
-        return (
-            f"{name!r} is a name that PyTorch uses, so the webui can't load a LoRA with it. Try {name + '-1'!r}."
-        )
+        return f"{name!r} is a name that PyTorch uses, so the webui can't load it. Try {name + '-1'!r}."
     if name.startswith("."):
         return f"{name!r} starts with a dot, so it would be hidden. Choose another name."
     if name.startswith("-"):

@@ -98,6 +98,7 @@ def foreign_value_hint(key: str, value: object) -> str:
         return hint
     if not isinstance(value, str | int) or value in SETTINGS[key].choices:
         return ""
+    # A switch of another program may be true in JSON and the word "true" on a command line.
     theirs = str(value).strip().casefold()
     if ours := our_value(key, value):
         return f"{value!r} is called {ours!r} in Training PRO."

@@ -35,6 +35,7 @@ def training_settings(values: Mapping[str, object]) -> TrainingSettings:
 
 def settings_and_problems(values: Mapping[str, object]) -> tuple[TrainingSettings, list[str]]:
     """Return the settings, in which invalid values are the defaults, with every problem."""
+    # An empty name, so that a missing one is a problem and no default.
     parsed, problems = _parse_all({"name": "", **values})
     sections = {
         name: section(**{f.name: parsed[f.name] for f in fields(section) if f.name in parsed})

@@ -100,6 +100,7 @@ def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
     """Save the values under a name; raise SettingsError if it cannot be a file name or is one of ours."""
     if problem := name_problem(name, "preset"):
         raise SettingsError([f"Preset: {problem}"])
+    # By casefold, because the file systems of Windows and macOS ignore case.
     tables = (load_table(kind, GOALS_FILE.parent) for kind in ("goals", *TABLES))
     if name.casefold() in (*TABLES, *(row.name for table in tables for row in table)):
         raise SettingsError([f"Preset: {name!r} is the name of a built-in preset. Choose another name."])
@@ -160,6 +161,7 @@ def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
 def find_presets(words: Sequence[str], folder: Path) -> list[Preset]:
     """Return presets by names or paths, given one per word or separated by commas."""
     own = own_names(folder)
+    # A name or a path may contain a comma itself.
     groups = [[word] if word in own or _is_file(word) else word.split(",") for word in words]
     return [find_preset(name.strip(), folder) for names in groups for name in names if name.strip()]
 

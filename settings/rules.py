@@ -11,6 +11,7 @@ from ..schedulers import ScheduleSteps, get_schedule, lr_multipliers
 from ..train_utils import plural
 from .definitions import FULL_FINETUNE, RANDOM_SEED, SETTINGS, TrainingSettings, section_keys
 
+# Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 USUAL_FIRST_LOSS = 4.0
@@ -32,9 +33,8 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
     if RANDOM_SEED in (what.seed, what.data_seed):
         yield note(
             "seed",
-            "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. The "
-            "run may therefore use a different validation split, and different examples from datasets that you "
-            "use only in part.",
+            "Seed -1: the run picks its seed when it starts, but 'Check' and 'Test one step' use seed 0. So the "
+            "run may use another validation split, and other examples of datasets that you use only in part.",
         )
     if begin := settings.saving.save_on_loss_drop:
         yield note(
@@ -43,22 +43,16 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
             f"loss is 10% lower, at {DROP_FACTOR * begin:.4g}, and stays there for {HOLD_STEPS} steps.",
         )
     if settings.text.add_eos == "every_block":
-        yield advice(
-            "add_eos",
-            "Add EOS token: 'After every block' teaches the model to stop in the middle of a text. "
-            "'At each hard cut' is better.",
-        )
+        stops = "teaches the model to stop in the middle of a text. 'At each hard cut' is better."
+        yield advice("add_eos", f"Add EOS token: 'After every block' {stops}")
+    # Accuracy is measured only on validation data, and early stopping compares evaluations.
     has_split = aside.eval_data or aside.eval_share
     if settings.stopping.early_stopping and not has_split:
-        yield problem(
-            "early_stopping",
-            f"Early stopping: this needs evaluations, but there is no validation split. {SPLIT_HINT}",
-        )
+        needs = "this needs evaluations, but there is no validation split"
+        yield problem("early_stopping", f"Early stopping: {needs}. {SPLIT_HINT}")
     if settings.saving.keep_best == "accuracy" and not has_split:
-        yield problem(
-            "keep_best",
-            f"Keep the best, by accuracy: there is no validation split to measure the accuracy on. {SPLIT_HINT}",
-        )
+        needs = "there is no validation split to measure the accuracy on"
+        yield problem("keep_best", f"Keep the best, by accuracy: {needs}. {SPLIT_HINT}")
     # Without the share and the slash: 'book/:50' is the folder 'book'.
     names = {name: name.partition(":")[0].strip().rstrip("/\\") for name in (*what.data, *aside.eval_data)}
     learned = {names[name] for name in what.data}
@@ -81,27 +75,21 @@ def _check_switches(settings: TrainingSettings) -> Iterator[Finding]:
     s, size = settings.switching, settings.steps.batch_size
     if settings.steps.batching != "length_then_order":
         return
+    # A batch consists of whole pairs, and a pair counts as two examples.
     if s.switch_pairs and size % 2:
-        yield problem(
-            "batch_size",
-            f"Pair phase: each batch consists of pairs of neighboring examples, so the batch size must be "
-            f"even. It is {size}. Use {size + 1}, or turn the pair phase off.",
-        )
+        even = f"the batch size must be even, but it is {size}. Use {size + 1}, or turn the pair phase off."
+        yield problem("batch_size", f"Pair phase: each batch consists of pairs, so {even}")
     if s.switch_after != "loss":
         if s.switch_pairs and s.second_switch_at <= s.switch_at:
             when = "before" if s.second_switch_at < s.switch_at else "at the same time as"
-            yield problem(
-                "second_switch_at",
-                f"Second switch at {s.second_switch_at}: this is {when} the first switch ({s.switch_at}). "
-                f"Use {s.switch_at + 1} or more.",
-            )
+            first = f"this is {when} the first switch ({s.switch_at}). Use {s.switch_at + 1} or more."
+            yield problem("second_switch_at", f"Second switch at {s.second_switch_at}: {first}")
         return
     if s.switch_pairs and s.second_switch_loss_high >= s.switch_loss_high:
         yield problem(
             "second_switch_loss_high",
-            f"Second switch at loss: the upper bound {s.second_switch_loss_high:g} is not below that of "
-            f"the first switch ({s.switch_loss_high:g}), so both switches would happen at the same time. "
-            "Use a lower value.",
+            f"Second switch at loss: the upper bound {s.second_switch_loss_high:g} is not below that of the first "
+            f"switch ({s.switch_loss_high:g}), so both would happen at the same time. Use a lower value.",
         )
     bands = [("Switch", "switch_loss_low", s.switch_loss_low, s.switch_loss_high)]
     second = ("Second switch", "second_switch_loss_low", s.second_switch_loss_low, s.second_switch_loss_high)
@@ -118,18 +106,15 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
     if lora.strength > 4:
         yield advice(
             "alpha",
-            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.effective_alpha:g}, rank {lora.rank}) is high. It "
-            "multiplies what the LoRA adds to each layer. "
-            f"Try alpha {round(lora.effective_alpha / lora.strength)}.",
+            f"The LoRA scaling {lora.strength:.3g} (alpha {lora.effective_alpha:g}, rank {lora.rank}), which "
+            f"multiplies the LoRA's effect, is high. Try alpha {round(lora.effective_alpha / lora.strength)}.",
         )
+    # A stronger LoRA changes the model more with each step, so that it diverges at a lower rate.
     lora_rate = MAX_LORA_RATE / max(1.0, lora.strength)
     max_rate, usual_rate = (MAX_FULL_RATE, 1e-5) if lora.whole_model else (lora_rate, 2e-4)
     if rate > max_rate:
-        yield advice(
-            "learning_rate",
-            f"Learning Rate {rate:g} is far above the usual value ({usual_rate:g}), so training "
-            f"may diverge. Try {usual_rate:g}.",
-        )
+        usual = f"the usual value ({usual_rate:g}), so training may diverge. Try {usual_rate:g}."
+        yield advice("learning_rate", f"Learning Rate {rate:g} is far above {usual}")
     elif rate * lora.lora_plus > max_rate:
         yield advice(
             "learning_rate",
@@ -143,13 +128,14 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
             f"Stop at loss {settings.stopping.stop_at_loss:g}: many models start near or below this loss, and "
             "then the run ends within its first steps. Use a lower value, or 0 to turn this off.",
         )
+    # Adam stores a mean and a variance for each weight; in 8 bits, each takes a byte instead of four.
     has_two_states = "adam" in optimizer and not any(suffix in optimizer for suffix in ("8bit", "4bit"))
     if lora.train_head and has_two_states:
         yield advice(
             "optimizer",
-            "Train Head: the embeddings and the output layer are trained in full, and the optimizer "
-            "stores two additional values for each of their weights. An 8-bit optimizer (adamw_8bit) needs "
-            "a quarter of that memory, or half if the model is loaded in 16 bits.",
+            "Train Head: for each weight of the embeddings and the output layer, the optimizer stores two "
+            "additional values. An 8-bit optimizer (adamw_8bit) needs a quarter of that memory, or half if the "
+            "model is loaded in 16 bits.",
         )
 
 

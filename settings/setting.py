@@ -45,6 +45,7 @@ class Setting:
 
     def read(self, value: object) -> Any:
         """Convert a value from a form, a file or a flag to its type; a ValueError says what is wrong with it."""
+        # Each branch takes what JSON, a box of the page and a flag give: 8, 8.0 and "8" are the same whole number.
         match self.kind:
             case "text":
                 parsed: Any = value if isinstance(value, str) else self._refuse(value, "is not text.")

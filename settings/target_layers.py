@@ -15,6 +15,8 @@ TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
     "k-v-down": ("k", "v", "down"),
 }
 LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+# Model types whose LoRA weights can be computed exactly from the config; others have to be counted. A test
+# compares each of them with PEFT (tests/engine/lora/test_own_weights.py).
 KNOWN_MODEL_TYPES = frozenset(
     [
         *("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "gemma"),
@@ -23,7 +25,6 @@ KNOWN_MODEL_TYPES = frozenset(
         *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
     ]
 )
-"""Model types whose LoRA weights can be computed exactly from the config; others have to be counted."""
 
 
 def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:

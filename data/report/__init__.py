@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from .data_checks import (
-    check_leaks,
-    check_model,
-    check_page_breaks,
-    check_stops,
-    check_windows,
-    count_learned_stops,
-    suggest_cleaning,
-    suggest_hard_cuts,
-    suggest_windows,
-)
+from .data_checks import check_examples, check_model, count_learned_stops, suggest_for_data
 from .estimates import (
     DiskEstimate,
-    MemoryEstimate,
     MemoryModel,
     apply_changes,
     estimate_disk,
@@ -51,7 +40,6 @@ __all__ = [
     "DiskEstimate",
     "ExamplePreview",
     "LengthHistogram",
-    "MemoryEstimate",
     "MemoryModel",
     "PreviewPiece",
     "RowReport",
@@ -59,12 +47,9 @@ __all__ = [
     "SourceReport",
     "TextReport",
     "apply_changes",
-    "check_leaks",
+    "check_examples",
     "check_model",
-    "check_page_breaks",
     "check_plan",
-    "check_stops",
-    "check_windows",
     "count_evaluations",
     "count_learned_stops",
     "count_sample_rounds",
@@ -79,9 +64,7 @@ __all__ = [
     "report_source",
     "report_texts",
     "sample_interval",
-    "suggest_cleaning",
-    "suggest_hard_cuts",
+    "suggest_for_data",
     "suggest_settings",
-    "suggest_windows",
     "uses_checkpointing",
 ]

@@ -62,10 +62,19 @@ def check_model(card: ModelCard) -> Iterator[Finding]:
         yield problem("", f"{card.name} ({architectures}) can't generate text. Choose one that can.")
 
 
-def check_leaks(
-    learned: Sequence[Source], validation: Sequence[Source], learned_texts: Sequence[Text], texts: Sequence[Text]
+def check_examples(
+    learned: Sequence[Source],
+    validation: Sequence[Source],
+    learned_texts: Sequence[Text],
+    texts: Sequence[Text],
+    stops: Collection[int],
 ) -> Iterator[Finding]:
-    """Yield text and rows that stand in both the training and the validation data."""
+    """Yield what the examples say of stop tokens, hard cuts, the cutoff and the validation data."""
+    yield from _check_stops(learned, stops)
+    yield from _check_page_breaks(learned)
+    for _, why in _fit_windows(learned):
+        yield advice("cutoff", why)
+    # Text and rows that stand in both the training and the validation data.
     if validation and (passages := find_shared_passages(texts, learned_texts)):
         count = len(passages)
         yield advice(
@@ -107,7 +116,7 @@ def _stopping(source: Source, ids: Collection[int], ends: int) -> int:
     return ends if rules.eos is not None and rules.add_eos != "never" else 0
 
 
-def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
+def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
     """Yield advice on sources with few learned stop tokens."""
     for source in sources:
         if isinstance(source, RowSource) and (stopping := _stopping(source, ids, 0)) < len(source):
@@ -139,6 +148,7 @@ def _describe_verses(text: Text) -> str:
     """What to do with a text whose lines are numbered by chapter and verse; empty for other texts."""
     verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
     lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
+    # Reversed, so that the first verse of each chapter is the one that stays.
     first_verses = dict(reversed(verses))
     if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
         return ""
@@ -151,7 +161,7 @@ def _describe_verses(text: Text) -> str:
     )
 
 
-def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
+def _check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
     """Yield advice where the sections of a text end in the middle of a sentence, as at the pages of a scan.
 
     Such a section begins with a lowercase letter after one without a stop; headings may be between.
@@ -175,21 +185,17 @@ def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
             )
 
 
-def check_windows(sources: Sequence[Source]) -> Iterator[Finding]:
-    """Yield advice where DEMENTOR repeats nothing."""
-    for _, why in _fit_windows(sources):
-        yield advice("cutoff", why)
-
-
-def suggest_windows(sources: Sequence[Source]) -> Iterator[Suggestion]:
-    """Suggest the cutoff with which DEMENTOR repeats as often as it should, or as often as it can."""
+def suggest_for_data(sources: Sequence[Source], texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
+    """Suggest the cutoff with which DEMENTOR repeats as it should, a hard cut, and cleaning."""
     for fit, why in _fit_windows(sources):
         if fit.repeats >= MIN_REPEATS:
             yield Suggestion("cutoff", fit.cutoff, why)
+    yield from _suggest_hard_cuts(sources)
+    yield from _suggest_cleaning(texts)
 
 
 def _fit_windows(sources: Sequence[Source]) -> Iterator[tuple[CutoffFit, str]]:
-    """Yield the cutoff to use instead of one with which every section fits into one window, and why."""
+    """Yield a better cutoff and why, where each section fits into one window, so that DEMENTOR repeats nothing."""
     sliced = [source.sliced.units for source in sources if isinstance(source, TextSource)]
     texts = [units for units in sliced if units.rules.chunking == "dementor" and len(units)]
     if not texts or texts[0].rules.dementor_repeats == 1 or not all(map(is_one_window_each, texts)):
@@ -210,7 +216,7 @@ def _fit_windows(sources: Sequence[Source]) -> Iterator[tuple[CutoffFit, str]]:
     yield fit, f"{reason} {effect}"
 
 
-def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
+def _suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
     """Suggest dropping what is not the book, and joining wrapped lines, where some were found."""
     found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
     rest = len(found) - MAX_TEXTS_NAMED
@@ -232,7 +238,7 @@ def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
         )
 
 
-def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
+def _suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
     """Suggest a hard cut for the first text that has none but has other marks, or whose headings stand alone."""
     for source in sources:
         if not isinstance(source, TextSource) or source.part > 1:  # of a large file only the first part
@@ -291,6 +297,7 @@ def _count_headings(text: str, hard_cut: str) -> int:
 
 def _chapters_in_sections(text: str, sections: int) -> tuple[str, str] | None:
     """The word of the headings, if most of them are inside sections. A table of contents repeats each of them."""
+    # By the whole line, so that a heading and its line in the contents count once.
     headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
     mark, count = _most_common(headings.values())
     if count < max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):

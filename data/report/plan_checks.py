@@ -225,7 +225,8 @@ def _epochs(facts: RunFacts) -> Suggestion:
     if plan.steps < MIN_STEPS and usual_rate and not repeats:
         epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
         if epochs > steps.epochs:
-            why = "With Adam, a step changes a weight by about the learning rate at most, so few change little."
+            # Kingma and Ba, Adam (arXiv:1412.6980), section 2.1: a step is bounded by about the learning rate.
+            why = "With Adam, a step changes a weight by about the learning rate at most, so few steps do little."
             return Suggestion("epochs", float(epochs), f"The run has only {_steps(plan.steps)}. {why}")
     if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
         why = f"In pretraining, repeated data is worth less after {MANY_EPOCHS} epochs (arXiv:2305.16264)."

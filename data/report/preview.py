@@ -88,6 +88,7 @@ def _pieces(
         if end < len(ids) and kinds[end] == kinds[start]:
             continue
         text = decode(ids[:end])
+        # The rest of a character's bytes is in the next piece.
         if end < len(ids):
             text = text.rstrip(PARTIAL_CHARACTER)
         yield PreviewPiece(text[len(decoded) :], *kinds[start])

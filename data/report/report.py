@@ -310,6 +310,7 @@ def _histogram(values: Sequence[int]) -> LengthHistogram:
     width = 8
     while two_longest[-1] > width * MAX_COLUMNS:
         width *= 2
+    # A length of exactly one column's width still belongs to that column.
     counts = np.bincount((np.asarray(values) - 1) // width)
     return LengthHistogram(
         width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0
