@@ -119,6 +119,7 @@ def inverse_sqrt(plan: ScheduleSteps) -> list[Phase]:
 
 def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
     """One cosine to 0 in each epoch."""
+    # SGDR's restarts; the first cosine begins where the warm-up ends, in whichever epoch that is.
     warmup_end = min(plan.warmup, plan.steps)
     ends = [end for end in plan.epoch_ends if end > warmup_end]
     return _join((warmup_end, "warmup"), *((end, "cosine decay to 0") for end in ends))
@@ -126,6 +127,7 @@ def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
 
 def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     """Constant, then linearly to 0 over the last 20 %."""
+    # The schedule of MiniCPM (Hu et al., 2024), whose constant part can be of any length.
     warmup_end = min(plan.warmup, plan.steps)
     decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
     return _join((warmup_end, "warmup"), (decay_start, "constant"), (plan.steps, "linear decay to 0"))

@@ -54,6 +54,7 @@ class StepPlan:
     @property
     def repeated_examples(self) -> int:
         """Examples repeated at the end of an epoch so that every process has the same number of batches."""
+        # By accelerate's `even_batches`, from the beginning of the epoch.
         if self.processes == 1:
             return 0
         return self.batches * self.batch_size * self.processes - self.examples

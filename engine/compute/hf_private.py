@@ -6,7 +6,6 @@ of examples with `get_train_dataloader`, the weights of a checkpoint with `save_
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +17,10 @@ from transformers import Trainer
 class TrainerHooks(Trainer):  # type: ignore[misc]
     """Two moments of the Trainer's loop that no callback sees as they have to be seen."""
 
-    @abstractmethod
-    def check_step(self, norm: float) -> None:
-        """Called just before the weights change; an error ends the run with the weights as they were."""
-
-    @abstractmethod
-    def write_checkpoint(self, write: Callable[[], None]) -> None:
-        """Called instead of `write`, which writes a checkpoint below `args.output_dir`."""
+    # Called with the norm just before the weights change; an error ends the run with the weights as they were.
+    check_step: Callable[[float], None]
+    # Called instead of the function that it is given, which writes a checkpoint below `args.output_dir`.
+    write_checkpoint: Callable[[Callable[[], None]], None]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         # `on_pre_optimizer_step`, the callback of the same moment, is not told the norm. To compute it a second

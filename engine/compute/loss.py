@@ -53,15 +53,6 @@ class Head:
     module: Any
     cap: float | None = None
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it is a plain linear layer that is not trained."""
-        return type(self.module) is torch.nn.Linear and not any(w.requires_grad for w in self.module.parameters())
-
-    def logits(self, rows: torch.Tensor) -> torch.Tensor:
-        logits = self.module(rows).float()
-        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
-
 
 @dataclass(frozen=True)
 class FullLogitsLoss:
@@ -99,13 +90,14 @@ class ChunkedLoss:
                 head.forward = own_forward
         (hidden,) = recorded
         rows, targets, positions = _supervised_rows(hidden, labels)
-        if not self.head.is_frozen:
-            # The head needs a gradient of its own, so autograd has to keep what it needs for that.
-            return _token_losses(self.head.logits(rows), targets, positions, self.smoothing)
+        cap = self.head.cap
+        if type(head) is not torch.nn.Linear or any(weights.requires_grad for weights in head.parameters()):
+            # A head that is trained needs a gradient of its own, so autograd has to keep what it needs for that.
+            logits = head(rows).float()
+            logits = logits if cap is None else torch.tanh(logits / cap) * cap
+            return _token_losses(logits, targets, positions, self.smoothing)
         rows, targets = rows.to(head.weight.device, head.weight.dtype), targets.to(head.weight.device)
-        losses, hits = _ChunkedCrossEntropy.apply(
-            rows, head.weight, head.bias, targets, self.smoothing, self.head.cap
-        )
+        losses, hits = _ChunkedCrossEntropy.apply(rows, head.weight, head.bias, targets, self.smoothing, cap)
         return TokenLosses(losses, hits, positions)
 
 

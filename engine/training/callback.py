@@ -204,8 +204,17 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             folder.remove_partial_checkpoints()
             return
         if not self.save_error:
+            run_state = RunState(
+                step,
+                self.step_log.smoothed,
+                cast("list[GraphRecord]", self.step_log.graph),
+                self._unchangeable,
+                list(self.phases.changes),
+                controller.memory(),
+                self.recalls.measured,
+            )
             try:
-                self.last_saved = finalize_checkpoint(folder, self._reason, self._state(step))
+                self.last_saved = finalize_checkpoint(folder, self._reason, run_state)
                 if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings
                     folder.write_settings(controller.settings)
             except OSError as error:
@@ -220,18 +229,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 keep = controller.live.saving.keep_checkpoints
                 loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         self.step_log.begin_step()
-
-    def _state(self, step: int) -> RunState:
-        """Return the state of the run that a resume needs, beside the Trainer's."""
-        return RunState(
-            step,
-            self.step_log.smoothed,
-            cast("list[GraphRecord]", self.step_log.graph),
-            self._unchangeable,
-            list(self.phases.changes),
-            self.controller.memory(),
-            self.recalls.measured,
-        )
 
     def _continue_without(self, step: int, control: TrainerControl) -> None:
         """Continue without this checkpoint, and cancel the restart that would have begun from it."""

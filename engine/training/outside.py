@@ -8,7 +8,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from copy import copy
 from functools import partial
@@ -106,8 +106,8 @@ def _end_helper(helper: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def attach_reporters(
     run_plan: RunPlan, step_log: StepLog, folders: Folders, log: EventLog
-) -> Iterator[list[ReporterCallback]]:
-    """Yield a callback for the chosen reporters, with variables that keep their files in our folders."""
+) -> Iterator[list[Reporter]]:
+    """Yield a callback for each of the chosen reporters, with variables that keep their files in our folders."""
     asked, lora = run_plan.settings.records, run_plan.folder.path
     names = asked.reporters
     if "all" in names:
@@ -119,9 +119,10 @@ def attach_reporters(
         variables |= _tracking_variables(name, asked.run_name or lora.name, lora, folders)
     saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
     os.environ.update(variables)
-    reporters = [Reporter(name, asked, lora, step_log, log) for name in names]
+    # Of a class each, since transformers warns about a second callback of the same class.
+    reporters = [type(name, (Reporter,), {})(name, asked, lora, step_log, log) for name in names]
     try:
-        yield [ReporterCallback(reporters)] if reporters else []
+        yield reporters
     finally:
         for reporter in reporters:
             reporter.finish()
@@ -158,26 +159,7 @@ def _tracking_variables(name: str, run_name: str, lora: Path, folders: Folders) 
     return {**ours.get(name, {}), **chosen}
 
 
-class ReporterCallback(TrainerCallback):  # type: ignore[misc]
-    """Forwards to all reporters: transformers warns about a second callback of the same class."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = reporters
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        for reporter in self._reporters:
-            reporter.on_train_begin(*args, **kwargs)
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        for reporter in self._reporters:
-            reporter.on_step_end(*args, **kwargs)
-
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        for reporter in self._reporters:
-            reporter.on_log(*args, **kwargs)
-
-
-class Reporter:
+class Reporter(TrainerCallback):  # type: ignore[misc]
     """Forwards to the callback of transformers; after a failure, which is logged, it is not called again.
 
     It begins with the first finished step, since nothing is written for a run before that. Checkpoints are not

@@ -74,6 +74,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
     keep_awake: AbstractContextManager[None] = nullcontext()
     if settings.machine.keep_awake:
         keep_awake = prevent_sleep(lambda text: job.log.append(Note(text=text)))
+    # The lock says to other programs that this run is in progress; the remote control takes their requests.
     with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
         # Data were prepared without the lock, and another program may have finished a run of this name since then.
         if choose_run_folder(settings, folders, resume, holds_lock=True) == folder:
@@ -121,6 +122,8 @@ def _train_segment(
             _announce(run_plan, state, callback, compute_dtype(base), capabilities, job)
         job.log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
+        # Whatever the Trainer and its callback need was created above and is passed in, and the result has no
+        # reference to the model, so that it is free once this function has returned.
         divergence: DivergenceError | None = None
         with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(

@@ -68,9 +68,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             result = _probe_longest_batch(model, objective, run_plan)
             extra_times = _extra_times(model, run_plan, capabilities, host, job)
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
-        event = _as_event(result, run_plan, capabilities, host.memory().device)
-    if memory_model:
-        event = _compare_with_estimate(event, result, run_plan, memory_model)
+        event = _as_event(result, run_plan, capabilities, memory_model, host.memory().device)
     job.log.append(replace(event, **extra_times))
     return JobEnded(outcome="finished", text="Nothing changed.")
 
@@ -116,14 +114,21 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
     return replace(result, too_large=len(longest) if result.batch < len(longest) else 0)
 
 
-def _as_event(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabilities, device: str) -> ProbeDone:
+def _as_event(
+    result: ProbeResult,
+    run_plan: RunPlan,
+    capabilities: ModelCapabilities,
+    memory_model: MemoryModel | None,
+    device: str,
+) -> ProbeDone:
+    """Return what a run takes by this measurement, beside Check's estimate where there is one."""
     report, plan, settings = run_plan.data.report, run_plan.plan, run_plan.settings
     padding = 0.0 if capabilities.packed else report.padding.get(settings.steps.batching, 0.0)
     batches_per_epoch = report.tokens / (1 - padding) / result.tokens  # in units of the longest batch
     batch_size, accumulation = settings.steps.batch_size, settings.steps.accumulation
     fits = max(n for n in range(1, result.batch + 1) if batch_size % n == 0)  # with as much more accumulation
     smaller = {"batch_size": fits, "accumulation": accumulation * batch_size // fits}
-    return ProbeDone(
+    event = ProbeDone(
         device=device,
         batch_size=result.batch,
         tokens=result.tokens,
@@ -137,30 +142,26 @@ def _as_event(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabil
         largest_batch=result.batch if result.too_large else 0,
         fitting=smaller if result.too_large else {},
     )
-
-
-def _compare_with_estimate(
-    event: ProbeDone, result: ProbeResult, run_plan: RunPlan, memory_model: MemoryModel
-) -> ProbeDone:
-    """Add Check's estimate, and to the peak what a run takes on top of the measured step."""
-    checkpointing = (
-        "on" if run_plan.data.resolved.gradient_checkpointing else "off"
-    )  # as resolved for the whole batch
+    if memory_model is None:
+        return event
+    # The estimate is for the batch that was measured, with the checkpointing that was resolved for a whole batch.
+    checkpointing = "on" if run_plan.data.resolved.gradient_checkpointing else "off"
     changes = {"batch_size": result.batch, "gradient_checkpointing": checkpointing}
-    estimate = memory_model.memory(apply_changes(run_plan.settings, changes))
+    estimate = memory_model.memory(apply_changes(settings, changes))
     event = replace(
         event,
-        peak=result.peak and result.peak + estimate.optimizer + estimate.lora,
+        peak=result.peak and result.peak + estimate.optimizer + estimate.lora,  # which a single step does not take
         expected=estimate.total - estimate.weights,
         free=max(0, memory_model.free - estimate.weights) if memory_model.free else 0,
     )
     if not memory_model.on_card or not result.peak:
         return event
+    # Other batches are estimated by the same ratio of measured to estimated activations.
     scale = max(0.1, (result.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
-    largest = max(event.largest_batch, largest_batch(memory_model, run_plan.settings, scale))
+    largest = max(event.largest_batch, largest_batch(memory_model, settings, scale))
     if result.too_large:
         largest = min(largest, result.too_large - 1)
-    fitting = {} if event.fits else fit_to_memory(memory_model, run_plan.settings, scale) or event.fitting
+    fitting = {} if event.fits else fit_to_memory(memory_model, settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=fitting)
 
 

@@ -63,6 +63,7 @@ class RunTrainer(TrainerHooks):
         *other_callbacks: TrainerCallback,
     ) -> None:
         self._run_plan, self._objective, self._sums, self._callback = run_plan, objective, sums, callback
+        self.check_step, self.write_checkpoint = self._check_step, callback.save_checkpoint
         self._step_loss: Any = 0.0
         super().__init__(
             model=model,
@@ -105,8 +106,10 @@ class RunTrainer(TrainerHooks):
     def _collate(self, items: Sequence[_Item]) -> dict[str, Any]:
         """Collate a batch, with the numbers of its examples in their place."""
         batch = self._objective.collate([example for example, _ in items], [place.joins for _, place in items])
-        # A worker process would send each example with all data that it is from, and a tokenizer can't be sent.
-        return _trainer_inputs(replace(batch, examples=())) | {"numbers": [place.number for _, place in items]}
+        # The Trainer counts the labels of a step in `labels`. A worker process would send each example with all
+        # data that it is from, and a tokenizer can't be sent.
+        numbers = [place.number for _, place in items]
+        return {"batch": replace(batch, examples=()), "labels": batch.labels, "numbers": numbers}
 
     # Loss and gradients
 
@@ -122,9 +125,8 @@ class RunTrainer(TrainerHooks):
                 nullcontext() if self._splitter.can_split(batch) else explained,
                 undo_on_error(trained, self._sums),
             ):
-                loss: torch.Tensor = super(RunTrainer, self).training_step(
-                    model, _trainer_inputs(batch), *args, **kwargs
-                )
+                part = {"batch": batch, "labels": batch.labels}
+                loss: torch.Tensor = super(RunTrainer, self).training_step(model, part, *args, **kwargs)
             return loss
 
         losses = self._splitter.run(whole_batch, step, self._callback.log_split_batch)
@@ -152,7 +154,7 @@ class RunTrainer(TrainerHooks):
         loss = loss.to(self.args.device)  # the head of a model on several GPUs is often on another one
         return loss * self.accelerator.num_processes  # DDP takes the mean of the processes' gradients
 
-    def check_step(self, norm: float) -> None:
+    def _check_step(self, norm: float) -> None:
         """Check the step just before the weights change: one that would break them ends the run."""
         # The mean of all processes: one that stops by its own part would leave the others waiting.
         loss = float(self.accelerator.reduce(self._step_loss, reduction="mean"))
@@ -229,9 +231,6 @@ class RunTrainer(TrainerHooks):
 
     # Checkpoints
 
-    def write_checkpoint(self, write: Callable[[], None]) -> None:
-        self._callback.save_checkpoint(write)
-
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the weights of a checkpoint: the LoRA, or all weights if they are trained."""
         if self.args.should_save and output_dir is not None:
@@ -245,11 +244,6 @@ def _lr_share(name: str, lora: LoraSettings) -> float:
         return lora.head_rate
     # LoRA+ (Hayou et al., 2024): B, which is zero at the start, learns faster than A.
     return lora.lora_plus if "lora_B" in name or "lora_embedding_B" in name else 1.0
-
-
-def _trainer_inputs(batch: Batch) -> dict[str, Any]:
-    """Return a batch as the Trainer takes it, with the labels, which it counts for each step."""
-    return {"batch": batch, "labels": batch.labels}
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]
