@@ -71,9 +71,9 @@ class WebuiHost:
         shared = _shared()
         if problem := _untrainable_reason(shared):
             raise ModelError(problem)
-        return ModelCard(
-            shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading_of(shared.args)
-        )
+        loading = "8bit" if getattr(shared.args, "load_in_8bit", False) else "auto"
+        loading = "4bit" if getattr(shared.args, "load_in_4bit", False) else loading
+        return ModelCard(shared.model_name, shared.model.config.to_dict(), shared.tokenizer, loading)
 
     def loaded_model(self) -> LoadedModel:
         shared = _shared()
@@ -85,20 +85,18 @@ class WebuiHost:
     def load(self, name: str, loading: str) -> None:
         """Load a model with the options of the webui's Model tab; `loading` is ignored."""
         shared, models = _shared(), _import_module("models")
-        self._refuse_unknown(name, shared.model_name)
+        folder = self.folders.models
+        if (
+            name != shared.model_name
+            and not safe_paths.descendant(folder, name, "Model", refusal=ModelError, follow_links=True).exists()
+        ):
+            raise ModelError(
+                f"There is no model {name!r} in {folder}. Available: {', '.join(self.models()) or 'none'}."
+            )
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
         if shared.model is None:
             raise ModelError(f"The webui could not load {name!r}. See its console for the reason. {_NEXT_CLICK}")
-
-    def _refuse_unknown(self, name: str, loaded: str) -> None:
-        """Raise ModelError unless the name is in the models folder or is that of the loaded model."""
-        if name == loaded:
-            return
-        models = self.folders.models
-        if not safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True).exists():
-            listed = ", ".join(self.models()) or "none"
-            raise ModelError(f"There is no model {name!r} in {models}. Available: {listed}.")
 
     def unload(self) -> None:
         """Unload the model; its name stays set, so that it can be loaded again."""
@@ -213,9 +211,3 @@ def _gguf_message(shared: Any) -> str:
         "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
         "use_double_quant. Then press Load."
     )
-
-
-def _loading_of(args: Any) -> str:
-    if getattr(args, "load_in_4bit", False):
-        return "4bit"
-    return "8bit" if getattr(args, "load_in_8bit", False) else "auto"

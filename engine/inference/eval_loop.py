@@ -190,7 +190,7 @@ class EvalLoop:
         for number in timed:
             self._add(GroupSums.zeros(1), batches[number], [0] * len(batches[number]))
         share = sum(tokens[number] for number in timed) / sum(tokens)
-        return (time.perf_counter() - began) / share
+        return float((time.perf_counter() - began) / share)
 
 
 def measure_each(

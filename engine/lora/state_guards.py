@@ -1,4 +1,4 @@
-"""Context managers that restore a borrowed model: flags, modes, caches, random states, environment."""
+"""A borrowed model: the dtype that it computes in, and guards that restore its flags, modes and random states."""
 
 from __future__ import annotations
 
@@ -6,12 +6,58 @@ import os
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from .peft_private import LEFTOVER_ATTRIBUTES
+
+HALF_PRECISION = ("bfloat16", "float16")
+
+
+def model_device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def compute_dtype(model: Any) -> str:
+    """Compute dtype of a model: 'bfloat16', 'float16' or 'float32'."""
+    quantized = getattr(model.config, "quantization_config", None)
+    quantized_dtype = (
+        getattr(quantized, "bnb_4bit_compute_dtype", None) if getattr(model, "is_loaded_in_4bit", False) else None
+    )
+    dtype = str(quantized_dtype or model.dtype).removeprefix("torch.")
+    if dtype == "float16" and model_device(model).type == "cpu":
+        return "float32"  # the CPU has no scaled float16; the LoRA itself is float32 anyway
+    return dtype if dtype in HALF_PRECISION else "float32"
+
+
+def autocast_model(model: Any) -> AbstractContextManager[Any]:
+    """Autocast as in training, so that float32 parts and parts in the model's own dtype work together."""
+    dtype = compute_dtype(model)
+    if dtype not in HALF_PRECISION:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.autocast(model_device(model).type, dtype=getattr(torch, dtype))
+    return context
+
+
+def slow_dtype_advice(model: Any) -> Iterator[str]:
+    """GPUs before RTX 30 only emulate bfloat16."""
+    if model_device(model).type != "cuda" or compute_dtype(model) != "bfloat16":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        yield (
+            "This GPU emulates bfloat16 with float32, which is slow. Load the model in float16, and check that "
+            "its replies are still good. A few models do not work in float16, because their values overflow."
+        )
+
+
+def is_tf32_enabled() -> bool:
+    """Whether float32 matrix products on a GPU use TF32; read from torch's newer setting if it exists."""
+    matmul = torch.backends.cuda.matmul
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
 
 
 @contextmanager
@@ -55,20 +101,21 @@ class _ModelFlags:
             checkpointing=[(m, m.gradient_checkpointing) for m in modules if hasattr(m, "gradient_checkpointing")],
             hooks=[(m, frozenset(m._forward_hooks)) for m in modules],
             use_cache=getattr(model.config, "use_cache", None),
-            attributes={k: v for k, v in vars(model).items() if k in _LEFTOVER_ATTRIBUTES},
+            attributes={k: v for k, v in vars(model).items() if k in LEFTOVER_ATTRIBUTES},
         )
 
     def restore(self, model: torch.nn.Module) -> None:
-        self._restore_checkpointing(model)
-        for parameter, trained in self.gradients:
+        self.resume_training(model)
+        for module, enabled in self.checkpointing:
+            if not enabled:
+                vars(module).pop("_gradient_checkpointing_func", None)
+        # PEFT and the Trainer each leave a hook that makes the embeddings' output require gradients.
+        for module, existing in self.hooks:
+            for number in module._forward_hooks.keys() - existing:
+                del module._forward_hooks[number]
+        for parameter, _ in self.gradients:
             parameter.grad = None
-            if parameter.requires_grad != trained:
-                parameter.requires_grad_(trained)
-        for module, mode in self.modes:
-            module.training = mode
-        if getattr(model.config, "use_cache", None) != self.use_cache:
-            model.config.use_cache = self.use_cache
-        for name in _LEFTOVER_ATTRIBUTES:
+        for name in LEFTOVER_ATTRIBUTES:
             if name in self.attributes:
                 setattr(model, name, self.attributes[name])
             elif name in vars(model):
@@ -83,27 +130,8 @@ class _ModelFlags:
                 parameter.requires_grad_(trained)
         for module, mode in self.modes:
             module.training = mode
-        model.config.use_cache = self.use_cache
-
-    def _restore_checkpointing(self, model: torch.nn.Module) -> None:
-        for module, enabled in self.checkpointing:
-            module.gradient_checkpointing = enabled
-            if not enabled:
-                vars(module).pop("_gradient_checkpointing_func", None)
-        # PEFT and the Trainer each leave a hook that makes the embeddings' output require gradients
-        for module, existing in self.hooks:
-            for number in module._forward_hooks.keys() - existing:
-                del module._forward_hooks[number]
-
-
-_LEFTOVER_ATTRIBUTES = (
-    "peft_config",
-    "_hf_peft_config_loaded",
-    "warnings_issued",
-    "_require_grads_hook",
-    "_require_grads_hooks",
-)
-"""Attributes that PEFT, the Trainer and gradient checkpointing leave on a model."""
+        if getattr(model.config, "use_cache", None) != self.use_cache:
+            model.config.use_cache = self.use_cache
 
 
 @dataclass(frozen=True)
@@ -149,17 +177,17 @@ def restore_methods(base: Any) -> Iterator[None]:
     finally:
         _restore_dict(module_globals, saved_globals)
         for (attributes, cls, module), old in zip(modules, saved, strict=True):
-            _restore_dict(attributes, old, ignored=_TORCH_ATTRIBUTES)
+            _restore_dict(attributes, old)
             if type(module) is not cls:
                 module.__class__ = cls
 
 
+# Attributes that torch keeps on every module, such as parameters and hooks; they are restored elsewhere.
 _TORCH_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
-"""Attributes that torch keeps on every module, such as parameters and hooks; they are restored elsewhere."""
 
 
-def _restore_dict(current: dict[str, Any], old: dict[str, Any], ignored: frozenset[str] = frozenset()) -> None:
-    for name in current.keys() - old.keys() - ignored:
+def _restore_dict(current: dict[str, Any], old: dict[str, Any]) -> None:
+    for name in current.keys() - old.keys() - _TORCH_ATTRIBUTES:
         del current[name]
     current.update(old)
 

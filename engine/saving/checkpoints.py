@@ -18,6 +18,7 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ..plan import DATA_KEY, RunPlan, SteeringRecord
 
 WRITE_ATTEMPTS = 2
+# torch.save has no exception type of its own for a failed write, only these words.
 TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
@@ -37,7 +38,7 @@ class TrainerRecord(TypedDict):
 
 
 def is_write_error(error: Exception) -> bool:
-    """Whether an error is about writing files; torch.save has no exception type of its own for that."""
+    """Whether an error is about writing files."""
     return isinstance(error, (OSError, SafetensorError)) or any(
         phrase in str(error) for phrase in TORCH_SAVE_PHRASES
     )
@@ -51,8 +52,7 @@ class RunState:
     smoothed: float | None = None
     graph: Sequence[GraphRecord] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
-    changes: Sequence[tuple[Count, ...]] = ()
-    """When the batch order switched: epoch and examples taken."""
+    changes: Sequence[tuple[Count, ...]] = ()  # when the batch order switched: epoch and examples taken
     steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
     recalls: Sequence[RecallMeasured] = ()
 
@@ -64,7 +64,7 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
     del values["graph"]  # the longest part, which is written entry by entry
     with (temporary / STATE).open("w", encoding="utf-8") as file:
         file.writelines(dump_with_list(values, "graph", state.graph))
-    flush_to_disk(temporary)
+    flush_to_disk(temporary)  # before it is moved: after a power cut, a whole checkpoint lies in the place or none
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
     for earlier in loras.folders_of_step(folder.path, state.step):

@@ -35,7 +35,18 @@ def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job
                 if candidate is not folder:
                     job.log.append(Advice(text=f"{problems[0]} The LoRA was saved in {candidate.path} instead."))
                 return candidate
-        _wait(problems, job)
+        # The LoRA stays in memory until there is space, or the user gives it up.
+        said = list(dict.fromkeys(problems))
+        if job.control.asked(Request.DISCARD):
+            raise SavingError("\n".join(["The LoRA could not be saved:", *said]))
+        job.log.append(
+            Advice(
+                text=f"The LoRA is finished but could not be saved anywhere: {' '.join(said)} The LoRA stays in "
+                f"memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. Free some space, or "
+                "press 'Stop and discard' to discard the LoRA."
+            )
+        )
+        time.sleep(RETRY_SECONDS)
 
 
 def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
@@ -64,21 +75,6 @@ def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool
             retention.free_disk_space(candidate.path, candidate.start)
         return False
     return True
-
-
-def _wait(problems: list[str], job: Job) -> None:
-    """Wait for free space; the LoRA stays in memory until the user gives it up."""
-    if job.control.asked(Request.DISCARD):
-        raise SavingError("\n".join(["The LoRA could not be saved:", *dict.fromkeys(problems)]))
-    job.log.append(
-        Advice(
-            text="The LoRA is finished but could not be saved anywhere: "
-            + " ".join(dict.fromkeys(problems))
-            + f" The LoRA stays in memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. "
-            "Free some space, or press 'Stop and discard' to discard the LoRA."
-        )
-    )
-    time.sleep(RETRY_SECONDS)
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:
