@@ -59,6 +59,7 @@ def device_limits(limits: Limits) -> dict[Device, int]:
             "--max-memory sets a limit for every GPU, but this machine has no GPU. Limit the CPU memory instead, "
             "for example cpu=30GB."
         )
+    # The order matters: a limit for one GPU replaces that for every GPU.
     devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
     devices.pop(EVERY_GPU, None)
     used = {device: limit for device, limit in devices.items() if limit}

@@ -68,6 +68,7 @@ class StandaloneHost:
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
         self.selected_model = (model, loading)
+        # A page may load another model later.
         self._tokenizer_of = {_unquoted(model): tokenizer}  # it belongs to the model that it was given for
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
@@ -338,6 +339,7 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
             )
             advice = f" {smaller}"
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
+    # transformers only warns of them.
     if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
         raise ModelError(
             f"{card.name} is incomplete: {len(missing)} of its weights are missing, such as {missing[0]}. "

@@ -14,6 +14,7 @@ from ..core.files import move_new_folder, staging_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+# 256 bytes, four special tokens and what the text below has of frequent pairs.
 VOCAB_SIZE = 512
 CONTEXT_LENGTH = 2048
 SEED = 20

@@ -111,6 +111,7 @@ class WebuiHost:
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Set the model and its LoRAs; does nothing if the webui has unloaded the model meanwhile."""
         shared = _shared()
+        # Its user may have pressed Unload or loaded another model while a run went on.
         if unwrap_peft(shared.model) is unwrap_peft(model):
             shared.model, shared.lora_names = model, list(names)
 
@@ -183,7 +184,23 @@ def _untrainable_reason(shared: Any) -> str:
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
     if (class_name := type(shared.model).__name__) == "LlamaServer":
-        return _gguf_message(shared)
+        path = Path(shared.args.model_dir) / shared.model_name
+        file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+        origin = gguf_header.find_base_model(file)
+        download = (
+            "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
+            "Model tab. Then choose the downloaded model"
+        )
+        if origin:
+            download = (
+                f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
+                "name and press Download. Then choose the downloaded model"
+            )
+        return (
+            f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
+            "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
+            "use_double_quant. Then press Load."
+        )
     if class_name in _CANNOT_TRAIN:
         return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which can't train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
@@ -193,21 +210,3 @@ def _untrainable_reason(shared: Any) -> str:
     if shared.tokenizer is None:
         return f"The loaded model has no tokenizer. {_NEXT_CLICK}"
     return ""
-
-
-def _gguf_message(shared: Any) -> str:
-    path = Path(shared.args.model_dir) / shared.model_name
-    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-    origin = gguf_header.find_base_model(file)
-    download = (
-        f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
-        "name and press Download. Then choose the downloaded model"
-        if origin
-        else "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
-        "Model tab. Then choose the downloaded model"
-    )
-    return (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
-        "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
-        "use_double_quant. Then press Load."
-    )

@@ -85,12 +85,14 @@ def generate_ids(
     model: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, job: Job, streamer: Any = None
 ) -> torch.Tensor:
     """Generate with the question's seed; returns the ids and their continuation, cut short if the job stops."""
+    # Of all libraries; whoever borrows the model restores their random states afterwards.
     set_seed(question.seed)
     ids = ids.to(model.device)
     do_sample = question.temperature > 0
     with torch.no_grad(), autocast_model(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
+            # One prompt without padding; left to itself, transformers takes a padding token in it for padding.
             attention_mask=torch.ones_like(ids),
             max_new_tokens=question.max_tokens,
             do_sample=do_sample,

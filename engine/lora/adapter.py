@@ -61,6 +61,8 @@ def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
+        # PEFT's own word for all linear layers also covers experts that are kept in one tensor. Of a model with
+        # parts for images, PEFT would take those too.
         target_modules=ALL_LINEAR
         if lora.targets == ALL_LINEAR and not lora.layers and not is_multimodal(model)
         else list(targets.names),
@@ -104,7 +106,9 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state = adapter_state(model, model.active_adapter)
     with translate_write_errors():
+        # Sorted, so that the same weights give the same bytes.
         save_file(dict(sorted(state.items())), folder / WEIGHTS, metadata={"format": "pt"})
+    # A copy: the LoRA may be trained further, and PEFT would take it for one that is only used.
     config = copy.copy(model.peft_config[model.active_adapter])
     config.inference_mode = True
     config.base_model_name_or_path = str(model.get_base_model().name_or_path)
@@ -207,6 +211,7 @@ def put_on(name: str, strength: float, host: Host) -> None:
     refuse_lost_biases(base)
     try:
         with ExitStack() as cleanup:
+            # The LoRAs that are on come off first, and are put back if the new one does not fit.
             cleanup.callback(remove_peft_layers(base))
             model = load_lora(base, folder, name, strength)
             cleanup.pop_all()
@@ -257,6 +262,7 @@ def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
         for name, layer in parent.named_children()
         if isinstance(layer, PEFT_LAYER_TYPES)
     ]
+    # First all layers are found, then replaced: a replaced layer would hide those inside it.
     for parent, name, layer in found:
         setattr(parent, name, unwrap_layer(layer))
     attributes = {name: vars(base).pop(name) for name in (*PEFT_ATTRIBUTES, KEPT_BIASES) if name in vars(base)}

@@ -68,6 +68,7 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def load_initial_weights(model: PeftModel, folder: Path) -> None:
     """Load the weights of a LoRA on disk into the new one; SavingError unless all of them match."""
+    # PEFT loads what fits and reports the rest, so that a LoRA of other layers would be half loaded.
     state = read_weights(folder)
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     reason = ""

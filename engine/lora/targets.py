@@ -23,6 +23,7 @@ from .peft_private import adapted_layers, named_base_modules, peft_allows, unwra
 ALL_LINEAR = "all-linear"
 CUSTOM_LIST = "the layers in your list"
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
+# One layer for query, key and value: whichever of them is asked for, the whole layer is trained.
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "q": ("q_proj", "query", "q_lin", "wq", *_FUSED),
@@ -120,6 +121,7 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """Linear layers with their full names, without the head and without vision or audio parts."""
+    # As in PEFT's 'all-linear', the head is left out.
     head = unwrap_layer(model.get_output_embeddings())
     text_modules = set((model.get_decoder() if is_multimodal(model) else model).modules())
     for name, module in named_base_modules(model):

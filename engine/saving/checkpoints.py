@@ -20,6 +20,7 @@ from ..plan import DATA_KEY, RunPlan, SteeringRecord
 WRITE_ATTEMPTS = 2
 # torch.save has no exception type of its own for a failed write, only these words.
 TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
+# Settings that change which examples there are; a resumed run must have the same ones in the same order.
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
@@ -67,6 +68,7 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
     flush_to_disk(temporary)  # before it is moved: after a power cut, a whole checkpoint lies in the place or none
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
+    # A checkpoint for another reason at the same step, such as 'best' after 'planned', is the same.
     for earlier in loras.folders_of_step(folder.path, state.step):
         loras.remove_checkpoint(earlier)
     return move_new_folder(temporary, target)

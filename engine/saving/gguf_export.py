@@ -169,6 +169,7 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
         down = _reordered(name, layer.down.T, base, COLUMN_ORDERS)
         tensors[f"{names[name]}.weight.lora_a"] = down if names[name] == EMBEDDINGS else down.T
         up = _reordered(name, layer.up, base, ROW_ORDERS)
+        # The factor makes up for a layer whose alpha / rank differs from the file's single alpha / rank.
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
@@ -183,6 +184,7 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
             f"The installed gguf package is too old for {base.name} ({base.architecture}). Update it: pip "
             "install --upgrade gguf"
         )
+    # llama.cpp's own table, so that a new architecture needs no names of ours.
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
     absent = (*IGNORED_TENSORS.get(base.architecture, ()), *([EMBEDDINGS, "output"] if base.tied else []))
     names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}

@@ -85,6 +85,7 @@ def _refuse_unfit(base: Any, name: str, out: Path) -> None:
 
 def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     """All weights by name, those that the LoRA changes on the CPU; the model's own are left alone."""
+    # Layer by layer and on the CPU, so that the model in memory stays as it is and no second one is needed.
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
     names = {id(weight): name for name, weight in base.named_parameters()}
@@ -134,6 +135,7 @@ def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
 
 def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
     """Save the model; head and embeddings that are no longer equal are untied in the config."""
+    # A tied model saves one tensor for both; a LoRA on the head alone makes them two.
     targets = (base.get_input_embeddings(), base.get_output_embeddings())
     modules = dict(base.named_modules(remove_duplicate=False))
     names = [f"{name}.weight" for target in targets for name, module in modules.items() if module is target][:2]

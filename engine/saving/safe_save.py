@@ -20,6 +20,7 @@ from ...core.jobs import Advice, EventLog, Job, Note, Request
 from ...records.folder import RunFolder, loras, retention
 
 WriteFn = Callable[[Path], None]
+# docs/keeping.md says in which order the places are tried.
 SAVE_ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
 RETRY_SECONDS = 10.0
@@ -83,6 +84,7 @@ def save_model(model: Any, folder: Path, **options: Any) -> None:
     transformers refuses to save values that have no effect without do_sample. Many published models have some, and
     the webui sets one in every generation config.
     """
+    # `do_sample` of the stand-in makes every other value allowed; the model's own file is written below.
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=True)
     try:
