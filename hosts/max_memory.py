@@ -10,6 +10,7 @@ from ..core import dist_env
 from ..core.errors import ModelError
 from ..train_utils import plural, size
 
+# As transformers and accelerate read them: GB is decimal, GiB binary.
 UNITS = {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 LIMIT = re.compile(r"(?:(?P<device>cpu|\d+)=)?(?P<number>\d+(?:\.\d+)?)(?P<unit>[mg]i?b)", re.IGNORECASE)
 EVERY_GPU = "every GPU"

@@ -368,6 +368,7 @@ def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
 def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
     import torch
 
+    # Under torchrun, each process loads the model onto a GPU of its own.
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist_env.local_rank())

@@ -17,6 +17,7 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.launcher import launch_command
 from . import memory
 
+# Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
     "Exllamav3Model": "ExLlamaV3",
     "Exllamav3HF": "ExLlamaV3_HF",
@@ -100,6 +101,7 @@ class WebuiHost:
 
     def unload(self) -> None:
         """Unload the model; its name stays set, so that it can be loaded again."""
+        # The user may choose another model in the Model tab meanwhile, which changes the options.
         self._load_options = dict(vars(_shared().args))
         _import_module("models").unload_model(keep_model_name=True)
 

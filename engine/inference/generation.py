@@ -35,6 +35,7 @@ TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
+    # The prompt is encoded once, so that both answers continue the same tokens.
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
     ids = torch.tensor([_encode_prompt(question, host, tokenizer).ids])
 

@@ -86,6 +86,7 @@ def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
 
 
 def _count(lora: LoraSettings, base: Any) -> ParamCounts:
+    # The head is not quantized, so that it counts to the other weights.
     head = base.get_output_embeddings()
     linear = sum(module.weight.numel() for module in base.modules() if is_linear(module) and module is not head)
     total = sum(parameter.numel() for parameter in base.parameters())

@@ -33,6 +33,7 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
             f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further. Choose another LoRA."
         ) from error
     config = config if isinstance(config, dict) else {}
+    # What decides which tensors a LoRA has and by how much they count; other settings may change.
     fields = (
         ("LoRA Rank", config.get("r"), lora.rank),
         ("LoRA Alpha", config.get("lora_alpha"), lora.effective_alpha),
@@ -126,6 +127,7 @@ class AdapterSnapshot:
             for name, strengths in (self.strengths or {}).items():
                 model.get_submodule(name).scaling.update(strengths)
             model.base_model.set_adapter(list(self.active))
+            # PEFT makes a new LoRA trainable; this one is only used.
             model.requires_grad_(False)
             host.set_loras(model.eval(), self.names)
 

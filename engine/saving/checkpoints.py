@@ -92,14 +92,22 @@ def load_run_state(checkpoint: Path) -> RunState:
 
 def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
-    earlier = earlier_settings(run.folder, state)
-    changed = [
-        f"{key} ({_data_changes(run)})"
-        if key == DATA_KEY
-        else f"{key} (was {earlier.get(key)} and is now {value})"
-        for key, value in run.unchangeable().items()
-        if earlier.get(key) != value
-    ]
+    earlier, changed = earlier_settings(run.folder, state), list[str]()
+    for key, value in run.unchangeable().items():
+        if earlier.get(key) == value:
+            continue
+        words = f"was {earlier.get(key)} and is now {value}"
+        if key == DATA_KEY:
+            # A fingerprint says nothing to a reader, so the data settings that differ are named. If none does, the
+            # files do.
+            then, now = read_parameters(run.folder.path), run.settings.values()
+            words = "; ".join(
+                f"{SETTINGS[each].label} was {then[each]} and is now {now[each]}"
+                for each in presets.differing_keys(then, now)
+                if SETTINGS[each].section in DATA_SECTIONS and each in then and each not in RUN_KEYS
+            )
+            words = words or "the files, or how Training PRO prepares them, have changed"
+        changed.append(f"{key} ({words})")
     if changed:
         raise SavingError(
             f"The run can't resume from {checkpoint.name}, because something has changed: {', '.join(changed)}. "
@@ -110,19 +118,3 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
 def earlier_settings(folder: RunFolder, state: RunState) -> dict[str, Any]:
     """Values of the checkpoint; what an older version did not save: from the run's settings, else the defaults."""
     return {**TrainingSettings().values(), **read_parameters(folder.path), **state.unchangeable}
-
-
-def _data_changes(run: RunPlan) -> str:
-    """Data settings that differ; if none does, the files do."""
-    earlier, current = read_parameters(run.folder.path), run.settings.values()
-    different = [
-        key
-        for key in presets.differing_keys(earlier, current)
-        if SETTINGS[key].section in DATA_SECTIONS and key in earlier
-    ]
-    changes = [
-        f"{SETTINGS[key].label} was {earlier[key]} and is now {current[key]}"
-        for key in different
-        if key not in RUN_KEYS
-    ]
-    return "; ".join(changes) or "the files, or how Training PRO prepares them, have changed"

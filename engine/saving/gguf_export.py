@@ -108,6 +108,7 @@ def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dic
         start = f"The LoRA {lora_name!r} can't be exported as GGUF: "
         remedy = MERGE_HINT + (ATTENTION_ONLY_HINT if any("experts" in name for name in weights) else "")
         raise SavingError(f"{start}{'; '.join(problems)}. {remedy}")
+    # A LoRA of a layer is B x A: `down` has a row for each rank, `up` a column.
     halves = {(m["layer"], m["half"]): weights[m.string] for m in map(LORA_KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
@@ -186,6 +187,7 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
         )
     # llama.cpp's own table, so that a new architecture needs no names of ours.
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
+    # llama.cpp puts a LoRA on tied embeddings on the head too, which PEFT does not.
     absent = (*IGNORED_TENSORS.get(base.architecture, ()), *([EMBEDDINGS, "output"] if base.tied else []))
     names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}
     return {layer: name for layer, name in names.items() if name and name not in absent}

@@ -90,13 +90,16 @@ class BaseModelInfo:
 RowOrders: TypeAlias = Mapping[str, Callable[[Matrix, BaseModelInfo], Matrix]]
 
 
+# Rows in the wrong order raise no error, the text is only worse; docs/engine.md says how these were compared.
 def interleave_rotary_halves(rows: Matrix, heads: int) -> Matrix:
     """Put the two rows of each rotary pair next to each other; transformers keeps them in the halves of a head."""
+    # (head, half, pair) becomes (head, pair, half).
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def split_fused_qkv(rows: Matrix, heads: int, key_heads: int) -> Matrix:
     """All queries, then all keys, then all values; transformers groups them by key head."""
+    # A group: the queries of one key head, then its key and its value.
     groups = rows.reshape(key_heads, heads // key_heads + 2, -1, rows.shape[1])
     queries, keys, values = groups[:, :-2], groups[:, -2], groups[:, -1]
     return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (queries, keys, values)])
@@ -152,6 +155,7 @@ COLUMN_ORDERS: Mapping[str, RowOrders] = {
 # Tensors for which llama.cpp reads a LoRA and then ignores it.
 IGNORED_TENSORS: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
 
+# The three fields of LinearAttentionHeads, in config.json and in a GGUF file.
 _CONFIG_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
 _GGUF_KEYS = ("group_count", "time_step_rank", "state_size")
 

@@ -46,6 +46,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             f"{out} already exists and is not an empty folder. Choose a folder that does not exist yet."
         )
     card = get_model_card(host)
+    # Without the LoRAs that the user has attached: only the one that was asked for is merged.
     with without_loras(host) as (base, _):
         _refuse_unfit(base, card.name, out)
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
@@ -128,6 +129,7 @@ def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
     layer.merge(safe_merge=True, adapter_names=[ADAPTER])
     after = {n: w.detach().to("cpu", copy=True) for n, w in base_weights.items() if not torch.equal(w, before[n])}
     for name, weight in base_weights.items():
+        # Bit for bit: subtracting what was added would leave rounding.
         weight.data = tensors[name].copy_(before[name])  # PEFT may have replaced the tensors
     layer.merged_adapters.clear()
     return after

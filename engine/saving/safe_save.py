@@ -23,6 +23,7 @@ WriteFn = Callable[[Path], None]
 # docs/keeping.md says in which order the places are tried.
 SAVE_ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
+# Hours of training are in memory, so that nothing but the user ends the attempts.
 RETRY_SECONDS = 10.0
 RESCUE_FOLDER = "rescued"
 
@@ -55,6 +56,7 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
     for attempt in range(SAVE_ATTEMPTS):
         time.sleep(PAUSE_SECONDS if attempt else 0)
         yield folder
+    # Perhaps only this one folder can't be written.
     yield replace(folder, path=folder.path.with_name(loras.free_name(folder.path.parent, folder.name)))
     for parent in (folders.user_data / RESCUE_FOLDER, Path(tempfile.gettempdir()) / RESCUE_FOLDER):
         exists = (parent / folder.name).exists()
