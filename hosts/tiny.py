@@ -12,9 +12,9 @@ from ..core.errors import ModelError
 from ..core.files import move_new_folder, staging_folder
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
+# 256 bytes, four special tokens and what the text below has of frequent pairs.
 VOCAB_SIZE = 512
 CONTEXT_LENGTH = 2048
 SEED = 20
@@ -62,23 +62,9 @@ def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True)
 
 
 def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(
-        tokenizer_object=_train_tokenizer(text, adds_bos=adds_bos),
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        additional_special_tokens=[TURN_START],
-        chat_template=CHAT_TEMPLATE,
-        model_max_length=CONTEXT_LENGTH,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def _train_tokenizer(text: str, *, adds_bos: bool) -> Tokenizer:
     """Train a byte-level BPE tokenizer; with all 256 bytes in its vocabulary it can encode any language."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,7 +81,16 @@ def _train_tokenizer(text: str, *, adds_bos: bool) -> Tokenizer:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=special_tokens
         )
-    return tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        additional_special_tokens=[TURN_START],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=CONTEXT_LENGTH,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:

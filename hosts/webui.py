@@ -17,6 +17,7 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.version import launch_command
 from . import memory
 
+# Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
     "Exllamav3Model": "ExLlamaV3",
     "Exllamav3HF": "ExLlamaV3_HF",
@@ -71,9 +72,9 @@ class WebuiHost:
         shared = _shared()
         if problem := _untrainable_reason(shared):
             raise ModelError(problem)
-        return ModelCard(
-            shared.model_name, shared.model.config.to_dict(), shared.tokenizer, _loading_of(shared.args)
-        )
+        loading = "8bit" if getattr(shared.args, "load_in_8bit", False) else "auto"
+        loading = "4bit" if getattr(shared.args, "load_in_4bit", False) else loading
+        return ModelCard(shared.model_name, shared.model.config.to_dict(), shared.tokenizer, loading)
 
     def loaded_model(self) -> LoadedModel:
         shared = _shared()
@@ -85,23 +86,22 @@ class WebuiHost:
     def load(self, name: str, loading: str) -> None:
         """Load a model with the options of the webui's Model tab; `loading` is ignored."""
         shared, models = _shared(), _import_module("models")
-        self._refuse_unknown(name, shared.model_name)
+        folder = self.folders.models
+        if (
+            name != shared.model_name
+            and not safe_paths.descendant(folder, name, "Model", refusal=ModelError, follow_links=True).exists()
+        ):
+            raise ModelError(
+                f"There is no model {name!r} in {folder}. Available: {', '.join(self.models()) or 'none'}."
+            )
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
         if shared.model is None:
             raise ModelError(f"The webui could not load {name!r}. See its console for the reason. {_NEXT_CLICK}")
 
-    def _refuse_unknown(self, name: str, loaded: str) -> None:
-        """Raise ModelError unless the name is in the models folder or is that of the loaded model."""
-        if name == loaded:
-            return
-        models = self.folders.models
-        if not safe_paths.descendant(models, name, "Model", refusal=ModelError, follow_links=True).exists():
-            listed = ", ".join(self.models()) or "none"
-            raise ModelError(f"There is no model {name!r} in {models}. Available: {listed}.")
-
     def unload(self) -> None:
         """Unload the model; its name stays set, so that it can be loaded again."""
+        # The user may choose another model in the Model tab meanwhile, which changes the options.
         self._load_options = dict(vars(_shared().args))
         _import_module("models").unload_model(keep_model_name=True)
 
@@ -113,6 +113,7 @@ class WebuiHost:
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Set the model and its LoRAs; does nothing if the webui has unloaded the model meanwhile."""
         shared = _shared()
+        # Its user may have pressed Unload or loaded another model while a run went on.
         if unwrap_peft(shared.model) is unwrap_peft(model):
             shared.model, shared.lora_names = model, list(names)
 
@@ -185,7 +186,23 @@ def _untrainable_reason(shared: Any) -> str:
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
     if (class_name := type(shared.model).__name__) == "LlamaServer":
-        return _gguf_message(shared)
+        path = Path(shared.args.model_dir) / shared.model_name
+        file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+        origin = gguf_header.find_base_model(file)
+        download = (
+            "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
+            "Model tab. Then choose the downloaded model"
+        )
+        if origin:
+            download = (
+                f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
+                "name and press Download. Then choose the downloaded model"
+            )
+        return (
+            f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
+            "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
+            "use_double_quant. Then press Load."
+        )
     if class_name in _CANNOT_TRAIN:
         return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which can't train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):
@@ -195,27 +212,3 @@ def _untrainable_reason(shared: Any) -> str:
     if shared.tokenizer is None:
         return f"The loaded model has no tokenizer. {_NEXT_CLICK}"
     return ""
-
-
-def _gguf_message(shared: Any) -> str:
-    path = Path(shared.args.model_dir) / shared.model_name
-    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-    origin = gguf_header.find_base_model(file)
-    download = (
-        f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
-        "name and press Download. Then choose the downloaded model"
-        if origin
-        else "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
-        "Model tab. Then choose the downloaded model"
-    )
-    return (
-        f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
-        "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
-        "use_double_quant. Then press Load."
-    )
-
-
-def _loading_of(args: Any) -> str:
-    if getattr(args, "load_in_4bit", False):
-        return "4bit"
-    return "8bit" if getattr(args, "load_in_8bit", False) else "auto"

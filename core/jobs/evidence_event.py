@@ -59,8 +59,8 @@ class EvidenceMeasured(Event):
     general: tuple[TextLoss, ...]
     habits: Habits | None = None
     copying: Copying | None = None
+    # Questions of the training data with a short answer that are answered right without any context.
     answers: Count | None = None
-    """Questions of the training data with a short answer that are answered right without any context."""
     seconds: float = 0.0
 
     def as_log(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ...train_utils import perplexity
 from .events import Event
 
+# Number of rows shown from each end of the ranking by perplexity.
 MAX_SHOWN_ROWS = 5
-"""Number of rows shown from each end of the ranking by perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 from ...train_utils import format_count, known_columns
 from .events import Event, Trigger
 
+# Rises of the loss on general text, in nats per token: up to the first, next to nothing was forgotten.
 FORGOT_LITTLE, FORGOT_MUCH = 0.02, 0.2
-"""Rises of the loss on general text, in nats per token: up to the first, next to nothing was forgotten."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class RecallFigures:
     """How a set of passages was continued; a token counts if it and all tokens before it are right."""
 
     passages: int
+    # The share of a passage that is continued word for word, on average.
     recall: float
-    """The share of a passage that is continued word for word, on average."""
+    # The number of passages that are continued word for word to their end.
     verbatim: int
-    """The number of passages that are continued word for word to their end."""
+    # Tokens of the longest continuation that is right.
     longest: int
-    """Tokens of the longest continuation that is right."""
     loss: float
 
 
@@ -46,10 +46,10 @@ class RecallMeasured(Event):
     why: Trigger
     learned: RecallFigures
     control: RecallFigures | None
+    # The loss of general prose that has nothing to do with the data: it rises if the model forgets.
     general_loss: float | None = None
-    """The loss of general prose that has nothing to do with the data: it rises if the model forgets."""
+    # The recall of each passage, in the order of the data.
     strip: tuple[float, ...] = ()
-    """The recall of each passage, in the order of the data."""
     parts: tuple[PartRecall, ...] = ()
     seconds: float = 0.0
 

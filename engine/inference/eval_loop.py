@@ -170,6 +170,8 @@ class EvalLoop:
                     for example, group in part
                 ]
             )
+            # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
+            # Doubles, because a dataset has millions of tokens.
             np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
             np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
             np.add.at(totals.tokens, token_groups, 1)
@@ -182,12 +184,13 @@ class EvalLoop:
         batches = [[examples[n] for n in indices] for indices in self._batches(examples)]
         lengths = [[len(example.ids) for example in batch] for batch in batches]
         tokens = [sum(each) if self._packed else len(each) * max(each) for each in lengths]
+        # The longest, a middle and the shortest batch: the time of a token depends on the length of its row.
         timed = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int).tolist()
         began = time.perf_counter()
         for number in timed:
             self._add(GroupSums.zeros(1), batches[number], [0] * len(batches[number]))
         share = sum(tokens[number] for number in timed) / sum(tokens)
-        return (time.perf_counter() - began) / share
+        return float((time.perf_counter() - began) / share)
 
 
 def measure_each(
@@ -203,6 +206,7 @@ def measure_each(
     """
     results: list[Result] = []
     is_stopping = partial(job.control.asked, Request.STOP)
+    # The model belongs to the host, which may be in a chat: it gets back its LoRAs, modes and random states.
     with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
         for name, folder in loras:
             if is_stopping():

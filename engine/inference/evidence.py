@@ -48,7 +48,9 @@ from .perplexity import PerplexityInput, load_context, row_input, window_input
 from .recall import NoPassageError, data_of_lora, measure_recall
 
 WINDOW = 1024  # tokens of the general texts, or the model's context if that is shorter
+# The same prompts and seeds on both sides, so that a difference is one of the LoRA.
 FREE_PROMPTS, FREE_TOKENS, FREE_TEMPERATURE = 8, 160, 0.7
+# A reply counts as short up to MAX_ANSWER_TOKENS; the model may write MORE_TOKENS beyond it.
 MAX_QUESTIONS, MAX_ANSWER_TOKENS, MORE_TOKENS = 32, 24, 8
 MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS = 64, 100
 NOTHING_SAVED = "Nothing was saved."
@@ -256,6 +258,7 @@ def _write_all(
     beginnings = [passage.example.ids[: passage.prompt_tokens].tolist() for passage in passages]
     written = "\n".join(write(ids, FREE_TOKENS, FREE_TEMPERATURE).text for ids in beginnings)
     replies = [_plain(write(question.ids, question.tokens + MORE_TOKENS).text) for question in questions]
+    # Spaces around both: 'ten' is not in 'often'.
     right = sum(f" {q.answer} " in f" {reply} " for q, reply in zip(questions, replies, strict=True))
     return Side(losses, habits, written, right)
 

@@ -35,6 +35,7 @@ TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
+    # The prompt is encoded once, so that both answers continue the same tokens.
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
     ids = torch.tensor([_encode_prompt(question, host, tokenizer).ids])
 
@@ -85,12 +86,14 @@ def generate_ids(
     model: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, job: Job, streamer: Any = None
 ) -> torch.Tensor:
     """Generate with the question's seed; returns the ids and their continuation, cut short if the job stops."""
+    # Of all libraries; whoever borrows the model restores their random states afterwards.
     set_seed(question.seed)
     ids = ids.to(model.device)
     do_sample = question.temperature > 0
     with torch.no_grad(), autocast_model(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
+            # One prompt without padding; left to itself, transformers takes a padding token in it for padding.
             attention_mask=torch.ones_like(ids),
             max_new_tokens=question.max_tokens,
             do_sample=do_sample,

@@ -152,6 +152,7 @@ class EvalScheduler:
 
     def evaluate_after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
         """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
+        # At most one evaluation after a step, and the last step always has one.
         if last:
             return self._evaluate(step, "end")
         if self._is_due(step):
@@ -240,6 +241,7 @@ def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> Recall
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
     percent = "less than 1%" if share < 0.01 else f"about {share:.0%}"
     cost = f"{percent} of an epoch's time" if share < 1 else f"as long as {share:.1f} epochs"
+    # One before the first step and one at the end, and those in between.
     between = math.ceil(epochs / every) - 1  # the last one is measured at the end
     when = "" if between < 1 else ", after each epoch" if every == 1 else f", every {every} epochs"
     return RecallCost(
@@ -269,6 +271,8 @@ def _context_gain(eval_loop: EvalLoop, pairs: list[ContinuationPair]) -> float |
     if not pairs:
         return None
     groups = [0] * len(pairs)
+    # Fernandes et al., 2021, https://aclanthology.org/2021.acl-long.505 (CXMI): the pointwise mutual information
+    # between a continuation and what comes before it, in nats per token; positive if the earlier text helps.
     alone = eval_loop.sums([pair.alone for pair in pairs], groups, 1)
     with_context = eval_loop.sums([pair.with_context for pair in pairs], groups, 1) if alone else None
     return None if alone is None or with_context is None else alone.loss - with_context.loss
@@ -309,6 +313,7 @@ def _turn_pairs(examples: Examples, bos: int | None, longest: int) -> Iterator[C
         # Where the mask changes, a reply begins or ends: rows of (start, end) in turn.
         edges = np.flatnonzero(np.diff(np.concatenate([[0], example.loss_mask, [0]]).astype(np.int8)))
         for (_, reply_end), (start, end) in pairwise(edges.reshape(-1, 2).tolist()):
+            # A model without a known context takes any length.
             if not longest or end <= longest:
                 yield partial(make, example, reply_end, start, end)
 

@@ -220,6 +220,7 @@ def window_input(
         return " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
 
     def score(sums: GroupSums) -> SegmentScores:
+        # The first token of each segment, whose text names the segment.
         firsts = np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()
         return SegmentScores(
             tuple(
@@ -252,6 +253,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
         return _describe_row(examples[index], style, tokenizer, named=len(sets) > 1)
 
     def score(sums: GroupSums) -> SegmentScores:
+        # The mean loss of a row, drawn toward that of all rows: (sum + prior * mean) / (tokens + prior).
         ranked = (sums.losses + PRIOR_TOKENS * sums.loss) / (sums.tokens + PRIOR_TOKENS)
         order = np.argsort(-ranked, kind="stable")  # the least known first
         if len(order) > MAX_ROWS:

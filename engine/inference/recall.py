@@ -104,6 +104,7 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
     for start in np.linspace(0, max(len(ids) - length, 0), GENERAL_PASSAGES).round().astype(int).tolist():
         passage = np.concatenate([start_ids, ids[start : start + length]])
         example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
+        # All tokens but the first count, which nothing precedes.
         prose.append(Passage(example, 1, general.PROSE.stem))
     return RecallPassages(learned, pick_passages(data.validation, count, bos), prose)
 
@@ -122,6 +123,7 @@ def score_passages(
         return None
     scores: list[PassageScore] = []
     for passage, group in zip(passages, groups, strict=True):
+        # Every token is predicted after the right tokens: the first miss is where greedy decoding would leave.
         target = group[passage.prompt_tokens :]
         wrong = np.flatnonzero(sums.hits[target] == 0)
         matched = int(wrong[0]) if len(wrong) else len(target)
@@ -152,6 +154,7 @@ def measure_passages(
     scores = score_passages(eval_loop, list(chain(*passages)), report)
     if scores is None:
         return None
+    # One pass over all kinds: batches of similar length mix them.
     remaining = iter(scores)
     learned, control, prose = (list(islice(remaining, len(kind))) for kind in passages)
     by_part: dict[str, list[PassageScore]] = defaultdict(list)  # by chapter or file, in the order of the data

@@ -13,14 +13,28 @@ from .adapter import (
     translate_write_errors,
     without_loras,
 )
-from .adapter_stash import removed_message, snapshot_adapters
 from .biases import KEPT_BIASES, disable_lora, unused_bias_advice
-from .dtypes import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled, model_device, slow_dtype_advice
-from .meta_model import build_meta_model, lora_problems
-from .param_count import add_param_count
-from .state_guards import pause_training_mode, preserve_rng, restore_methods
-from .targets import adapted_layers, choose_targets, count_layer_names, refuse_misplaced_targets, tied_layer_notes
-from .warm_start import load_initial_weights, refuse_shape_mismatch
+from .meta_model import add_param_count, build_meta_model, lora_problems
+from .peft_private import adapted_layers
+from .put_back import (
+    load_initial_weights,
+    read_weights,
+    refuse_shape_mismatch,
+    removed_message,
+    snapshot_adapters,
+)
+from .state_guards import (
+    HALF_PRECISION,
+    autocast_model,
+    compute_dtype,
+    is_tf32_enabled,
+    model_device,
+    pause_training_mode,
+    preserve_rng,
+    restore_methods,
+    slow_dtype_advice,
+)
+from .targets import choose_targets, count_layer_names, refuse_misplaced_targets, tied_layer_notes
 
 __all__ = [
     "HALF_PRECISION",
@@ -45,6 +59,7 @@ __all__ = [
     "model_device",
     "pause_training_mode",
     "preserve_rng",
+    "read_weights",
     "refuse_misplaced_targets",
     "refuse_shape_mismatch",
     "remove_peft_layers",

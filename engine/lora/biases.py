@@ -13,11 +13,12 @@ from peft.tuners.lora import LoraLayer
 from ...core.errors import ModelError
 from ...core.findings import Finding, advice
 from ...settings.definitions import LoraSettings
+from .peft_private import BIAS_WARNING
 
+# Attribute of a base model whose biases a LoRA has changed.
 KEPT_BIASES = "_training_pro_biases"
-"""Attribute of a base model whose biases a LoRA has changed."""
+# Biases of the base model, each with the values that it does not have at the moment.
 Biases: TypeAlias = Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
-"""Biases of the base model, each with the values that it does not have at the moment."""
 
 
 def keep_biases(base: Any, bias: str) -> None:
@@ -43,23 +44,17 @@ def swap_biases(biases: Biases) -> None:
         kept.copy_(current)
 
 
-def scale_biases(base: Any, strength: float) -> None:
-    """Scale what a LoRA has changed in the biases."""
-    if strength != 1:
-        for weight, own in vars(base).get(KEPT_BIASES, ()):
-            weight.data.copy_(own + strength * (weight.data - own))
-
-
 def adapter_biases(model: Any, bias: str) -> dict[str, torch.Tensor]:
     """The biases that belong to a LoRA; PEFT's own saving leaves out those of `lora_only`."""
     if bias == "all":
         return {name: weight for name, weight in named_biases(model) if not is_in_saved_module(name)}
-    layers = (pair for pair in model.named_modules() if bias == "lora_only" and isinstance(pair[1], LoraLayer))
-    return {
-        f"{name}.base_layer.bias": weight
-        for name, layer in layers
-        if (weight := getattr(layer.get_base_layer(), "bias", None)) is not None
-    }
+    found: dict[str, torch.Tensor] = {}
+    for name, layer in model.named_modules():
+        if bias == "lora_only" and isinstance(layer, LoraLayer):
+            weight = getattr(layer.get_base_layer(), "bias", None)
+            if weight is not None:
+                found[f"{name}.base_layer.bias"] = weight
+    return found
 
 
 @contextmanager
@@ -67,9 +62,8 @@ def disable_lora(model: Any) -> Iterator[None]:
     """Let the model work without its LoRA in this context, and without the biases that it trained."""
     biases = vars(model.get_base_model()).get(KEPT_BIASES, ())
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Careful, disabling adapter layers with bias")
-        disabled = model.disable_adapter()
-        with disabled:
+        warnings.filterwarnings("ignore", BIAS_WARNING)
+        with model.disable_adapter():
             swap_biases(biases)
             try:
                 yield

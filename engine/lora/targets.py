@@ -1,4 +1,4 @@
-"""Target layers of a LoRA: common names such as q-k-v-o, resolved to the layers of the model at hand.
+"""The layers that are trained: common names such as q-k-v-o, resolved to the layers of the model at hand.
 
 Architectures name their layers differently, and some fuse several into one: 'q' then means the fused layer.
 """
@@ -6,26 +6,24 @@ Architectures name their layers differently, and some fuse several into one: 'q'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from re import sub
 from typing import Any
 
 import torch
-from peft import LoraConfig, LoraModel
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
-from torch.nn import Module
 
 from ...core.errors import SettingsError
 from ...core.model_shape import OUTER_LAYERS, ModelShape
 from ...settings.definitions import LoraSettings
 from ...settings.target_layers import TARGET_CHOICES
+from .peft_private import adapted_layers, named_base_modules, peft_allows, unwrap_layer
 
 ALL_LINEAR = "all-linear"
 CUSTOM_LIST = "the layers in your list"
 _WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
+# One layer for query, key and value: whichever of them is asked for, the whole layer is trained.
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "q": ("q_proj", "query", "q_lin", "wq", *_FUSED),
@@ -49,25 +47,25 @@ class Targets:
         return f"{self.what}: {_as_ranges(names or self.names)}"
 
 
-def choose_targets(lora: LoraSettings, model: torch.nn.Module) -> Targets:
-    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing."""
+def choose_targets(lora: LoraSettings, model: Any) -> Targets:
+    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing.
+
+    With chosen decoder layers, those outside of any, such as the head, stay.
+    """
     targets = resolve_targets(lora.targets, model)
-    return _only_in_layers(targets, lora, model) if lora.layers else targets
-
-
-def _only_in_layers(targets: Targets, lora: LoraSettings, model: Any) -> Targets:
-    """The targets in the chosen decoder layers; those outside of any, such as the head, stay."""
+    if not lora.layers:
+        return targets
     count, label = model.config.get_text_config().num_hidden_layers, "Layers to transform"
     if beyond := sorted(number for number in lora.layers if number >= count):
         raise SettingsError(
             [f"{label}: there is no layer {beyond[0]}. This model has {count} layers, numbered 0 to {count - 1}."]
         )
-    if lora.targets == ALL_LINEAR and _has_expert_tensors(model):
+    if lora.targets == ALL_LINEAR and has_experts(model):
         raise SettingsError(
             [f"{label}: PEFT can't train the experts of only some layers. Use the target modules q-k-v-o."]
         )
-    numbers = {name: _layer_number(name) for name in targets.names}
-    names = tuple(name for name in targets.names if numbers[name] is None or numbers[name] in lora.layers)
+    numbers = {name: next(map(int, filter(str.isdigit, name.split("."))), None) for name in targets.names}
+    names = tuple(name for name, number in numbers.items() if number is None or number in lora.layers)
     if not names:
         raise SettingsError(
             [
@@ -78,11 +76,7 @@ def _only_in_layers(targets: Targets, lora: LoraSettings, model: Any) -> Targets
     return Targets(names, f"{targets.what}, layers {lora.layers_to_transform}", targets.left_out)
 
 
-def _layer_number(name: str) -> int | None:
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
-
-
-def _has_expert_tensors(model: Any) -> bool:
+def has_experts(model: Any) -> bool:
     shape = ModelShape.of(model.config.to_dict())
     return shape is not None and shape.experts is not None
 
@@ -94,29 +88,42 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
     if targets == ALL_LINEAR:
         description = "all linear layers of the language model" if is_multimodal(model) else "all linear layers"
         return Targets(tuple(name for name in layers if name not in unfit), description, unfit)
-    outer = {} if isinstance(targets, str) else outer_layers(model)
-    requested, named = _requested(targets, outer), [*layers, *(name for names in outer.values() for name in names)]
+    # The requested layers as words, each with the names that it may have.
+    if isinstance(targets, str):
+        outer: dict[str, dict[str, torch.nn.Module]] = {}
+        requested = {_WORDS[part]: _NAMES[part] for part in TARGET_CHOICES[targets]}
+    else:
+        outer = outer_layers(model)
+        requested = {name: (name, *outer.get(name, ())) for name in targets}
+    named = [*layers, *(name for names in outer.values() for name in names)]
     missing = [
         label for label, suffixes in requested.items() if not any(matches_any(name, suffixes) for name in named)
     ]
     if missing:
-        raise SettingsError([_missing_message(missing, layers)])
+        existing = dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS])
+        raise SettingsError(
+            [
+                f"Target modules: this model has no layer called {', '.join(missing)}. Its layers are "
+                f"{', '.join(existing)}. Choose all linear layers, or enter some of these."
+            ]
+        )
     names = tuple(name for name in named if any(matches_any(name, suffixes) for suffixes in requested.values()))
     if selected_unfit := [name for name in names if name in unfit]:
-        raise SettingsError([_unfit_message(selected_unfit)])
+        raise SettingsError(
+            [
+                f"Target modules: a LoRA can't be added to {_as_ranges(selected_unfit)}, because this "
+                "architecture does not use them as plain linear layers. Remove them, or choose 'All linear "
+                "layers', which skips them."
+            ]
+        )
     return Targets(names, targets if isinstance(targets, str) else CUSTOM_LIST)
-
-
-def _requested(targets: str | tuple[str, ...], outer: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """Requested layers as words, each with the names that it may have."""
-    if isinstance(targets, str):
-        return {_WORDS[part]: _NAMES[part] for part in TARGET_CHOICES[targets]}
-    return {name: (name, *outer.get(name, ())) for name in targets}
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """Linear layers with their full names, without the head and without vision or audio parts."""
-    head, text_modules = unwrap_layer(model.get_output_embeddings()), _text_modules(model)
+    # As in PEFT's 'all-linear', the head is left out.
+    head = unwrap_layer(model.get_output_embeddings())
+    text_modules = set((model.get_decoder() if is_multimodal(model) else model).modules())
     for name, module in named_base_modules(model):
         if module is not head and module in text_modules and is_linear(module):
             yield name, module
@@ -130,37 +137,18 @@ def outer_layers(model: Any) -> dict[str, dict[str, torch.nn.Module]]:
     return {word: {name: module for name, module in modules if module is layer} for word, layer in words.items()}
 
 
-def can_hold_lora(layer: torch.nn.Module, name: str, model: Any) -> bool:
+def can_hold_lora(layer: Any, name: str, model: Any) -> bool:
     """Whether PEFT allows a LoRA on the layer and its output is a single tensor, so that a delta can be added."""
-    return _peft_allows(name, model) and (_has_plain_forward(layer) or _returns_tensor(layer))
-
-
-def _peft_allows(name: str, model: Any) -> bool:
-    """PEFT refuses some layers of Mamba, whose kernels read the weights without going through the wrapper."""
-    check = getattr(LoraModel, "_check_target_module_compatiblity", None)
-    try:
-        if check is not None:
-            check(None, LoraConfig(), model, name.rpartition(".")[2])
-    except ValueError:
+    if not peft_allows(name, model):
         return False
-    return True
-
-
-def _has_plain_forward(layer: torch.nn.Module) -> bool:
     cls = type(layer)
-    return cls.forward is torch.nn.Linear.forward or not issubclass(cls, torch.nn.Linear) or is_quantized(layer)
-
-
-def _returns_tensor(layer: Any) -> bool:
-    """A router may be a linear layer that also selects experts, so one row is tried.
-
-    A layer on which that fails counts as returning a tensor.
-    """
-    weight = layer.weight
-    row = torch.zeros(1, layer.in_features, device=weight.device)
+    if cls.forward is torch.nn.Linear.forward or not issubclass(cls, torch.nn.Linear) or is_quantized(layer):
+        return True
+    # A router may be a linear layer that also selects experts, so one row is tried.
+    row = torch.zeros(1, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
     try:
         with torch.no_grad():
-            return isinstance(layer(row.to(weight.dtype)), torch.Tensor)
+            return isinstance(layer(row), torch.Tensor)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return True
 
@@ -168,10 +156,6 @@ def _returns_tensor(layer: Any) -> bool:
 def is_multimodal(model: Any) -> bool:
     """Whether the model has parts for images or audio, which text never reaches."""
     return model.config.get_text_config() is not model.config
-
-
-def _text_modules(model: Any) -> set[torch.nn.Module]:
-    return set((model.get_decoder() if is_multimodal(model) else model).modules())
 
 
 def is_linear(module: torch.nn.Module) -> bool:
@@ -192,13 +176,6 @@ def count_layer_names(model: torch.nn.Module) -> dict[str, int]:
     names = [name for name, layer in linear_layers(model) if can_hold_lora(layer, name, model)]
     outer = {word: len(layers) for word, layers in outer_layers(model).items() if layers}
     return dict(sorted(Counter(name.rpartition(".")[2] for name in names).items())) | outer
-
-
-def adapted_layers(model: torch.nn.Module) -> tuple[str, ...]:
-    """Names of the layers that carry a LoRA; PEFT replaces some layers by tensors of experts."""
-    return tuple(
-        _base_name(name, layer) for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer)
-    )
 
 
 def refuse_misplaced_targets(targets: Targets, model: torch.nn.Module) -> None:
@@ -226,29 +203,8 @@ def tied_layer_notes(targets: Collection[str], saved: Collection[str], model: An
         )
 
 
-def _base_name(name: str, layer: Any) -> str:
-    tensor = getattr(layer, "parameter_name", None)
-    base_name = name.replace(".base_layer", "").removeprefix("base_model.model.")
-    return f"{base_name}.{tensor}" if tensor else base_name
-
-
 def matches_any(name: str, suffixes: tuple[str, ...]) -> bool:
     return any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
-
-
-def _missing_message(missing: list[str], layers: Mapping[str, torch.nn.Module]) -> str:
-    existing = dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS])
-    return (
-        f"Target modules: this model has no layer called {', '.join(missing)}. Its layers are "
-        f"{', '.join(existing)}. Choose all linear layers, or enter some of these."
-    )
-
-
-def _unfit_message(names: list[str]) -> str:
-    return (
-        f"Target modules: a LoRA can't be added to {_as_ranges(names)}, because this architecture does "
-        "not use them as plain linear layers. Remove them, or choose 'All linear layers', which skips them."
-    )
 
 
 def _as_ranges(names: Any) -> str:
@@ -261,24 +217,47 @@ def _as_ranges(names: Any) -> str:
     return ", ".join(ranges)
 
 
-PEFT_LAYER_TYPES = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+def resolve_saved_modules(lora: LoraSettings, model: Any, targets: Sequence[str]) -> list[str]:
+    """Full names of the modules; SettingsError for those that the model lacks or that can't be trained."""
+    modules, outer = dict(named_base_modules(model)), outer_layers(model)
+    head = head_and_embeddings(model) if lora.train_head else []
+    saved = dict.fromkeys(head)
+    for requested in lora.saved_modules:
+        found = [name for name in modules if matches_any(name, (requested, *outer.get(requested, ())))]
+        if not found:
+            weighty = (name for name, module in modules.items() if list(module.parameters(recurse=False)))
+            with_weights = {name.rpartition(".")[2] for name in weighty}
+            raise SettingsError(
+                [
+                    f"Modules to save: this model has no module called {requested}. Its modules are "
+                    f"{', '.join([*OUTER_LAYERS, *sorted(with_weights.difference(OUTER_LAYERS))])}."
+                ]
+            )
+        saved |= dict.fromkeys(found)
+    if problems := [problem for name in saved for problem in _problems(name, modules[name], targets, saved)]:
+        label = (
+            "Target modules: Train Head trains"
+            if set(saved) <= set(head)
+            else "Modules to save: this setting trains"
+        )
+        raise SettingsError([f"{label} {problems[0]}"])
+    return list(saved)
 
 
-def unwrap_layer(layer: Any) -> Any:
-    """The base layer below PEFT's wrappers; on experts PEFT nests them."""
-    while isinstance(layer, PEFT_LAYER_TYPES):
-        layer = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
-    return layer
+def head_and_embeddings(model: Any) -> list[str]:
+    layers = [unwrap_layer(layer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
+    return [name for name, module in named_base_modules(model) if any(module is layer for layer in layers)]
 
 
-def named_base_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """Like named_modules, but without PEFT's wrappers: another thread may be training a LoRA in the model."""
-    return _walk(model, "", set())
-
-
-def _walk(module: Module, path: str, seen: set[Module]) -> Iterator[tuple[str, Module]]:
-    for name, layer in module.named_children():
-        if (base_layer := unwrap_layer(layer)) not in seen:
-            seen.add(base_layer)
-            yield f"{path}{name}", base_layer
-            yield from _walk(base_layer, f"{path}{name}.", seen)
+def _problems(name: str, module: Any, targets: Sequence[str], saved: Collection[str]) -> Iterator[str]:
+    """Why a module can't be trained in full."""
+    inner = [target for target in targets if target == name or target.startswith(f"{name}.")]
+    if inner:
+        other = "it also" if inner[0] == name else inner[0]
+        yield f"{name} in full, but {other} gets a LoRA. For each layer, choose either full training or a LoRA."
+    elif any(other != name and other.startswith(f"{name}.") for other in saved):
+        yield f"{name} in full, including the modules inside it. Remove those modules from the setting."
+    elif not any(True for _ in module.parameters()):
+        yield f"{name}, which has no weights. Choose another module."
+    elif any(is_quantized(layer) for layer in module.modules()):
+        yield f"{name} in full, but it is quantized. Load the model in 16 or 32 bits, or choose another module."

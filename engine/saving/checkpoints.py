@@ -18,7 +18,9 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ..plan import DATA_KEY, RunPlan, SteeringRecord
 
 WRITE_ATTEMPTS = 2
+# torch.save has no exception type of its own for a failed write, only these words.
 TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
+# Settings that change which examples there are; a resumed run must have the same ones in the same order.
 DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
@@ -37,7 +39,7 @@ class TrainerRecord(TypedDict):
 
 
 def is_write_error(error: Exception) -> bool:
-    """Whether an error is about writing files; torch.save has no exception type of its own for that."""
+    """Whether an error is about writing files."""
     return isinstance(error, (OSError, SafetensorError)) or any(
         phrase in str(error) for phrase in TORCH_SAVE_PHRASES
     )
@@ -51,8 +53,7 @@ class RunState:
     smoothed: float | None = None
     graph: Sequence[GraphRecord] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
-    changes: Sequence[tuple[Count, ...]] = ()
-    """When the batch order switched: epoch and examples taken."""
+    changes: Sequence[tuple[Count, ...]] = ()  # when the batch order switched: epoch and examples taken
     steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
     recalls: Sequence[RecallMeasured] = ()
 
@@ -64,9 +65,10 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
     del values["graph"]  # the longest part, which is written entry by entry
     with (temporary / STATE).open("w", encoding="utf-8") as file:
         file.writelines(dump_with_list(values, "graph", state.graph))
-    flush_to_disk(temporary)
+    flush_to_disk(temporary)  # before it is moved: after a power cut, a whole checkpoint lies in the place or none
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
+    # A checkpoint for another reason at the same step, such as 'best' after 'planned', is the same.
     for earlier in loras.folders_of_step(folder.path, state.step):
         loras.remove_checkpoint(earlier)
     return move_new_folder(temporary, target)
@@ -90,14 +92,22 @@ def load_run_state(checkpoint: Path) -> RunState:
 
 def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     """Raise SavingError with the differences unless the run is the same as the one of the checkpoint."""
-    earlier = earlier_settings(run.folder, state)
-    changed = [
-        f"{key} ({_data_changes(run)})"
-        if key == DATA_KEY
-        else f"{key} (was {earlier.get(key)} and is now {value})"
-        for key, value in run.unchangeable().items()
-        if earlier.get(key) != value
-    ]
+    earlier, changed = earlier_settings(run.folder, state), list[str]()
+    for key, value in run.unchangeable().items():
+        if earlier.get(key) == value:
+            continue
+        words = f"was {earlier.get(key)} and is now {value}"
+        if key == DATA_KEY:
+            # A fingerprint says nothing to a reader, so the data settings that differ are named. If none does, the
+            # files do.
+            then, now = read_parameters(run.folder.path), run.settings.values()
+            words = "; ".join(
+                f"{SETTINGS[each].label} was {then[each]} and is now {now[each]}"
+                for each in presets.differing_keys(then, now)
+                if SETTINGS[each].section in DATA_SECTIONS and each in then and each not in RUN_KEYS
+            )
+            words = words or "the files, or how Training PRO prepares them, have changed"
+        changed.append(f"{key} ({words})")
     if changed:
         raise SavingError(
             f"The run can't resume from {checkpoint.name}, because something has changed: {', '.join(changed)}. "
@@ -108,19 +118,3 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
 def earlier_settings(folder: RunFolder, state: RunState) -> dict[str, Any]:
     """Values of the checkpoint; what an older version did not save: from the run's settings, else the defaults."""
     return {**TrainingSettings().values(), **read_parameters(folder.path), **state.unchangeable}
-
-
-def _data_changes(run: RunPlan) -> str:
-    """Data settings that differ; if none does, the files do."""
-    earlier, current = read_parameters(run.folder.path), run.settings.values()
-    different = [
-        key
-        for key in presets.differing_keys(earlier, current)
-        if SETTINGS[key].section in DATA_SECTIONS and key in earlier
-    ]
-    changes = [
-        f"{SETTINGS[key].label} was {earlier[key]} and is now {current[key]}"
-        for key in different
-        if key not in RUN_KEYS
-    ]
-    return "; ".join(changes) or "the files, or how Training PRO prepares them, have changed"

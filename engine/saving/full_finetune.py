@@ -51,6 +51,7 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
         adapter.save_adapter(model, folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
+    # Training switches the cache off; saved so, the model would generate without it for whoever loads it.
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
         with translate_write_errors():

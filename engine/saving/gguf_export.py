@@ -17,8 +17,9 @@ from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
-from ...records.folder import choose_output, loras, run_folder_of
+from ...records.folder import choose_output, run_folder_of
 from ...train_utils import checkpoint_step
+from ..lora import lora_folder, read_weights
 from .gguf_row_order import (
     COLUMN_ORDERS,
     IGNORED_TENSORS,
@@ -32,14 +33,14 @@ from .gguf_row_order import (
 CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?:embedding_)?(?P<half>[AB])(?:\.weight)?$")
+# The base model's own head. If a LoRA targets the head, PEFT saves this copy, too.
 BASE_LAYER_KEY = re.compile(r"\.base_layer\.(weight|bias)$")
-"""The base model's own head. If a LoRA targets the head, PEFT saves this copy, too."""
+# Options in PEFT's config that make the delta something other than strength x up x down.
 UNSUPPORTED_OPTIONS = ("use_bdlora", "use_qalora", "alora_invocation_tokens", "layer_replication", "kasa_config")
-"""Options in PEFT's config that make the delta something other than strength x up x down."""
 MERGE_HINT = "Merge the LoRA into the model instead, and convert the merged model with llama.cpp."
 ATTENTION_ONLY_HINT = " Or train a LoRA on q-k-v-o only."
+# Of a LoRA on this tensor, llama.cpp looks up rows of A, so that A is transposed.
 EMBEDDINGS = "token_embd"
-"""Its tensor, of whose LoRA llama.cpp looks up rows of A, so that A is transposed."""
 Tensors = Mapping[str, Matrix]
 
 
@@ -54,14 +55,14 @@ class LayerDelta:
 
 def export_gguf(request: GgufRequest, host: Host) -> Path:
     """Export the LoRA to a GGUF file; a file under the default name in the LoRA's folder is overwritten."""
-    _require_gguf()
-    lora, name = request.lora, str(request.lora)
-    folder = (lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)).absolute()
-    out = (
-        choose_output(request.out, host.folders, own=_run_folder(folder)) if request.out else default_path(folder)
-    )
-    if request.out and out.exists():
-        raise SavingError(f"{out} already exists. Delete it, or choose another name.")
+    if find_spec("gguf") is None:
+        raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
+    folder, name = lora_folder(request.lora, host).absolute(), str(request.lora)
+    out = default_path(folder)
+    if request.out:
+        out = choose_output(request.out, host.folders, own=out.parent)
+        if out.exists():
+            raise SavingError(f"{out} already exists. Delete it, or choose another name.")
     config = read_json(folder / CONFIG, {})
     if not config:
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing or damaged). Choose another LoRA.")
@@ -72,21 +73,12 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     return out
 
 
-def _run_folder(folder: Path) -> Path:
-    return folder if checkpoint_step(folder.name) is None else run_folder_of(folder)
-
-
 def default_path(folder: Path) -> Path:
     """Default path: in the folder of the run, named after the LoRA or checkpoint."""
     if checkpoint_step(folder.name) is None:
         return folder / f"{folder.name}.gguf"
     run = run_folder_of(folder)
     return run / f"{run.name}-{folder.name}.gguf"
-
-
-def _require_gguf() -> None:
-    if find_spec("gguf") is None:
-        raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
 
 
 def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> Path:
@@ -111,33 +103,28 @@ def _find_model(request: GgufRequest, config: Mapping[str, Any], host: Host) -> 
 
 def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, LayerDelta]:
     """Layers by their names in transformers; SavingError with all problems if GGUF cannot hold them."""
-    weights = _load_weights(folder)
+    weights: Tensors = {key: tensor.float().numpy() for key, tensor in read_weights(folder).items()}
     if problems := list(_problems(weights, config)):
         start = f"The LoRA {lora_name!r} can't be exported as GGUF: "
         remedy = MERGE_HINT + (ATTENTION_ONLY_HINT if any("experts" in name for name in weights) else "")
         raise SavingError(f"{start}{'; '.join(problems)}. {remedy}")
+    # A LoRA of a layer is B x A: `down` has a row for each rank, `up` a column.
     halves = {(m["layer"], m["half"]): weights[m.string] for m in map(LORA_KEY.match, weights) if m}
     names = sorted({layer for layer, _ in halves})
     if not names or any((name, half) not in halves for name in names for half in "AB"):
         raise SavingError(
             f"{folder} is not a complete LoRA: layers or parts of layers are missing. Choose another LoRA."
         )
-    return {
-        n: LayerDelta(halves[n, "A"], halves[n, "B"], _strength(n, len(halves[n, "A"]), config)) for n in names
-    }
-
-
-def _load_weights(folder: Path) -> dict[str, Matrix]:
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file = next(folder / name for name in loras.ADAPTER_WEIGHTS if (folder / name).is_file())
-    try:
-        tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise SavingError(f"{file} can't be read: {error}. Choose another LoRA.") from error
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    layers: dict[str, LayerDelta] = {}
+    for layer in names:
+        down, rank = halves[layer, "A"], len(halves[layer, "A"])
+        # PEFT's scaling: alpha of the layer's pattern, else of the LoRA, by the rank or, with rsLoRA, its root.
+        patterns = (config.get("alpha_pattern") or {}).items()
+        matching = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", layer))
+        alpha = float(next(matching, config.get("lora_alpha", rank)))
+        strength = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        layers[layer] = LayerDelta(down, halves[layer, "B"], strength)
+    return layers
 
 
 def _problems(weights: Tensors, config: Mapping[str, Any]) -> Iterator[str]:
@@ -164,14 +151,6 @@ def _examples(names: list[str]) -> str:
     return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
 
 
-def _strength(name: str, rank: int, config: Mapping[str, Any]) -> float:
-    """PEFT's scaling: alpha of the layer's pattern, else of the LoRA, by the rank or, with rsLoRA, its root."""
-    patterns = (config.get("alpha_pattern") or {}).items()
-    matching = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
-    alpha = float(next(matching, config.get("lora_alpha", rank)))
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
 def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_name: str) -> tuple[Tensors, float]:
     """Tensors under llama.cpp's names, and the file's single alpha.
 
@@ -191,6 +170,7 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
         down = _reordered(name, layer.down.T, base, COLUMN_ORDERS)
         tensors[f"{names[name]}.weight.lora_a"] = down if names[name] == EMBEDDINGS else down.T
         up = _reordered(name, layer.up, base, ROW_ORDERS)
+        # The factor makes up for a layer whose alpha / rank differs from the file's single alpha / rank.
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
@@ -205,7 +185,9 @@ def _gguf_names(layers: Iterable[str], base: BaseModelInfo) -> dict[str, str]:
             f"The installed gguf package is too old for {base.name} ({base.architecture}). Update it: pip "
             "install --upgrade gguf"
         )
+    # llama.cpp's own table, so that a new architecture needs no names of ours.
     name_map = gguf.get_tensor_name_map(architectures[base.architecture], base.layers)
+    # llama.cpp puts a LoRA on tied embeddings on the head too, which PEFT does not.
     absent = (*IGNORED_TENSORS.get(base.architecture, ()), *([EMBEDDINGS, "output"] if base.tied else []))
     names = {layer: name_map.get_name(layer.replace("language_model.", "")) for layer in layers}
     return {layer: name for layer, name in names.items() if name and name not in absent}
@@ -225,28 +207,24 @@ def _reordered(layer: str, rows: Matrix, base: BaseModelInfo, orders: Mapping[st
 
 
 def _write(tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path, out: Path) -> None:
-    try:
-        with atomic_write(out) as temporary:
-            _fill(temporary, tensors, alpha, base, folder)
-    except OSError as error:
-        raise SavingError(f"{out} can't be written: {write_error_reason(error, out.parent)}.") from error
-
-
-def _fill(file: Path, tensors: Tensors, alpha: float, base: BaseModelInfo, folder: Path) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(file, base.architecture)
     try:
-        writer.add_type(gguf.GGUFType.ADAPTER)
-        writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-        writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
-        writer.add_name(default_path(folder).stem)
-        writer.add_base_model_count(1)
-        writer.add_base_model_name(0, base.name)
-        for name, tensor in sorted(tensors.items()):
-            writer.add_tensor(name, np.ascontiguousarray(tensor))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
+        with atomic_write(out) as temporary:
+            writer = gguf.GGUFWriter(temporary, base.architecture)
+            try:
+                writer.add_type(gguf.GGUFType.ADAPTER)
+                writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+                writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
+                writer.add_name(default_path(folder).stem)
+                writer.add_base_model_count(1)
+                writer.add_base_model_name(0, base.name)
+                for name, tensor in sorted(tensors.items()):
+                    writer.add_tensor(name, np.ascontiguousarray(tensor))
+                writer.write_header_to_file()
+                writer.write_kv_data_to_file()
+                writer.write_tensors_to_file()
+            finally:
+                writer.close()
+    except OSError as error:
+        raise SavingError(f"{out} can't be written: {write_error_reason(error, out.parent)}.") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from ...core.files import read_json
 
 Matrix: TypeAlias = NDArray[np.float32]
 
+# `model_type` in config.json -> `general.architecture` in GGUF, for models whose answers were compared with
+# llama.cpp's: docs/engine.md, 'A LoRA in llama.cpp'.
 GGUF_ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama",
     "mistral": "llama",
@@ -60,7 +62,6 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "apertus": "apertus",
     "hunyuan_v1_dense": "hunyuan-dense",
 }
-"""`model_type` in config.json -> `general.architecture` in GGUF, for models whose answers were compared."""
 
 
 @dataclass(frozen=True)
@@ -81,22 +82,24 @@ class BaseModelInfo:
     layers: int
     heads: int
     key_heads: int
-    tied: bool
-    """Whether head and embeddings share one tensor."""
+    tied: bool  # head and embeddings share one tensor
     linear: LinearAttentionHeads = LinearAttentionHeads()
 
 
+# Reordering functions by the last part of a layer's name.
 RowOrders: TypeAlias = Mapping[str, Callable[[Matrix, BaseModelInfo], Matrix]]
-"""Reordering functions by the last part of a layer's name."""
 
 
+# Rows in the wrong order raise no error, the text is only worse; docs/engine.md says how these were compared.
 def interleave_rotary_halves(rows: Matrix, heads: int) -> Matrix:
     """Put the two rows of each rotary pair next to each other; transformers keeps them in the halves of a head."""
+    # (head, half, pair) becomes (head, pair, half).
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def split_fused_qkv(rows: Matrix, heads: int, key_heads: int) -> Matrix:
     """All queries, then all keys, then all values; transformers groups them by key head."""
+    # A group: the queries of one key head, then its key and its value.
     groups = rows.reshape(key_heads, heads // key_heads + 2, -1, rows.shape[1])
     queries, keys, values = groups[:, :-2], groups[:, -2], groups[:, -1]
     return np.concatenate([part.reshape(-1, rows.shape[1]) for part in (queries, keys, values)])
@@ -130,6 +133,7 @@ LINEAR_ATTENTION_ORDERS: RowOrders = {
 LINEAR_ATTENTION_OUT_ORDERS: RowOrders = {
     "out_proj": lambda columns, base: group_by_value_index(columns, base.linear)
 }
+# Layers, by architecture, whose rows are ordered differently than in transformers.
 ROW_ORDERS: Mapping[str, RowOrders] = {
     "llama": ROTARY_ORDERS,
     "mistral3": ROTARY_ORDERS,
@@ -143,16 +147,15 @@ ROW_ORDERS: Mapping[str, RowOrders] = {
     "qwen35": LINEAR_ATTENTION_ORDERS,
     "qwen35moe": LINEAR_ATTENTION_ORDERS,
 }
-"""Layers, by architecture, whose rows are ordered differently than in transformers."""
+# The same for columns, which are passed as rows.
 COLUMN_ORDERS: Mapping[str, RowOrders] = {
     "qwen35": LINEAR_ATTENTION_OUT_ORDERS,
     "qwen35moe": LINEAR_ATTENTION_OUT_ORDERS,
 }
-"""The same for columns, which are passed as rows."""
-
+# Tensors for which llama.cpp reads a LoRA and then ignores it.
 IGNORED_TENSORS: Mapping[str, tuple[str, ...]] = {"gemma4": ("per_layer_model_proj",)}
-"""Tensors for which llama.cpp reads a LoRA and then ignores it."""
 
+# The three fields of LinearAttentionHeads, in config.json and in a GGUF file.
 _CONFIG_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim")
 _GGUF_KEYS = ("group_count", "time_step_rank", "state_size")
 
@@ -173,22 +176,18 @@ def _from_config(folder: Path) -> BaseModelInfo:
     text = config.get("text_config") or config
     heads = _int_or_zero(text.get("num_attention_heads", text.get("n_head")))
     model_type = str(text.get("model_type"))
+    key_heads = _int_or_zero(text.get("num_key_value_heads", text.get("num_kv_heads")))
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):  # the first Falcon models
+        key_heads = 1
     return BaseModelInfo(
         name=folder.resolve().name,
         architecture=GGUF_ARCHITECTURES.get(model_type, model_type),
         layers=_int_or_zero(text.get("num_hidden_layers", text.get("n_layer"))),
         heads=heads,
-        key_heads=_key_heads(text) or heads,
+        key_heads=key_heads or heads,
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))),
         linear=LinearAttentionHeads(*(_int_or_zero(text.get(name)) for name in _CONFIG_KEYS)),
     )
-
-
-def _key_heads(config: Mapping[str, Any]) -> int:
-    """Number of key heads, 0 if not given; the first Falcon models give it as `multi_query`."""
-    if config.get("multi_query") and not config.get("new_decoder_architecture"):
-        return 1
-    return _int_or_zero(config.get("num_key_value_heads", config.get("num_kv_heads")))
 
 
 def _from_gguf(file: Path) -> BaseModelInfo:

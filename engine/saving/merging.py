@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,22 @@ from ..lora import (
 from .safe_save import save_model
 
 ADAPTER = "merged"
+# Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them.
 FREE_SPACE_FACTOR = 1.02
-"""Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them."""
-WRAPPER_SUFFIX = ".base_layer"
 Weights = Mapping[str, torch.Tensor]
 
 
 def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     """Merge LoRA and model and save the result as safetensors, with config and tokenizer."""
     folder, out = lora_folder(request.lora, host), choose_output(request.out, host.folders)
-    _refuse_overwriting(out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise SavingError(
+            f"{out} already exists and is not an empty folder. Choose a folder that does not exist yet."
+        )
     card = get_model_card(host)
+    # Without the LoRAs that the user has attached: only the one that was asked for is merged.
     with without_loras(host) as (base, _):
-        _refuse_quantized(base, card.name)
-        _refuse_offloaded(base, card.name)
-        _refuse_without_space(base, out)
+        _refuse_unfit(base, card.name, out)
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
         weights = merged_weights(base, folder, str(request.lora))
         with _temporary_folder(out) as temporary:
@@ -60,14 +62,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     return JobEnded(outcome="finished", text=text, folder=out)
 
 
-def _refuse_overwriting(out: Path) -> None:
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise SavingError(
-            f"{out} already exists and is not an empty folder. Choose a folder that does not exist yet."
-        )
-
-
-def _refuse_quantized(base: Any, name: str) -> None:
+def _refuse_unfit(base: Any, name: str, out: Path) -> None:
     precision = describe_precision(base)
     if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
         raise ModelError(
@@ -75,17 +70,11 @@ def _refuse_quantized(base: Any, name: str) -> None:
             "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
             "LoRA is unchanged."
         )
-
-
-def _refuse_offloaded(base: torch.nn.Module, name: str) -> None:
     if is_offloaded(base):
         raise ModelError(
             f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
             "device where the whole model fits, such as the CPU. The LoRA is unchanged."
         )
-
-
-def _refuse_without_space(base: torch.nn.Module, out: Path) -> None:
     parent = next(folder for folder in out.parents if folder.is_dir())
     needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
     free = shutil.disk_usage(parent).free
@@ -97,6 +86,7 @@ def _refuse_without_space(base: torch.nn.Module, out: Path) -> None:
 
 def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     """All weights by name, those that the LoRA changes on the CPU; the model's own are left alone."""
+    # Layer by layer and on the CPU, so that the model in memory stays as it is and no second one is needed.
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
     names = {id(weight): name for name, weight in base.named_parameters()}
@@ -106,31 +96,29 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
             changed[names[id(weight)]] = weight.detach().to("cpu", copy=True)
         with torch.no_grad():
             for name, layer in base.named_modules():
+                layer_weights: Weights = {}
                 if isinstance(layer, BaseTunerLayer):
-                    changed |= _with_full_names(name, _merge_layer(layer))
-                elif isinstance(layer, AuxiliaryTrainingWrapper):
-                    changed |= _with_full_names(name, _saved_module_weights(layer))
+                    layer_weights = _merge_layer(layer)
+                elif isinstance(layer, AuxiliaryTrainingWrapper):  # a head or embeddings, trained in full
+                    own, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
+                    layer_weights = {
+                        each: weight.detach().to("cpu", own[each].dtype, copy=True)
+                        for each, weight in trained.named_parameters()
+                    }
+                # PEFT wraps a layer of experts once for each of its tensors.
+                module = re.sub(r"(\.base_layer)+$", "", name)
+                changed |= {f"{module}.{each}": weight for each, weight in layer_weights.items()}
     finally:
         remove_peft_layers(base)
-    _refuse_unknown_names(changed.keys() - weights.keys(), lora_name)
-    return weights | changed
-
-
-def _refuse_unknown_names(names: Set[str], lora_name: str) -> None:
-    """Refuse names that the model does not have; such weights would be saved and never loaded."""
-    if names:
+    # Names that the model does not have would be saved and never loaded.
+    unknown = sorted(changed.keys() - weights.keys())
+    if unknown:
         raise ModelError(
             f"The LoRA {lora_name!r} changes weights that this model does not have: "
-            f"{', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''}. It can't be "
+            f"{', '.join(unknown[:3])}{' and more' if len(unknown) > 3 else ''}. It can't be "
             "merged, so nothing was written. Attach it to the model instead."
         )
-
-
-def _with_full_names(module: str, weights: Weights) -> dict[str, torch.Tensor]:
-    """Full names of weights in the base model; PEFT wraps a layer of experts once for each of its tensors."""
-    while module.endswith(WRAPPER_SUFFIX):
-        module = module.removesuffix(WRAPPER_SUFFIX)
-    return {f"{module}.{name}": weight for name, weight in weights.items()}
+    return weights | changed
 
 
 def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
@@ -141,49 +129,32 @@ def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
     layer.merge(safe_merge=True, adapter_names=[ADAPTER])
     after = {n: w.detach().to("cpu", copy=True) for n, w in base_weights.items() if not torch.equal(w, before[n])}
     for name, weight in base_weights.items():
+        # Bit for bit: subtracting what was added would leave rounding.
         weight.data = tensors[name].copy_(before[name])  # PEFT may have replaced the tensors
     layer.merged_adapters.clear()
     return after
 
 
-def _saved_module_weights(layer: Any) -> dict[str, torch.Tensor]:
-    """Weights of a head or embeddings from modules_to_save."""
-    base_weights, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
-    return {
-        name: weight.detach().to("cpu", base_weights[name].dtype, copy=True)
-        for name, weight in trained.named_parameters()
-    }
-
-
 def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
     """Save the model; head and embeddings that are no longer equal are untied in the config."""
-    names = _head_and_embeddings(base)
-    tied = len(names) == 2 and bool(getattr(base.config.get_text_config(), "tie_word_embeddings", False))
-    state_dict = dict(weights)
-    if tied and torch.equal(state_dict[names[0]].cpu(), state_dict[names[1]].cpu()):
-        state_dict[names[1]] = state_dict[names[0]]
-        tied = False
-    with _config_for_saving(base, untied=tied), translate_write_errors():
-        save_model(base, folder, state_dict=state_dict, max_shard_size=shard_size)
-
-
-def _head_and_embeddings(base: Any) -> list[str]:
-    targets = [base.get_input_embeddings(), base.get_output_embeddings()]
+    # A tied model saves one tensor for both; a LoRA on the head alone makes them two.
+    targets = (base.get_input_embeddings(), base.get_output_embeddings())
     modules = dict(base.named_modules(remove_duplicate=False))
-    return [f"{name}.weight" for target in targets for name, module in modules.items() if module is target][:2]
-
-
-@contextmanager
-def _config_for_saving(base: Any, *, untied: bool) -> Iterator[None]:
-    """Change the config for saving and restore it on exit; saving modifies it too."""
+    names = [f"{name}.weight" for target in targets for name, module in modules.items() if module is target][:2]
+    untied = len(names) == 2 and bool(getattr(base.config.get_text_config(), "tie_word_embeddings", False))
+    state_dict = dict(weights)
+    if untied and torch.equal(state_dict[names[0]].cpu(), state_dict[names[1]].cpu()):
+        state_dict[names[1]] = state_dict[names[0]]  # one tensor, which is written once
+        untied = False
     configs = [base.config, base.config.get_text_config()]
     saved = [dict(vars(config)) for config in configs]
-    for config in configs:
-        if untied:
-            config.tie_word_embeddings = False
     try:
-        yield
-    finally:
+        for config in configs:
+            if untied:
+                config.tie_word_embeddings = False
+        with translate_write_errors():
+            save_model(base, folder, state_dict=state_dict, max_shard_size=shard_size)
+    finally:  # saving modifies the config too
         for config, values in zip(configs, saved, strict=True):
             vars(config).clear()
             vars(config).update(values)

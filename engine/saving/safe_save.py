@@ -20,8 +20,10 @@ from ...core.jobs import Advice, EventLog, Job, Note, Request
 from ...records.folder import RunFolder, loras
 
 WriteFn = Callable[[Path], None]
+# docs/keeping.md says in which order the places are tried.
 SAVE_ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
+# Hours of training are in memory, so that nothing but the user ends the attempts.
 RETRY_SECONDS = 10.0
 RESCUE_FOLDER = "rescued"
 
@@ -35,7 +37,18 @@ def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job
                 if candidate is not folder:
                     job.log.append(Advice(text=f"{problems[0]} The LoRA was saved in {candidate.path} instead."))
                 return candidate
-        _wait(problems, job)
+        # The LoRA stays in memory until there is space, or the user gives it up.
+        said = list(dict.fromkeys(problems))
+        if job.control.asked(Request.DISCARD):
+            raise SavingError("\n".join(["The LoRA could not be saved:", *said]))
+        job.log.append(
+            Advice(
+                text=f"The LoRA is finished but could not be saved anywhere: {' '.join(said)} The LoRA stays in "
+                f"memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. Free some space, or "
+                "press 'Stop and discard' to discard the LoRA."
+            )
+        )
+        time.sleep(RETRY_SECONDS)
 
 
 def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolder]:
@@ -43,6 +56,7 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
     for attempt in range(SAVE_ATTEMPTS):
         time.sleep(PAUSE_SECONDS if attempt else 0)
         yield folder
+    # Perhaps only this one folder can't be written.
     yield replace(folder, path=folder.path.with_name(loras.free_name(folder.path.parent, folder.name)))
     for parent in (folders.user_data / RESCUE_FOLDER, Path(tempfile.gettempdir()) / RESCUE_FOLDER):
         exists = (parent / folder.name).exists()
@@ -66,27 +80,13 @@ def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool
     return True
 
 
-def _wait(problems: list[str], job: Job) -> None:
-    """Wait for free space; the LoRA stays in memory until the user gives it up."""
-    if job.control.asked(Request.DISCARD):
-        raise SavingError("\n".join(["The LoRA could not be saved:", *dict.fromkeys(problems)]))
-    job.log.append(
-        Advice(
-            text="The LoRA is finished but could not be saved anywhere: "
-            + " ".join(dict.fromkeys(problems))
-            + f" The LoRA stays in memory, and Training PRO tries to save it again every {RETRY_SECONDS:g} s. "
-            "Free some space, or press 'Stop and discard' to discard the LoRA."
-        )
-    )
-    time.sleep(RETRY_SECONDS)
-
-
 def save_model(model: Any, folder: Path, **options: Any) -> None:
     """Save a model with its generation config as it is.
 
     transformers refuses to save values that have no effect without do_sample. Many published models have some, and
     the webui sets one in every generation config.
     """
+    # `do_sample` of the stand-in makes every other value allowed; the model's own file is written below.
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=True)
     try:
