@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train", "Train without the page: one run, or one run per settings file.")
+    parser = options.make_parser("train")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
