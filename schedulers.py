@@ -15,6 +15,21 @@ from types import MappingProxyType
 
 Curve = Callable[[float], float]
 
+# What a phase is called in words, and its multiplier at x, the completed share of the phase (0 to 1).
+# The half cosine is that of SGDR (Loshchilov and Hutter, 2016). exp(-3) is 0.0498, hence "5%".
+CURVES: Mapping[str, Curve] = {
+    "warmup": lambda x: x,
+    "constant": lambda x: 1.0,
+    "linear decay to 0": lambda x: 1.0 - x,
+    "quadratic decay to 0": lambda x: (1.0 - x) ** 2,
+    "cosine decay to 0": lambda x: 0.5 * (1.0 + math.cos(math.pi * x)),
+    "quarter-cosine decay to 0": lambda x: math.cos(math.pi / 2 * x),
+    "exponential decay to 5% of the learning rate": lambda x: math.exp(-3.0 * x),
+    "cosine rise": lambda x: 0.5 * (1.0 - math.cos(math.pi * x)),
+    "sine rise": lambda x: math.sin(math.pi / 2 * x),
+}
+RISING = ("warmup", "cosine rise", "sine rise")
+
 
 @dataclass(frozen=True)
 class ScheduleSteps:
@@ -47,164 +62,73 @@ class Phase:
         return self.curve(min(completed, length) / length)
 
 
-def hold(_: float) -> float:
-    return 1.0
+def _join(*parts: tuple[int, str], start: int = 0) -> list[Phase]:
+    """Phases that follow each other, each given by its end and its name in CURVES; empty ones are left out."""
+    phases = []
+    for end, words in parts:
+        if end > start:
+            phases.append(Phase(start, end, words, CURVES[words], words in RISING))
+            start = end
+    return phases
 
 
-def constant_curve(rate: float) -> Curve:
-    return lambda _: rate
-
-
-def linear_up(x: float) -> float:
-    return x
-
-
-def linear_down(x: float) -> float:
-    return 1.0 - x
-
-
-def cosine_down(x: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * x))
-
-
-def quadratic_down(x: float) -> float:
-    return (1.0 - x) ** 2
-
-
-def exponential_down(x: float) -> float:
-    return math.exp(-3.0 * x)
-
-
-def cosine_up(x: float) -> float:
-    return 0.5 * (1.0 - math.cos(math.pi * x))
-
-
-def _with_warmup(plan: ScheduleSteps, *rest: Phase, limit: int | None = None) -> list[Phase]:
-    """A linear warm-up before the other phases, without empty phases."""
-    warmup_end = _warmup_end(plan, limit)
-    phases = [Phase(0, warmup_end, "warmup", linear_up, rising=True), *rest]
-    return [p for p in phases if p.end > p.start]
-
-
-def _warmup_end(plan: ScheduleSteps, limit: int | None = None) -> int:
-    return min(plan.warmup, plan.steps if limit is None else min(limit, plan.steps))
+def _after_warmup(words: str) -> Callable[[ScheduleSteps], list[Phase]]:
+    return lambda plan: _join((min(plan.warmup, plan.steps), "warmup"), (plan.steps, words))
 
 
 def _hold_then_cosine(plan: ScheduleSteps, hold_end: int) -> list[Phase]:
-    warmup_end = _warmup_end(plan, hold_end)
-    return _with_warmup(
-        plan,
-        Phase(warmup_end, hold_end, "constant", hold),
-        Phase(hold_end, plan.steps, "cosine decay to 0", cosine_down),
-        limit=hold_end,
-    )
+    warmup_end = min(plan.warmup, hold_end, plan.steps)
+    return _join((warmup_end, "warmup"), (hold_end, "constant"), (plan.steps, "cosine decay to 0"))
 
 
-def low_epoch_annealing(plan: ScheduleSteps) -> list[Phase]:
-    """Constant in the first epoch, then a cosine to 0 over the rest; a single epoch stays constant."""
-    return _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps))
-
-
-def half_time_annealing(plan: ScheduleSteps) -> list[Phase]:
-    """Constant in the first half of all steps, then a cosine to 0."""
-    return _hold_then_cosine(plan, max(1, plan.steps // 2))
-
-
-def raise_fall_creative(plan: ScheduleSteps) -> list[Phase]:
-    """Up along a cosine to the peak at half of all steps, then down; warm-up does not apply."""
-    half = max(1, plan.steps // 2)
-    up = Phase(0, half, "cosine rise", cosine_up, rising=True)
-    return [p for p in (up, Phase(half, plan.steps, "cosine decay to 0", cosine_down)) if p.end > p.start]
+def _rise_and_fall(plan: ScheduleSteps, peak: int) -> list[Phase]:
+    """Warm-up does not apply, since the schedule itself begins low."""
+    return _join((peak, "cosine rise"), (plan.steps, "cosine decay to 0"))
 
 
 def raise_hold_fall(plan: ScheduleSteps) -> list[Phase]:
     """Up along a sine in epoch 1, constant in epoch 2, then down a quarter of a cosine; thirds below 3 epochs."""
-    epoch = plan.steps_per_epoch
-    if plan.steps < 3 * epoch:
-        epoch = max(1, plan.steps // 3)
+    epoch = plan.steps_per_epoch if plan.steps >= 3 * plan.steps_per_epoch else max(1, plan.steps // 3)
     rise_end, hold_end = min(epoch, plan.steps), min(2 * epoch, plan.steps)
-    phases = [
-        Phase(0, rise_end, "sine rise", lambda x: math.sin(math.pi / 2 * x), rising=True),
-        Phase(rise_end, hold_end, "constant", hold),
-        Phase(
-            hold_end,
-            plan.steps,
-            "quarter-cosine decay to 0",
-            lambda x: math.cos(math.pi / 2 * x),
-        ),
-    ]
-    return [p for p in phases if p.end > p.start]
+    return _join((rise_end, "sine rise"), (hold_end, "constant"), (plan.steps, "quarter-cosine decay to 0"))
 
 
-def _halving_phases(plan: ScheduleSteps, warmup_end: int) -> list[Phase]:
-    epoch = plan.steps_per_epoch
-    phases = [Phase(warmup_end, min(epoch, plan.steps), "constant", hold)]
-    for n in range(1, math.ceil(plan.steps / epoch)):
-        end = min((n + 1) * epoch, plan.steps)
-        phases.append(Phase(n * epoch, end, _halved(n), constant_curve(0.5**n)))
-    return [p for p in phases if p.end > p.start]
-
-
-def _halved(times: int) -> str:
-    return "halved once" if times == 1 else f"halved {times} times"
-
-
-def step_decay_with_warmup(plan: ScheduleSteps) -> list[Phase]:
-    """Warm-up and constant in epoch 1, then halved in each epoch."""
-    limit = min(plan.steps_per_epoch, plan.steps)
-    return _with_warmup(plan, *_halving_phases(plan, _warmup_end(plan, limit)), limit=limit)
-
-
-def step_decay(plan: ScheduleSteps) -> list[Phase]:
-    """Halved after each epoch."""
-    warmup_end = _warmup_end(plan)
-    decay = [p for p in _halving_phases(plan, 0) if p.end > warmup_end]
-    return _with_warmup(plan, *[Phase(max(p.start, warmup_end), p.end, p.words, p.curve) for p in decay])
-
-
-def _after_warmup(words: str, curve: Curve) -> Callable[[ScheduleSteps], list[Phase]]:
-    def phases(plan: ScheduleSteps) -> list[Phase]:
-        return _with_warmup(plan, Phase(_warmup_end(plan), plan.steps, words, curve))
-
+def _halve_each_epoch(plan: ScheduleSteps, warmup: int) -> list[Phase]:
+    """In epoch n (from 0) the rate is 1 / 2^n, except in the steps of the warm-up, which rises to 1."""
+    phases = _join((min(warmup, plan.steps), "warmup"))
+    for n in range(math.ceil(plan.steps / plan.steps_per_epoch)):
+        start, end = max(n * plan.steps_per_epoch, warmup), min((n + 1) * plan.steps_per_epoch, plan.steps)
+        words = "constant" if n == 0 else "halved once" if n == 1 else f"halved {n} times"
+        if end > start:
+            phases.append(Phase(start, end, words, _line(0.5**n, 0.5**n)))
     return phases
 
 
 def inverse_sqrt(plan: ScheduleSteps) -> list[Phase]:
     """After a warm-up of w steps, the square root of w / (s + 1); w is at least 1."""
-    warmup_end = _warmup_end(plan)
+    # The decay of the Transformer's schedule (Vaswani et al., 2017), scaled so that the warm-up ends at 1.
+    warmup_end = min(plan.warmup, plan.steps)
     decay_steps = plan.steps - warmup_end
 
     def curve(x: float) -> float:
         return math.sqrt(max(1, warmup_end) / (warmup_end + x * decay_steps + 1))
 
-    return _with_warmup(plan, Phase(warmup_end, plan.steps, "decay in proportion to 1 / sqrt(step)", curve))
+    decay = Phase(warmup_end, plan.steps, "decay in proportion to 1 / sqrt(step)", curve)
+    return [*_join((warmup_end, "warmup")), *([decay] if decay_steps else [])]
 
 
 def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
     """One cosine to 0 in each epoch."""
-    warmup_end = _warmup_end(plan)
-    starts = [warmup_end, *(e for e in plan.epoch_ends if warmup_end < e < plan.steps)]
-    ends = [*starts[1:], plan.steps]
-    falls = [Phase(a, b, "cosine decay to 0", cosine_down) for a, b in zip(starts, ends, strict=True)]
-    return _with_warmup(plan, *falls)
-
-
-def one_cycle(plan: ScheduleSteps) -> list[Phase]:
-    """Up along a cosine over 30 % of the run, then down along one to 0; warm-up does not apply."""
-    peak = max(1, round(0.3 * plan.steps))
-    up = Phase(0, peak, "cosine rise", cosine_up, rising=True)
-    return [p for p in (up, Phase(peak, plan.steps, "cosine decay to 0", cosine_down)) if p.end > p.start]
+    warmup_end = min(plan.warmup, plan.steps)
+    ends = [end for end in plan.epoch_ends if end > warmup_end]
+    return _join((warmup_end, "warmup"), *((end, "cosine decay to 0") for end in ends))
 
 
 def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     """Constant, then linearly to 0 over the last 20 %."""
-    warmup_end = _warmup_end(plan)
+    warmup_end = min(plan.warmup, plan.steps)
     decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
-    return _with_warmup(
-        plan,
-        Phase(warmup_end, decay_start, "constant", hold),
-        Phase(decay_start, plan.steps, "linear decay to 0", linear_down),
-    )
+    return _join((warmup_end, "warmup"), (decay_start, "constant"), (plan.steps, "linear decay to 0"))
 
 
 @dataclass(frozen=True)
@@ -216,35 +140,49 @@ class Schedule:
     phases: Callable[[ScheduleSteps], list[Phase]]
 
 
+# The FP schedules are those of the original extension, by the names that its settings files have.
 _ALL = (
     Schedule(
-        "FP_low_epoch_annealing", "constant for the first epoch, then cosine decay to 0", low_epoch_annealing
+        "FP_low_epoch_annealing",
+        "constant for the first epoch, then cosine decay to 0",
+        lambda plan: _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps)),
     ),
     Schedule(
-        "FP_half_time_annealing", "constant for half of the run, then cosine decay to 0", half_time_annealing
+        "FP_half_time_annealing",
+        "constant for half of the run, then cosine decay to 0",
+        lambda plan: _hold_then_cosine(plan, max(1, plan.steps // 2)),
     ),
-    Schedule("FP_raise_fall_creative", "rises until the middle of the run, then falls", raise_fall_creative),
+    Schedule(
+        "FP_raise_fall_creative",
+        "rises until the middle of the run, then falls",
+        lambda plan: _rise_and_fall(plan, max(1, plan.steps // 2)),
+    ),
     Schedule(
         "FP_3epoch_raise_hold_fall", "rises in epoch 1, stays constant in epoch 2, then falls", raise_hold_fall
     ),
     Schedule(
         "FP_step_decay_with_warmup",
         "constant in epoch 1, then halved at the start of each later epoch",
-        step_decay_with_warmup,
+        lambda plan: _halve_each_epoch(plan, min(plan.warmup, plan.steps_per_epoch)),
     ),
-    Schedule("constant", "the same rate for the whole run", _after_warmup("constant", hold)),
-    Schedule("linear", "linear decay to 0", _after_warmup("linear decay to 0", linear_down)),
-    Schedule("cosine", "cosine decay to 0", _after_warmup("cosine decay to 0", cosine_down)),
+    Schedule("constant", "the same rate for the whole run", _after_warmup("constant")),
+    Schedule("linear", "linear decay to 0", _after_warmup("linear decay to 0")),
+    Schedule("cosine", "cosine decay to 0", _after_warmup("cosine decay to 0")),
     Schedule("cosine_with_restarts", "cosine decay to 0 in every epoch", cosine_with_restarts),
-    Schedule("polynomial", "quadratic decay to 0", _after_warmup("quadratic decay to 0", quadratic_down)),
+    Schedule("polynomial", "quadratic decay to 0", _after_warmup("quadratic decay to 0")),
     Schedule("inverse_sqrt", "decay in proportion to 1 / sqrt(step)", inverse_sqrt),
-    Schedule("step_decay", "halved after each epoch", step_decay),
+    Schedule("step_decay", "halved after each epoch", lambda plan: _halve_each_epoch(plan, plan.warmup)),
     Schedule(
         "exponential",
         "exponential decay to 5% of the learning rate",
-        _after_warmup("exponential decay to 5% of the learning rate", exponential_down),
+        _after_warmup("exponential decay to 5% of the learning rate"),
     ),
-    Schedule("one_cycle", "rises over the first 30% of the run, then falls to 0", one_cycle),
+    # Smith and Topin (2017); a rise of 30 % is the default of torch's OneCycleLR.
+    Schedule(
+        "one_cycle",
+        "rises over the first 30% of the run, then falls to 0",
+        lambda plan: _rise_and_fall(plan, max(1, round(0.3 * plan.steps))),
+    ),
     Schedule(
         "warmup_stable_decay", "constant, then linear decay to 0 over the last 20% of the run", warmup_stable_decay
     ),
@@ -254,9 +192,10 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType({s.name: s for s in _ALL})
 
 def get_schedule(name: str) -> Schedule:
     """A schedule by its name, or a piecewise linear one from points: '0:0 0.05:1 0.5:1 1:0'."""
-    return SCHEDULES.get(name) or Schedule(
-        name, "straight lines between your own points", _piecewise_linear(parse_points(name))
-    )
+    if name in SCHEDULES:
+        return SCHEDULES[name]
+    points = parse_points(name)
+    return Schedule(name, "straight lines between your own points", lambda plan: _join_points(points, plan))
 
 
 @dataclass(frozen=True)
@@ -276,7 +215,21 @@ class Point:
 
 def parse_points(text: str) -> list[Point]:
     """Parse points; a ValueError says which one is malformed, and the correct form."""
-    parsed = [_parse_point(part) for part in text.split()]
+    parsed: list[Point] = []
+    for part in text.split():
+        place, colon, rate = part.partition(":")
+        in_epochs = place.endswith("e")
+        try:
+            point = Point(float(place.removesuffix("e")), float(rate), in_epochs)
+        except ValueError:
+            point = Point(-1, -1)
+        if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
+            raise ValueError(
+                f"{part!r} is neither the name of a schedule nor a point. A point is a position and a factor for "
+                "the learning rate: 0.5:1 is the full learning rate in the middle of the run, and 2e:0 is a "
+                "learning rate of 0 at the end of epoch 2."
+            )
+        parsed.append(point)
     if not parsed:
         raise ValueError("no schedule is chosen. Choose one, or enter points such as 0:0 0.05:1 0.5:1 1:0.")
     for previous, point in pairwise(parsed):
@@ -285,22 +238,6 @@ def parse_points(text: str) -> list[Point]:
                 f"the point at {point.place:g} is listed after the point at {previous.place:g}. Swap them."
             )
     return parsed
-
-
-def _parse_point(part: str) -> Point:
-    place, colon, rate = part.partition(":")
-    in_epochs = place.endswith("e")
-    try:
-        point = Point(float(place.removesuffix("e")), float(rate), in_epochs)
-    except ValueError:
-        point = Point(-1, -1)
-    if not colon or not 0 <= point.place <= (1000 if in_epochs else 1) or not 0 <= point.rate <= 10:
-        raise ValueError(
-            f"{part!r} is neither the name of a schedule nor a point. A point is a position and a factor for the "
-            "learning rate: 0.5:1 is the full learning rate in the middle of the run, and 2e:0 is a learning rate "
-            "of 0 at the end of epoch 2."
-        )
-    return point
 
 
 def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
@@ -313,36 +250,23 @@ def find_crossed_points(name: str, plan: ScheduleSteps) -> Iterator[str]:
             )
 
 
-def _piecewise_linear(places: Sequence[Point]) -> Callable[[ScheduleSteps], list[Phase]]:
-    def phases(plan: ScheduleSteps) -> list[Phase]:
-        ordered = sorted(places, key=lambda point: point.step(plan))  # with more epochs, their order may change
-        first, last = ordered[0], ordered[-1]
-        parts = [
-            Phase(
-                0,
-                first.step(plan),
-                f"constant at {100 * first.rate:g}% of the learning rate",
-                constant_curve(first.rate),
-            )
-        ]
-        parts += [
-            _linear_phase(start.step(plan), start.rate, end.step(plan), end.rate)
-            for start, end in pairwise(ordered)
-        ]
-        words = f"constant at {100 * last.rate:g}% of the learning rate"
-        parts.append(Phase(last.step(plan), plan.steps, words, constant_curve(last.rate)))
-        return [p for p in parts if p.end > p.start and p.start < plan.steps]
-
+def _join_points(points: Sequence[Point], plan: ScheduleSteps) -> list[Phase]:
+    """A straight line between each two points; before the first and after the last one, the rate stays."""
+    ordered = sorted(points, key=lambda point: point.step(plan))  # with more epochs, their order may change
+    corners = [(0, ordered[0].rate), *((point.step(plan), point.rate) for point in ordered)]
+    phases = []
+    for (start, rate), (end, end_rate) in pairwise([*corners, (plan.steps, ordered[-1].rate)]):
+        words = f"constant at {100 * rate:g}% of the learning rate"
+        if rate != end_rate:
+            direction = "rise" if end_rate > rate else "decay"
+            words = f"linear {direction} to {100 * end_rate:g}% of the learning rate"
+        if end > start and start < plan.steps:
+            phases.append(Phase(start, end, words, _line(rate, end_rate), rising=end_rate > rate))
     return phases
 
 
-def _linear_phase(start: int, rate: float, end: int, end_rate: float) -> Phase:
-    words = (
-        f"constant at {100 * rate:g}% of the learning rate"
-        if rate == end_rate
-        else f"linear {'rise' if end_rate > rate else 'decay'} to {100 * end_rate:g}% of the learning rate"
-    )
-    return Phase(start, end, words, lambda x: rate + (end_rate - rate) * x, rising=end_rate > rate)
+def _line(rate: float, end_rate: float) -> Curve:
+    return lambda x: rate + (end_rate - rate) * x
 
 
 def schedule_problem(name: str) -> str:

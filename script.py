@@ -61,7 +61,7 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     from .commands.main import main
-    from .core.waiting_threads import set_passive_waiting
+    from .core.dist_env import set_passive_waiting
 
     set_passive_waiting()
     sys.exit(main(sys.argv[1:]))

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-SMOOTHING = 0.9
+SMOOTHING = 0.9  # of the loss: a step moves the smoothed loss by a tenth of the way
 MAX_WARMUP = 100
+# The time of a token that is only read, relative to that of a token that is trained on: the backward pass costs
+# about two forward passes.
+FORWARD_SHARE = 1 / 3
+YEAR_SECONDS = 365.25 * 86400
+# Beyond this a time of day is meaningless, and eventually datetime cannot represent the date.
+MAX_CLOCK_SECONDS = 100 * YEAR_SECONDS
 MAX_DIGITS = 1000  # of a number in a name; Python refuses to read much longer ones
 
 
@@ -107,10 +113,6 @@ def is_logged(step: int, last: int, every: float | str, first: bool) -> bool:
     return step == last or (step == 1 and first) or step % max(1, interval_steps(every, last)) == 0
 
 
-FORWARD_SHARE = 1 / 3
-"""The time of a token that is only read, relative to that of a token that is trained on."""
-
-
 def smooth_loss(previous: float | None, loss: float) -> float:
     """The smoothed loss: it begins at the first step's loss and then moves a tenth of the way."""
     return loss if previous is None else SMOOTHING * previous + (1 - SMOOTHING) * loss
@@ -136,11 +138,6 @@ def duration(seconds: float) -> str:
     if whole_seconds < 3600:
         return f"{whole_seconds // 60} min {whole_seconds % 60:02d} s"
     return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60:02d} min"
-
-
-YEAR_SECONDS = 365.25 * 86400
-MAX_CLOCK_SECONDS = 100 * YEAR_SECONDS
-"""Beyond this a time of day is meaningless, and eventually datetime cannot represent the date."""
 
 
 def time_of_day(moment: float, now: float) -> str:
@@ -198,7 +195,8 @@ def checkpoint_step(folder_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-CPU_LOGITS, GPU_LOGITS = 2**23, 2**25  # logits computed at a time: 34 and 134 MB
+# Logits that are computed at a time: 34 MB of them on a CPU and 134 MB on a GPU, as float32.
+CPU_LOGITS, GPU_LOGITS = 2**23, 2**25
 
 
 def head_rows(vocabulary: int, *, on_card: bool) -> int:

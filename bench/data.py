@@ -72,7 +72,7 @@ def _floor(args: argparse.Namespace, way: str) -> Callable[[], float]:
 def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     from training_pro.core.host import Folders, ModelCard
     from training_pro.data.prepare import prepare
-    from training_pro.data.rows import load_row_dataset
+    from training_pro.data.rows import PrepareContext, load_row_dataset
     from training_pro.engine.tokenizer import make_working_tokenizer
     from training_pro.settings.parsing import training_settings
 
@@ -83,10 +83,9 @@ def _ours(args: argparse.Namespace, way: str) -> Callable[[], float]:
     folders = Folders(data, data / "models", data / "loras", data / "logs", bench_utils.ROOT / "examples")
     settings = training_settings({"name": "a", "data": ["chats.jsonl"]})
     if way == "examples only":
+        context = PrepareContext(settings, folders, card, tokenizer, lambda *_: None)
         path = folders.datasets / "chats.jsonl"
-        return lambda: float(
-            len(load_row_dataset(path, path.name, settings, folders, tokenizer, lambda _: None).source.all_ids)
-        )
+        return lambda: float(len(load_row_dataset(context, path, path.name).source.all_ids))
     return lambda: float(prepare(settings, folders, card, tokenizer, lambda *_: None).report.tokens)
 
 

@@ -1,4 +1,4 @@
-"""Time and memory of preparing a large text with one and with two processes.
+"""Time and memory of preparing a large text in parts and undivided.
 
     python3 bench/preparing.py --tokenizer FOLDER [--megabytes 125 250 500 1000] [--undivided 125]
 
@@ -41,16 +41,15 @@ def write_text(path: Path, size: int) -> None:
 
 
 class Meter:
-    """The peaks of anonymous memory of this process and of those that it starts, and of all their memory."""
+    """The peaks of anonymous memory of this process, and of all its memory."""
 
     def __init__(self) -> None:
-        self.own = self.children = self.resident = 0
+        self.own = self.resident = 0
 
     def read(self) -> None:
-        own, *others = (_memory(pid) for pid in (os.getpid(), *_children()))
-        self.own = max(self.own, own["RssAnon"])
-        self.children = max(self.children, sum(each["RssAnon"] for each in others))
-        self.resident = max(self.resident, sum(each["VmRSS"] for each in (own, *others)))
+        memory = _memory(os.getpid())
+        self.own = max(self.own, memory["RssAnon"])
+        self.resident = max(self.resident, memory["VmRSS"])
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -69,12 +68,6 @@ class Meter:
             thread.join()
 
 
-def _children() -> list[int]:
-    return [
-        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-    ]
-
-
 def _memory(pid: int) -> dict[str, int]:
     """Bytes of memory by kind; 0 for a process that has ended."""
     try:
@@ -85,14 +78,14 @@ def _memory(pid: int) -> dict[str, int]:
     return {kind: int(kinds.get(kind, "0").split()[0]) * 1024 for kind in ("RssAnon", "VmRSS")}
 
 
-def print_measurement(tokenizer_folder: Path, path: Path, processes: int) -> None:
-    """Prepare a text and print what it took; with 0 processes undivided and in memory, as small texts are."""
+def print_measurement(tokenizer_folder: Path, path: Path, divided: int) -> None:
+    """Prepare a text and print what it took; undivided in memory, as small texts are."""
     from training_pro.core.host import Folders, ModelCard
     from training_pro.data import large_texts
     from training_pro.data.prepare import prepare
     from training_pro.settings.parsing import training_settings
 
-    if not processes:
+    if not divided:
         large_texts.DIVIDED_BYTES = 10**12
     root = path.parents[2]
     folders = Folders(root, *(root / name for name in ("models", "loras", "logs", "examples")))
@@ -104,23 +97,22 @@ def print_measurement(tokenizer_folder: Path, path: Path, processes: int) -> Non
     base, started = meter.own, time.perf_counter()
     with meter.running():
         card = ModelCard("bench", {}, None, "auto")
-        data = prepare(settings, folders, card, tokenizer, lambda *_: None, keep=False, processes=processes)
+        data = prepare(settings, folders, card, tokenizer, lambda *_: None, keep=False)
     seconds = time.perf_counter() - started
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    result = {"seconds": seconds, "cpu": sum(each.ru_utime + each.ru_stime for each in usage)}
-    result |= {"own": meter.own - base, "children": meter.children, "resident": meter.resident}
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    result = {"seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime}
+    result |= {"own": meter.own - base, "resident": meter.resident}
     print(json.dumps(result | {"examples": len(data.examples)}))
 
 
-def measure(tokenizer_folder: Path, path: Path, processes: int) -> dict[str, Any]:
-    arguments = [__file__, "--tokenizer", tokenizer_folder, "--one", path, processes]
+def measure(tokenizer_folder: Path, path: Path, divided: int) -> dict[str, Any]:
+    arguments = [__file__, "--tokenizer", tokenizer_folder, "--one", path, divided]
     return dict(bench_utils.run_python(arguments))
 
 
-def print_row(size: int, name: str, figures: dict[str, Any], one: float) -> None:
-    times = f"{one / figures['seconds']:.2f}" if one else ""
-    memory = (f"{figures[kind] / MB:,.0f}" for kind in ("own", "children", "resident"))
-    cells = (size, name, f"{figures['seconds']:.0f}", f"{figures['cpu']:.0f}", times, *memory)
+def print_row(size: int, name: str, figures: dict[str, Any]) -> None:
+    memory = (f"{figures[kind] / MB:,.0f}" for kind in ("own", "resident"))
+    cells = (size, name, f"{figures['seconds']:.0f}", f"{figures['cpu']:.0f}", *memory)
     print(f"| {' | '.join(map(str, (*cells, figures['examples'])))} |", flush=True)
 
 
@@ -136,8 +128,8 @@ def main() -> None:
     if args.one:
         return print_measurement(args.tokenizer, Path(args.one[0]), int(args.one[1]))
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.python_version()}\n")
-    heading = ("text, MB", "processes", "wall time, s", "CPU time, s", "times as fast as one process")
-    memory = ("memory of the program, MB", "of the processes, MB", "with mapped files, MB")
+    heading = ("text, MB", "read", "wall time, s", "CPU time, s")
+    memory = ("memory of the program, MB", "with mapped files, MB")
     bench_utils.print_table((*heading, *memory, "examples"))
     for size in args.megabytes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -145,10 +137,8 @@ def main() -> None:
             path.parent.mkdir(parents=True)
             write_text(path, size)
             if size in args.undivided:
-                print_row(size, "undivided", measure(args.tokenizer, path, 0), 0.0)
-            one = measure(args.tokenizer, path, 1)
-            print_row(size, "1", one, 0.0)
-            print_row(size, "2", measure(args.tokenizer, path, 2), one["seconds"])
+                print_row(size, "undivided", measure(args.tokenizer, path, 0))
+            print_row(size, "in parts", measure(args.tokenizer, path, 1))
     return None
 
 

@@ -63,10 +63,8 @@ def run_slice(arguments: Sequence[str]) -> int:
     settings = training_settings({"name": "slice", **flags.given_settings(args)})
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
-    from ..data.cleaning import Cleaning
-    from ..data.load import read_texts
-    from ..data.resolve import slicing_rules
-    from ..data.text import build_slice_map, slice_text
+    from ..data.load import read_texts, slicing_rules
+    from ..data.text import Cleaning, build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 
     host = options.make_host(args)

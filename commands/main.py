@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..core import dist_env
 from ..core.errors import SavingError, TrainingProError, error_message
-from ..core.launcher import launch_command
 from ..core.readable import quote
+from ..core.version import launch_command
 from .environment import interpreter
 
 if TYPE_CHECKING:  # an older Python must get as far as the message that says so

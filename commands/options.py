@@ -18,8 +18,8 @@ from ..core.errors import ModelError, SavingError
 from ..core.files import describe_unusable, safe_paths
 from ..core.host import Folders, Host
 from ..core.jobs import SESSION, Job, JobFn, JobKind, console
-from ..core.launcher import launch_command
 from ..core.readable import quote, readable
+from ..core.version import launch_command
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 from ..records.folder import loras

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..core.jobs import SESSION, Request, console
 from ..hosts.demo_model import make_demo_model
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost
 from ..hosts.tiny import make_tiny
+from ..settings import presets
 from . import options
 from .environment import interpreter
 from .options import handle_end_signals, say
@@ -27,6 +28,25 @@ MAX_PAGES = 200  # whose state Gradio keeps, nearly a megabyte each; it is kept 
 MAX_STREAMS = 1_000
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 TINY_NAME = "tiny-random-llama"
+# Settings with a visible effect on such a small model within two minutes: a high learning rate (the best one is
+# nearer 1e-3 than 2e-4), short blocks, and enough epochs to learn the story by heart.
+DEMO_VALUES: Mapping[str, object] = {
+    "name": "first-look",
+    "data": ["story.txt"],
+    "cutoff": "128",
+    "batch_size": "4",
+    "epochs": "20",
+    "learning_rate": "0.001",
+    "schedule": "constant",
+    "rank": "16",
+    "alpha": "16",
+    "save_each_epoch": False,
+    # The run itself shows the replies without and with the LoRA: before the first step, halfway, and at its end.
+    "sample_prompts": "Old Maren Tull ran the ferry at Low Water, and she ran it by",
+    "sample_every": "20",
+    "sample_length": "60",
+    "sample_temperature": "0",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,7 +83,9 @@ def run_demo(arguments: Sequence[str]) -> int:
         if not (folders.models / TINY_NAME).exists():
             say("Creating a tiny model with random weights ...")
         model = make_tiny(folders.models / TINY_NAME)
-    _serve(StandaloneHost(folders, model=model.name), args, first_look=True)
+    if not folders.form.exists():  # a later demo shows the form as the user left it
+        presets.save_form(folders.form, DEMO_VALUES)
+    _serve(StandaloneHost(folders, model=model.name), args)
     return 0
 
 
@@ -87,7 +109,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
-def _serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool = False) -> None:
+def _serve(host: StandaloneHost, args: argparse.Namespace) -> None:
     """Serve the page until Ctrl+C; then stops a run in progress with a checkpoint."""
     refuse_used_port(args.port)  # before the seconds that the imports take
     # Before Gradio is imported: some versions send at their start what a page can't turn off.
@@ -97,9 +119,7 @@ def _serve(host: StandaloneHost, args: argparse.Namespace, *, first_look: bool =
 
     host.folders.models.mkdir(parents=True, exist_ok=True)  # the page tells people to put models there
     SESSION.set_observer(console.console_observer(say))
-    blocks, launch_options = build_page(
-        host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS, first_look=first_look
-    )
+    blocks, launch_options = build_page(host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS)
     guard = guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
     login: dict[str, Any] = {}
     if expected := args.password.encode():

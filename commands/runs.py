@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SavingError
 from ..core.host import Folders
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 from ..data import arrow_store
 from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash
 from ..train_utils import align_columns, size

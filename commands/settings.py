@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..core.errors import SettingsError
-from ..settings import other_names, parsing, reference
+from ..settings import flags, parsing
 from ..settings.definitions import SETTINGS
 from . import options
 
@@ -16,9 +16,6 @@ def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
     parser = options.make_parser("settings")
     parser.add_argument("--json", action="store_true", help="output a list of JSON objects")
-    parser.add_argument(
-        "--coming-from", action="store_true", help="list the names that other programs use for these settings"
-    )
     parser.add_argument("keys", nargs="*", metavar="KEY", help="a setting to show in full (default: all settings)")
     args = parser.parse_args(arguments)
     keys = [key.lstrip("-").replace("-", "_") for key in args.keys]
@@ -26,12 +23,10 @@ def run(arguments: Sequence[str]) -> int:
         raise SettingsError(problems)
     chosen = [setting for key, setting in SETTINGS.items() if not keys or key in keys]
     if args.json:
-        text = json.dumps(reference.as_json(chosen), indent=2, ensure_ascii=False)
+        text = json.dumps(flags.as_json(chosen), indent=2, ensure_ascii=False)
     elif keys:
-        text = "\n\n".join(map(reference.describe, chosen))
-    elif args.coming_from:
-        text = other_names.render_markdown()
+        text = "\n\n".join(map(flags.describe, chosen))
     else:  # a table of Markdown is for a file
-        text = reference.render_lines() if sys.stdout.isatty() else reference.render_markdown()
+        text = flags.render_lines() if sys.stdout.isatty() else flags.render_markdown()
     print(text.rstrip())
     return 0

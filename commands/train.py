@@ -20,7 +20,7 @@ from ..core.host import Host
 from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
-from ..records.queue import Queue
+from ..records.queue import start_problems
 from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.legacy_settings import LoadedSettings
@@ -192,13 +192,13 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
     if problems:
         raise SettingsError(problems)
     engine, resume = options.make_engine(args), args.resume or ""
-    queue = Queue()
     for number, (file, settings) in enumerate(zip(args.settings, runs, strict=True)):
         say(f"Checking {file.name} ...")
         report = engine.check_start(settings, host, resume=resume)
+        names = [earlier.what.name for earlier in runs[:number]]  # also of runs with problems
         with _collect_problems(file, problems):
-            names = [earlier.what.name for earlier in runs[:number]]  # also of runs with problems
-            queue = queue.with_checked_run(settings, host.card().name, report, names)
+            if refused := start_problems(settings, report, names):
+                raise SettingsError(refused)
     if problems:
         raise SettingsError(problems)
     results: list[tuple[str, str]] = []

@@ -12,9 +12,7 @@ __all__ = [
     "html",
     "hub_upload",
     "jobs",
-    "launcher",
     "model_shape",
     "readable",
     "version",
-    "waiting_threads",
 ]

@@ -1,17 +1,22 @@
-"""Rank and world size of distributed training, read from the environment that torchrun or accelerate sets."""
+"""Variables of the environment: of distributed training, which torchrun or accelerate sets, and of OpenMP."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
+# Variables of `accelerate launch` that ask for a model that is divided among the processes.
 SHARDING: Mapping[str, str] = {
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor or context parallelism",
 }
-"""Variables of `accelerate launch` that ask for a model that is divided among the processes."""
+
+
+def _read_int(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default
 
 
 def world_size() -> int:
@@ -39,6 +44,9 @@ def sharding() -> str:
     return next(names, "")
 
 
-def _read_int(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else default
+def set_passive_waiting() -> None:
+    """Let waiting threads of OpenMP sleep instead of spin, unless the user chose; only before torch is imported.
+
+    On a machine with other busy programs, a spinning thread keeps a core from the thread that it waits for.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

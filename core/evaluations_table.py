@@ -14,8 +14,8 @@ from .errors import SavingError
 from .files import write_text
 
 FILE_NAME = "evaluations.csv"
+# Spreadsheets evaluate a cell that begins with one of these; a leading apostrophe makes it text
 FORMULA_STARTS = ("=", "+", "-", "@", "\t")
-"""Spreadsheets evaluate a cell that begins with one of these; a leading apostrophe makes it text."""
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
 
 

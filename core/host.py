@@ -74,8 +74,8 @@ class Folders:
         return (self.datasets, self.models, self.loras, self.presets, self.formats)
 
 
+# Parts of the class names of models that predict tokens
 CAUSAL_LM_CLASSES = ("ForCausalLM", "LMHead", "ForConditionalGeneration")
-"""Parts of the class names of models that predict tokens."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
+    # Parameter counts; set only for an unknown architecture, where they had to be counted
     param_counts: ParamCounts | None = None
-    """Parameter counts; set only for an unknown architecture, where they had to be counted."""
+    # The tokenizer that was chosen instead of the model's own
     tokenizer_name: str = ""
-    """The tokenizer that was chosen instead of the model's own."""
+    # Memory limits that it is loaded with, as typed: '20GB cpu=30GB'; empty without limits
     max_memory: str = ""
-    """Memory limits that it is loaded with, as typed: '20GB cpu=30GB'; empty without limits."""
+    # What to give a command to find this model, if that is not its name: a path, a link or a file
     given_name: str = ""
-    """What to give a command to find this model, if that is not its name: a path, a link or a file."""
 
     @property
     def context(self) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 
+# The most characters of a quoted value; the rest is cut off
 MAX_VALUE_CHARS = 60
-"""The most characters of a quoted value; the rest is cut off."""
+# The most characters of a path or other word without spaces; a longer one loses its middle
 MAX_WORD_CHARS = 300
-"""The most characters of a path or other word without spaces; a longer one loses its middle."""
 MAX_LINE_CHARS = 3000
 ELLIPSIS = "\u2026"
+# Control characters except line feed and tab, direction and zero-width marks, and lone surrogates
 INVISIBLE_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-"""Control characters except line feed and tab, direction and zero-width marks, and lone surrogates."""
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS + 1},}}")
 
 

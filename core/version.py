@@ -1,5 +1,8 @@
-"""The version of Training PRO, and a check whether the sources on disk are newer than the loaded ones."""
+"""The program itself: its version, whether its sources are newer than the loaded ones, and how it is started."""
 
+from __future__ import annotations
+
+import os
 from pathlib import Path
 
 VERSION = "1.0.0"
@@ -23,3 +26,13 @@ LOADED_MTIME = newest_mtime()
 def is_updated() -> bool:
     """Whether the sources on disk are newer than the loaded ones."""
     return newest_mtime() > LOADED_MTIME
+
+
+def python_command() -> str:
+    """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
+    return "py" if os.name == "nt" else "python3"
+
+
+def launch_command() -> str:
+    """The command that starts script.py on this system, for messages to the user."""
+    return python_command() + " script.py"

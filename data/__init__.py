@@ -10,7 +10,6 @@ __all__ = [
     "prepare",
     "readers",
     "report",
-    "resolve",
     "rows",
     "text",
 ]

@@ -10,7 +10,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +19,16 @@ from ..core.errors import DataError
 from ..train_utils import format_count
 from . import arrow_store
 from .arrow_store import Store, StoreEntry
-from .cleaning import Cleaning, clean, mark
 from .readers import LoadedText, text_files
 from .stored_text import StoredText
 from .text import (
     Boilerplate,
+    Cleaning,
+    clean,
     describe_boilerplate,
     find_boilerplate,
     find_wrap_width,
+    mark,
     read_stretches,
     store_text,
 )
@@ -45,10 +47,6 @@ class Part(NamedTuple):
     end: int
     ends_section: bool = True
 
-    @property
-    def text(self) -> str:
-        return "".join(self.stretches)[self.start : self.end]
-
 
 def is_large(file: Path) -> bool:
     """Whether a text file is read in parts, which lie in Arrow files."""
@@ -59,6 +57,11 @@ def store_for(file: Path, store: Store, folder: Path) -> Store:
     """The store, or a temporary one in a folder where nothing is kept or a file is too large for it."""
     fits = STORED_BYTES_PER_BYTE * file.stat().st_size <= store.largest
     return store if store.folder and fits else Store.temporary(folder)
+
+
+def describe_first_part() -> str:
+    """How much of a large text is searched where not all of it is: 'first 17 million characters'."""
+    return f"first {PART_CHARS / 1e6:.0f} million characters"
 
 
 def load_parts(
@@ -74,87 +77,32 @@ def load_parts(
     content = text_files.file_digest(file, name)
     limits = PART_CHARS, MAX_PART_CHARS
     key = arrow_store.cache_key("parts", content, name, hard_cut, astuple(cleaning), limits)
-    if (entry := store.load(key)) and (texts := _restore(store, entry)):
-        return texts
+    if entry := store.load(key):
+        parts = [(values, StoredText.load(store, values["text"])) for values in entry.metadata]
+        restored = [
+            LoadedText(**{**values, "text": text, "notes": tuple(values["notes"]), "menus": ()})
+            for values, text in parts
+            if text
+        ]
+        if len(restored) == len(parts):  # one that was removed makes the others useless
+            return restored
     encoding, notes = text_files.detect_file_encoding(file, name)
-    parts = divide(read_stretches(text_files.normalize_chunks(_read_chunks(file, name, encoding))), hard_cut)
-    read = list[StoredPart]()
-    for each in _store_parts(parts, name, store, cleaning):
-        check_stop()
-        read.append(each)
-    texts = _with_notes(name, read, notes, cleaning)
-    store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
-    return texts
-
-
-def _restore(store: Store, entry: StoreEntry) -> list[LoadedText]:
-    """The stored parts; none where one of them is missing."""
-    stored = [StoredText.load(store, values["text"]) for values in entry.metadata]
-    texts = [
-        LoadedText(**{**values, "text": text, "notes": tuple(values["notes"]), "menus": ()})
-        for values, text in zip(entry.metadata, stored, strict=True)
-        if text
-    ]
-    return texts if len(texts) == len(stored) else []
-
-
-def _with_notes(
-    name: str, read: Sequence[StoredPart], notes: tuple[str, ...], cleaning: Cleaning
-) -> list[LoadedText]:
-    """The parts, of which the first has what is said of the file."""
-    if not read:
+    chunks = text_files.normalize_chunks(_read_chunks(file, name, encoding))
+    texts, found, width = _store_parts(divide(read_stretches(chunks), hard_cut), name, store, cleaning, check_stop)
+    if not texts:
         raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
-    first, *others = (part.text for part in read)
-    words = describe_boilerplate(chain.from_iterable(part.found for part in read))
+    words = describe_boilerplate(found)
     if words and not cleaning.drop_boilerplate:
         words += f" in its {describe_first_part()}"
-    notes = (*notes, *_open_ends_note(name, [first, *others]))
-    return [mark(replace(first, notes=notes), words, read[0].wrap_width, cleaning), *others]
-
-
-def describe_first_part() -> str:
-    """How much of a large text is searched where not all of it is: 'first 17 million characters'."""
-    return f"first {PART_CHARS / 1e6:.0f} million characters"
-
-
-def _open_ends_note(name: str, texts: Sequence[LoadedText]) -> Iterator[str]:
     if count := sum(text.open_end for text in texts):
-        yield (
+        notes += (
             f"{name} has sections of more than {MAX_PART_CHARS / 1e6:.0f} million characters. They are split at "
-            f"paragraph breaks in {format_count(count, 'place')}, and blocks end there."
+            f"paragraph breaks in {format_count(count, 'place')}, and blocks end there.",
         )
-
-
-class StoredPart(NamedTuple):
-    """A part that is written, and what was found in it before."""
-
-    text: LoadedText
-    found: Sequence[Boilerplate]
-    wrap_width: int
-
-
-def _store_parts(parts: Iterable[Part], name: str, store: Store, cleaning: Cleaning) -> Iterator[StoredPart]:
-    """Write the parts. The first one shows whether lines are wrapped, and the boilerplate where that stays."""
-    start = width = 0
-    for number, part in enumerate(parts, start=1):
-        is_first = number == 1
-        found = find_boilerplate(part.text, begins_file=is_first) if cleaning.drop_boilerplate or is_first else []
-        width = find_wrap_width(part.text) if is_first else width
-        if text := _store_part(part, found, width, cleaning, store):
-            loaded = LoadedText(name, text, open_end=not part.ends_section, part=number, start=start)
-            yield StoredPart(loaded, found, width)
-            start += len(text)
-
-
-def _store_part(
-    part: Part, found: Sequence[Boilerplate], width: int, cleaning: Cleaning, store: Store
-) -> StoredText | None:
-    """Write a part; None if nothing of it remains."""
-    if (cleaning.drop_boilerplate and found) or (cleaning.join_lines and width):
-        cleaned = clean(part.text, found, width, cleaning).rstrip()
-        return store_text(cleaned, store) if cleaned else None
-    ends = tuple(accumulate(map(len, part.stretches)))
-    return StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
+    # The first part has what is said of the file.
+    texts[0] = mark(replace(texts[0], notes=notes), words, width, cleaning)
+    store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
+    return texts
 
 
 def _read_chunks(file: Path, name: str, encoding: str) -> Iterator[str]:
@@ -164,6 +112,35 @@ def _read_chunks(file: Path, name: str, encoding: str) -> Iterator[str]:
         while data := stream.read(text_files.READ_BYTES):
             yield decoder.decode(data)
     yield decoder.decode(b"", final=True)
+
+
+def _store_parts(
+    parts: Iterable[Part], name: str, store: Store, cleaning: Cleaning, check_stop: Callable[[], None]
+) -> tuple[list[LoadedText], list[Boilerplate], int]:
+    """Write the parts; also the boilerplate that was found in them, and the width at which lines are wrapped.
+
+    The first part shows whether lines are wrapped, and the boilerplate where that stays.
+    """
+    texts, all_found = list[LoadedText](), list[Boilerplate]()
+    start = width = 0
+    for number, part in enumerate(parts, start=1):
+        whole, is_first = "".join(part.stretches), number == 1
+        content = whole[part.start : part.end]
+        search = cleaning.drop_boilerplate or is_first
+        found = find_boilerplate(content, begins_file=is_first) if search else []
+        width = find_wrap_width(content) if is_first else width
+        if (cleaning.drop_boilerplate and found) or (cleaning.join_lines and width):
+            cleaned = clean(content, found, width, cleaning).rstrip()
+            text = store_text(cleaned, store) if cleaned else None
+        else:
+            ends = tuple(accumulate(map(len, part.stretches)))
+            text = StoredText.save(store, whole, part.start, part.end, ends)
+        check_stop()
+        if text:
+            texts.append(LoadedText(name, text, open_end=not part.ends_section, part=number, start=start))
+            all_found += found
+            start += len(text)
+    return texts, all_found, width
 
 
 def divide(stretches: Iterable[str], hard_cut: str) -> Iterator[Part]:

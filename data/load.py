@@ -1,39 +1,28 @@
-"""Load datasets: rows read and encoded, texts read; from the store where they were prepared before."""
+"""Load datasets, from the store where they were prepared before, and work out the slicing rules for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, cast
 
-from ..chunking import unescape_hard_cut
+from ..chunking import BlockEnds, SlicingRules, unescape_hard_cut
 from ..core.errors import DataError
-from ..core.host import Folders, ModelCard
-from ..settings.definitions import TrainingSettings
+from ..core.findings import Finding, Suggestion, advice, note, problem
+from ..core.host import ModelCard
+from ..settings.definitions import TextSettings, TrainingSettings
 from . import arrow_store, dataset_index, large_texts
 from .arrow_store import Store, StoreEntry
-from .cleaning import Cleaning, clean, mark
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
+from .rows import PrepareContext as PrepareContext  # for the engine
 from .rows import RowDataset, Tokenizer, row_dataset
-from .text import Boilerplate, describe_boilerplate, find_wrap_width, load_or_find
+from .text import Cleaning, clean, describe_boilerplate, find_wrap_width, load_or_find, mark
 
+AUTO_CUTOFF = 256  # of raw text
+CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048
 ProgressFn = Callable[[str, float | None], None]
-
-
-@dataclass(frozen=True)
-class PrepareContext:
-    """The settings, model card, tokenizer and folders that every step of preparing needs."""
-
-    settings: TrainingSettings
-    folders: Folders
-    card: ModelCard
-    tokenizer: Tokenizer
-    say: ProgressFn
-    store: Store = field(default_factory=Store)
-    check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
-    processes: int = 0  # that slice a large text; 0: one for each core
 
 
 @dataclass(frozen=True)
@@ -63,37 +52,26 @@ def load_datasets(context: PrepareContext, names: Sequence[str]) -> list[LoadedD
 def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDataset:
     """Load a file or a folder, as texts or as rows."""
     files = dataset_index.dataset_files(dataset.path)
-    rows = tuple(_load_rows(context, dataset, file) for file in files if row_files.is_row_file(file))
-    has_texts = dataset.path.is_dir() and any(f.suffix.lower() in dataset_index.TEXT_SUFFIXES for f in files)
+    is_folder = dataset.path.is_dir()
+    rows = []
+    for file in filter(row_files.is_row_file, files):
+        name = dataset.name + file.relative_to(dataset.path).as_posix() if is_folder else dataset.name
+        with as_data_error(name):
+            rows.append(row_dataset.load_or_restore(context, file, name))
+    has_texts = is_folder and any(file.suffix.lower() in dataset_index.TEXT_SUFFIXES for file in files)
     if rows and not has_texts:
-        return LoadedDataset(dataset, rows=rows)
+        return LoadedDataset(dataset, rows=tuple(rows))
     hard_cut = unescape_hard_cut(context.settings.text.hard_cut)
     cleaning = Cleaning.of(context.settings.text)
-    divide = partial(_load_parts, context, hard_cut)
+
+    def divide(file: Path, name: str) -> list[LoadedText]:
+        # Nothing of a large text is kept if the tokenizer can't be told from others.
+        kept = context.store if context.tokenizer.fingerprint else Store()
+        store = large_texts.store_for(file, kept, context.folders.prepared_data)
+        return large_texts.load_parts(file, name, hard_cut, store, cleaning, check_stop=context.check_stop)
+
     texts = read_texts(dataset.path, hard_cut, context.store, cleaning=cleaning, divide=divide)
-    return LoadedDataset(dataset, tuple(texts), rows)
-
-
-def _load_parts(context: PrepareContext, hard_cut: str, file: Path, name: str) -> list[LoadedText]:
-    """The parts of a large text; nothing of it is kept if the tokenizer can't be told from others."""
-    unsupported.refuse_unsupported(file, name)
-    kept = context.store if context.tokenizer.fingerprint else Store()
-    store = large_texts.store_for(file, kept, context.folders.prepared_data)
-    cleaning = Cleaning.of(context.settings.text)
-    return large_texts.load_parts(file, name, hard_cut, store, cleaning, check_stop=context.check_stop)
-
-
-def _load_rows(context: PrepareContext, dataset: DatasetEntry, file: Path) -> RowDataset:
-    name = dataset.name + file.relative_to(dataset.path).as_posix() if dataset.path.is_dir() else dataset.name
-    with as_data_error(name):
-        rows, stored = row_dataset.load_or_restore(
-            (file, name, context.settings, context.folders, context.tokenizer),
-            lambda rows: context.say(f"Reading {name}: {rows:,} rows", 0.0),
-            context.store,
-        )
-    if stored:
-        context.say(f"Using the cached version of {name}", None)
-    return rows
+    return LoadedDataset(dataset, tuple(texts), tuple(rows))
 
 
 def read_texts(
@@ -109,77 +87,141 @@ def read_texts(
     `hard_cut` is put between the chapters of documents that have some; `divide` reads a large text file in parts.
     """
     store = store or Store()
-    texts, problems = list[LoadedText](), []
-    with reader_process():
-        for file in _text_files(path):
-            name = file.relative_to(path).as_posix() if file != path else path.name
-            try:
-                with as_data_error(name):
-                    texts += (
-                        divide(file, name)
-                        if divide and _is_large(file)
-                        else [_read_text(file, name, hard_cut, store)]
-                    )
-            except DataError as error:
-                problems.append(str(error))
-    if problems:
-        raise DataError("\n".join(problems))
-    found = iter(load_or_find([(str(text.text), text.menus) for text in texts if not text.part], store))
-    return _drop_empty([text if text.part else _clean_text(text, next(found), cleaning) for text in texts])
-
-
-def _is_large(file: Path) -> bool:
-    is_text = file.suffix.lower() not in documents.READERS
-    return is_text and large_texts.is_large(file)
-
-
-def _drop_empty(texts: Sequence[LoadedText]) -> list[LoadedText]:
-    """The texts with anything left; a page that is only a menu must not refuse a folder of pages."""
-    kept = [text for text in texts if not _is_blank(text)]
-    words = [f"{text.name}: everything in it looks like boilerplate." for text in texts if _is_blank(text)]
-    if not kept:
-        raise DataError("\n".join(f"{reason} Turn off 'Drop boilerplate'." for reason in words))
-    return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
-
-
-def _is_blank(text: LoadedText) -> bool:
-    return not text.part and not str(text.text).strip()
-
-
-def _clean_text(text: LoadedText, found: list[Boilerplate], cleaning: Cleaning) -> LoadedText:
-    content = str(text.text)
-    width = find_wrap_width(content)
-    cleaned = replace(text, text=clean(content, found, width, cleaning))
-    return mark(cleaned, describe_boilerplate(found), width, cleaning)
-
-
-def _text_files(path: Path) -> list[Path]:
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
     if not files:
         raise DataError(
             f"{path.name}: this folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "
             f"Add your text files to it. {unsupported.describe_unsupported(path)}".rstrip()
         )
-    return files
+    texts, problems = list[LoadedText](), []
+    with reader_process():
+        for file in files:
+            name = file.relative_to(path).as_posix() if file != path else path.name
+            try:
+                with as_data_error(name):
+                    texts += _read_file(file, name, hard_cut, store, divide)
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    # Boilerplate is looked for in all texts together; each part of a large text was cleaned when it was read.
+    found = iter(load_or_find([(str(text.text), text.menus) for text in texts if not text.part], store))
+    kept, words = list[LoadedText](), []
+    for text in texts:
+        if not text.part:
+            boilerplate, content = next(found), str(text.text)
+            width = find_wrap_width(content)
+            text = replace(text, text=clean(content, boilerplate, width, cleaning))
+            text = mark(text, describe_boilerplate(boilerplate), width, cleaning)
+            # A page that is only a menu must not refuse a folder of pages.
+            if not str(text.text).strip():
+                words.append(f"{text.name}: everything in it looks like boilerplate.")
+                continue
+        kept.append(text)
+    if not kept:
+        raise DataError("\n".join(f"{reason} Turn off 'Drop boilerplate'." for reason in words))
+    return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
 
 
-def _read_text(file: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
+def _read_file(
+    file: Path,
+    name: str,
+    hard_cut: str,
+    store: Store,
+    divide: Callable[[Path, str], list[LoadedText]] | None,
+) -> list[LoadedText]:
+    """The text of a file: of a document, stored or read now; of a large text, in parts."""
     unsupported.refuse_unsupported(file, name)
     if file.suffix.lower() in documents.READERS:
-        return _load_document(file, name, hard_cut, store)
+        key = arrow_store.cache_key(
+            "document", text_files.file_digest(file, name), file.suffix.lower(), name, hard_cut
+        )
+        if entry := store.load(key):
+            menus = tuple((start, end) for start, end in entry.metadata["menus"])
+            return [LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)]
+        document = documents.read_document(file, name, hard_cut)
+        said = {"text": document.text, "notes": document.notes, "menus": document.menus}
+        store.save(key, StoreEntry({}, said))
+        return [document]
+    if divide and large_texts.is_large(file):
+        return divide(file, name)
     text, notes = text_files.read_text(file, name)
     if not text or text.isspace():
         raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
-    return LoadedText(name, text, notes)
+    return [LoadedText(name, text, notes)]
 
 
-def _load_document(path: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
-    """A document's text, stored or read now."""
-    content = text_files.file_digest(path, name)
-    key = arrow_store.cache_key("document", content, path.suffix.lower(), name, hard_cut)
-    if entry := store.load(key):
-        menus = tuple((start, end) for start, end in entry.metadata["menus"])
-        return LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)
-    text = documents.read_document(path, name, hard_cut)
-    store.save(key, StoreEntry({}, {"text": text.text, "notes": text.notes, "menus": text.menus}))
-    return text
+@dataclass(frozen=True)
+class ResolvedSettings:
+    """The values that a run uses for settings that may be "auto" or lowered."""
+
+    cutoff: int
+    accumulation: int
+    gradient_checkpointing: bool
+    alpha: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "gradient_checkpointing": "on" if self.gradient_checkpointing else "off"}
+
+
+def longest_row(datasets: Sequence[LoadedDataset]) -> int:
+    """The tokens of the longest row, before truncation; 0 where there are no rows."""
+    lengths = [rows.source.lengths.max(initial=0) for dataset in datasets for rows in dataset.rows]
+    return int(max(lengths, default=0))
+
+
+def auto_cutoff(longest: int, context: int) -> int:
+    """The length of the longest row, rounded up to a multiple of 32; at most 2048 and the model's context."""
+    rounded = min(-(-max(longest, 1) // CUTOFF_STEP) * CUTOFF_STEP, MAX_AUTO_CUTOFF)
+    return min(rounded, context) if context else rounded
+
+
+def slicing_rules(
+    text: TextSettings, card: ModelCard, tokenizer: Tokenizer, datasets: Sequence[LoadedDataset] = ()
+) -> SlicingRules:
+    """The rules for slicing raw text; a cutoff of "auto" is 256 for raw text, and else fits the longest row."""
+    if text.cutoff != "auto":
+        cutoff = int(text.cutoff)
+    else:
+        longest, cutoff = longest_row(datasets), min(AUTO_CUTOFF, card.context or AUTO_CUTOFF)
+        if longest:
+            has_texts = any(dataset.texts for dataset in datasets)
+            cutoff = max(auto_cutoff(longest, card.context), cutoff if has_texts else 0)
+    return SlicingRules(
+        cutoff=cutoff,
+        chunking=cast(Literal["blocks", "dementor"], text.chunking),
+        overlap=text.overlap,
+        dementor_repeats=text.dementor_repeats,
+        hard_cut=unescape_hard_cut(text.hard_cut),
+        min_chars=text.min_chars,
+        bos=tokenizer.bos if text.add_bos else None,
+        eos=tokenizer.eos,
+        add_eos=cast(Literal["hard_cut", "every_block", "never"], text.add_eos),
+        block_ends=cast(BlockEnds, text.block_ends),
+    )
+
+
+def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules) -> Iterator[Finding]:
+    """Yield what the model makes of the cutoff and of the end token."""
+    if card.context and rules.cutoff > card.context:
+        yield problem(
+            "cutoff",
+            f"Maximum context length (Cutoff): {rules.cutoff} is more than {card.name} supports "
+            f"({card.context} tokens). Use {card.context} or less.",
+        )
+    if rules.eos is None and rules.add_eos != "never":
+        yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
+    if settings.text.cutoff == "auto":
+        yield note("cutoff", f"Maximum context length (Cutoff): with auto, the cutoff is {rules.cutoff} tokens.")
+
+
+def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:
+    """Suggest a cutoff that fits the longest row, or keep the present one."""
+    fitting = auto_cutoff(longest, card.context)
+    if not longest:
+        why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
+        return Suggestion("cutoff", text.cutoff, why, keep=True)
+    why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
+    if longest > rules.cutoff and fitting > rules.cutoff:
+        return Suggestion("cutoff", fitting, why)
+    return Suggestion("cutoff", text.cutoff, why, keep=True)

@@ -1,52 +1,67 @@
-"""Prepare data for Check and for training: from settings and a tokenizer to examples and their report."""
+"""Prepare data for Check and for training: from settings and a tokenizer to examples and their report.
+
+Datasets are loaded, the validation data is split off, texts are sliced and rows truncated, and the share of each
+dataset that the settings ask for is taken.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from textwrap import shorten
+from typing import cast
 
-from ..chunking import SlicingRules
+from ..chunking import SlicedText, SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, StoppedError, TrainingProError
-from ..core.findings import Finding, Suggestion, merge_suggestions, texts
+from ..core.findings import Finding, Suggestion, advice, merge_suggestions, note, problem, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from ..settings.effects import unused_settings
-from ..settings.rules import check_settings
-from ..train_utils import StepPlan
+from ..settings.rules import check_settings, unused_settings
+from ..train_utils import StepPlan, format_count, plural
+from . import report
 from .arrow_store import Store
-from .build_examples import PreparedDataset, prepare_dataset, prepare_validation_dataset
-from .examples import Examples, RowSource, pick_passages
-from .load import LoadedDataset, PrepareContext, ProgressFn, load_datasets
-from .readers import reader_process
-from .report import (
-    DatasetReport,
-    DiskEstimate,
-    MemoryModel,
-    RunFacts,
-    check_leaks,
-    check_model,
-    check_page_breaks,
-    check_plan,
-    check_stops,
-    check_windows,
-    count_evaluations,
-    count_learned_stops,
-    count_sample_rounds,
-    estimate_disk,
-    preview_examples,
-    report_examples,
-    suggest_cleaning,
-    suggest_hard_cuts,
-    suggest_settings,
-    suggest_windows,
-    uses_checkpointing,
+from .dataset_index import WHOLE_DATASET, DatasetEntry, DatasetShare
+from .examples import (
+    Examples,
+    RowSource,
+    Source,
+    TextSource,
+    group_parts,
+    pick_examples,
+    pick_passages,
+    split_rows,
+    split_texts,
+    truncate_rows,
 )
-from .resolve import ResolvedSettings, check_rules, longest_row, slicing_rules, suggest_cutoff
-from .rows import Tokenizer
+from .large_texts import describe_first_part
+from .load import (
+    LoadedDataset,
+    PrepareContext,
+    ProgressFn,
+    ResolvedSettings,
+    check_rules,
+    load_datasets,
+    longest_row,
+    slicing_rules,
+    suggest_cutoff,
+)
+from .readers import LoadedText, reader_process, unsupported
+from .report import DatasetReport, MemoryModel, RowReport, SourceReport, report_source
+from .rows import RowDataset, Tokenizer, inspect_texts
+from .stored_text import StoredText
+from .text import slice_parts, slice_texts
+
+MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
+MAX_DROPPED_SHARE = 0.05  # of rows over the cutoff, which Check lets pass
+TRUNCATION_WORDS = {
+    "drop": "dropped",
+    "drop_any": "dropped",
+    "cut_end": "truncated at the end",
+    "cut_start": "truncated at the start",
+    "split": "split",
+}
 
 
 @dataclass(frozen=True)
@@ -62,79 +77,6 @@ class TrainingData:
     resolved: ResolvedSettings
     report: DatasetReport
     unused: tuple[Finding, ...] = ()
-
-
-def prepare(
-    settings: TrainingSettings,
-    folders: Folders,
-    card: ModelCard,
-    tokenizer: Tokenizer,
-    say: ProgressFn,
-    machine: DeviceMemory | None = None,
-    *,
-    keep: bool = True,
-    is_stopped: Callable[[], bool] = lambda: False,
-    processes: int = 0,  # that slice large texts; 0: one for each core
-) -> TrainingData:
-    """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
-    store, check_stop = Store(folders.prepared_data if keep else None), partial(_check_stop, is_stopped)
-    context = PrepareContext(
-        settings, folders, card, tokenizer, _say_until_stopped(say, check_stop), store, check_stop, processes
-    )
-    with reader_process(is_stopped):
-        loaded = load_datasets(context, settings.what.data)
-        loaded_aside = load_datasets(context, settings.aside.eval_data)
-    rules = slicing_rules(settings.text, card, tokenizer, loaded)
-    learned = (prepared for dataset in loaded for prepared in prepare_dataset(context, dataset, rules))
-    data = PreparedDataset.join([*learned, *(prepare_validation_dataset(context, d, rules) for d in loaded_aside)])
-    examples, validation = data.training.examples, data.validation.examples
-    if not len(examples):
-        raise DataError("\n".join(texts(_findings(context, rules, data), "problem")) or _nothing_left(settings))
-    plan = _step_plan(settings, len(examples))
-    memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
-    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
-    disk = estimate_disk(settings, card, plan, _output_folder(context), machine)
-    kinds = {"rows" if isinstance(source, RowSource) else "text" for source in data.training.sources}
-    on_cpu = machine is not None and machine.device.lower().startswith("cpu")
-    unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
-    report = replace(
-        report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
-        steps_per_epoch=plan.steps_per_epoch,
-        steps=plan.steps,
-        evaluations=count_evaluations(settings, plan, validation),
-        sample_rounds=count_sample_rounds(settings, plan),
-        recall_tokens=_recall_tokens(settings, examples, validation, tokenizer),
-        sources=data.reports,
-        findings=(*_findings(context, rules, data), *_plan_findings(context, data, plan, disk), *unused),
-        resolved=resolved,
-        suggestions=_suggestions(context, rules, loaded, data, plan, memory),
-        memory=memory.estimate(settings, checkpointing=resolved.gradient_checkpointing) if memory else None,
-        disk=disk,
-        stops=count_learned_stops(data.training.sources, tokenizer.stops),
-        tokens_known=_special_tokens(tokenizer),
-    )
-    return TrainingData(examples, validation, plan, resolved, report, unused)
-
-
-def _check_stop(is_stopped: Callable[[], bool]) -> None:
-    """End the work once the user stopped it."""
-    if is_stopped():
-        raise StoppedError("Stopped while preparing the data. Nothing was trained.")
-
-
-def _say_until_stopped(say: ProgressFn, check_stop: Callable[[], None]) -> ProgressFn:
-    """Report progress, and end the work there once the user stopped it."""
-
-    def say_or_stop(text: str, share: float | None) -> None:
-        check_stop()
-        say(text, share)
-
-    return say_or_stop
-
-
-def _output_folder(context: PrepareContext) -> Path:
-    return context.folders.output_folder(full_finetune=context.settings.lora.whole_model)
 
 
 def check_datasets(
@@ -153,61 +95,90 @@ def check_datasets(
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
-    return replace(data.report, shown=preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops))
+    return replace(
+        data.report, shown=report.preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
+    )
 
 
-def _recall_tokens(
-    settings: TrainingSettings, examples: Examples, validation: Examples, tokenizer: Tokenizer
-) -> int:
-    count, bos = settings.aside.recall_passages, tokenizer.bos
-    learned = pick_passages(examples, count, bos)
-    passages = [*learned, *pick_passages(validation, count, bos)] if learned else []
-    return sum(len(passage.example.ids) for passage in passages)
+def prepare(
+    settings: TrainingSettings,
+    folders: Folders,
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    say: ProgressFn,
+    machine: DeviceMemory | None = None,
+    *,
+    keep: bool = True,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> TrainingData:
+    """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
 
+    def check_stop() -> None:
+        if is_stopped():
+            raise StoppedError("Stopped while preparing the data. Nothing was trained.")
 
-def _step_plan(settings: TrainingSettings, examples: int) -> StepPlan:
+    def say_or_stop(text: str, share: float | None) -> None:
+        check_stop()
+        say(text, share)
+
+    store = Store(folders.prepared_data if keep else None)
+    context = PrepareContext(settings, folders, card, tokenizer, say_or_stop, store, check_stop)
+    with reader_process(is_stopped):
+        loaded = load_datasets(context, settings.what.data)
+        loaded_aside = load_datasets(context, settings.aside.eval_data)
+    # A cutoff of "auto" depends on all of the data, so nothing is sliced before everything is loaded.
+    rules = slicing_rules(settings.text, card, tokenizer, loaded)
+    made = _Made()
+    for dataset in loaded:
+        _make_examples(context, dataset, rules, made)
+    for dataset in loaded_aside:
+        _make_validation(context, dataset, rules, made)
+    examples, validation = Examples.join(made.learned), Examples.join(made.aside)
+    findings = [*made.findings, *report.check_model(card), *check_rules(settings, card, rules)]
+    if not len(examples):
+        raise DataError("\n".join(texts(findings, "problem")) or _nothing_left(settings))
     steps = settings.steps
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    return StepPlan(examples, *sizes, dist_env.world_size())
-
-
-def _findings(context: PrepareContext, rules: SlicingRules, data: PreparedDataset) -> Iterator[Finding]:
-    """Yield what is known of data and model without any example."""
-    yield from data.findings
-    yield from check_model(context.card)
-    yield from check_rules(context.settings, context.card, rules)
-
-
-def _plan_findings(
-    context: PrepareContext, data: PreparedDataset, plan: StepPlan, disk: DiskEstimate | None
-) -> Iterator[Finding]:
-    """Yield what is known of disk, settings, steps and examples."""
-    learned, aside = data.training, data.validation
-    yield from disk.findings() if disk else ()
-    yield from check_settings(context.settings)
-    yield from check_plan(context.settings, plan, learned.examples, aside.examples, context.card.context)
-    yield from check_stops(learned.sources, context.tokenizer.stops)
-    yield from check_page_breaks(learned.sources)
-    yield from check_windows(learned.sources)
-    yield from check_leaks(learned.sources, aside.sources, learned.texts, aside.texts)
-
-
-def _suggestions(
-    context: PrepareContext,
-    rules: SlicingRules,
-    loaded: Sequence[LoadedDataset],
-    data: PreparedDataset,
-    plan: StepPlan,
-    memory: MemoryModel | None,
-) -> tuple[Suggestion, ...]:
-    trained_tokens = sum(data.training.examples.learned())
-    return merge_suggestions(
-        suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
-        *suggest_settings(RunFacts(context.settings, plan, memory, trained_tokens)),
-        *suggest_windows(data.training.sources),
-        *suggest_hard_cuts(data.training.sources),
-        *suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+    plan = StepPlan(len(examples), *sizes, dist_env.world_size())
+    memory = MemoryModel.of(card, examples, machine)
+    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
+    output_folder = folders.output_folder(full_finetune=settings.lora.whole_model)
+    disk = report.estimate_disk(settings, card, plan, output_folder, machine)
+    kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
+    on_cpu = machine is not None and machine.device.lower().startswith("cpu")
+    unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
+    findings += [
+        *(disk.findings() if disk else ()),
+        *check_settings(settings),
+        *report.check_plan(settings, plan, examples, validation, card.context),
+        *report.check_stops(examples.sources, tokenizer.stops),
+        *report.check_page_breaks(examples.sources),
+        *report.check_windows(examples.sources),
+        *report.check_leaks(examples.sources, validation.sources, examples.texts(), validation.texts()),
+        *unused,
+    ]
+    figures = replace(
+        report.report_examples(examples, validation, steps.batch_size, settings.what.order_seed),
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.steps,
+        evaluations=report.count_evaluations(settings, plan, validation),
+        sample_rounds=report.count_sample_rounds(settings, plan),
+        recall_tokens=_recall_tokens(settings.aside.recall_passages, examples, validation, tokenizer.bos),
+        sources=tuple(made.reports),
+        findings=tuple(findings),
+        resolved=resolved,
+        suggestions=_suggestions(context, rules, loaded, examples, plan, memory),
+        memory=memory.estimate(settings, checkpointing=checkpointing) if memory else None,
+        disk=disk,
+        stops=report.count_learned_stops(examples.sources, tokenizer.stops),
+        tokens_known={
+            "BOS": "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos]),
+            "EOS": "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos]),
+            "padding": "masked",
+        },
     )
+    return TrainingData(examples, validation, plan, resolved, figures, unused)
 
 
 def _nothing_left(settings: TrainingSettings) -> str:
@@ -220,8 +191,230 @@ def _nothing_left(settings: TrainingSettings) -> str:
     return f"Dataset: there is nothing left to train on. {reason}"
 
 
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """BOS and EOS in words; padding is masked."""
-    bos = "not added" if tokenizer.bos is None else tokenizer.decode([tokenizer.bos])
-    eos = "none" if tokenizer.eos is None else tokenizer.decode([tokenizer.eos])
-    return {"BOS": bos, "EOS": eos, "padding": "masked"}
+def _recall_tokens(count: int, examples: Examples, validation: Examples, bos: int | None) -> int:
+    learned = pick_passages(examples, count, bos)
+    passages = [*learned, *pick_passages(validation, count, bos)] if learned else []
+    return sum(len(passage.example.ids) for passage in passages)
+
+
+def _suggestions(
+    context: PrepareContext,
+    rules: SlicingRules,
+    loaded: Sequence[LoadedDataset],
+    examples: Examples,
+    plan: StepPlan,
+    memory: MemoryModel | None,
+) -> tuple[Suggestion, ...]:
+    return merge_suggestions(
+        suggest_cutoff(context.settings.text, rules, context.card, longest_row(loaded)),
+        *report.suggest_settings(report.RunFacts(context.settings, plan, memory, sum(examples.learned()))),
+        *report.suggest_windows(examples.sources),
+        *report.suggest_hard_cuts(examples.sources),
+        *report.suggest_cleaning([text for dataset in loaded for text in dataset.texts]),
+    )
+
+
+@dataclass
+class _Made:
+    """The examples made so far, the report of each text and file of rows, and what Check says of them."""
+
+    learned: list[Examples] = field(default_factory=list)
+    aside: list[Examples] = field(default_factory=list)
+    reports: list[SourceReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def _make_examples(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
+    """Add the examples of a dataset: of its texts, then of each of its files of rows."""
+    if dataset.texts:
+        context.say(f"Slicing {dataset.data.name}", 0.5)
+        _make_blocks(context, dataset, rules, made)
+    if skipped := unsupported.describe_unsupported(dataset.data.path):
+        made.findings.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
+    for rows in dataset.rows:
+        _make_row_examples(context, dataset.data, rows, rules, made)
+
+
+def _make_blocks(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
+    data, seed, share = dataset.data, context.settings.what.order_seed, context.settings.aside.eval_share
+    learned, held_out = split_texts(
+        dataset.texts, share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
+    )
+    sources = _slice_texts(context, data, learned, rules)
+    examples = _take(sources, data.share, seed)
+    validation = _take(_slice_texts(context, data, held_out, rules), WHOLE_DATASET, seed)
+    made.learned.append(examples)
+    made.aside.append(validation)
+    notes = (
+        *(text_note for text in learned for text_note in text.notes),
+        *_slicing_notes(sources, learned, rules),
+        *_share_note(data.share, examples),
+    )
+    kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
+    files = len({text.name for text in dataset.texts})
+    made.reports.append(
+        report_source(data.name, kind, examples, notes, files=files, text=report.report_texts(sources))
+    )
+    if share and not validation.sources:
+        made.findings.append(_empty_split_problem(data.name))
+    # Of a large file, the first part: searching all of it would take its whole text in memory.
+    searched = [text for text in dataset.texts if text.part <= 1]
+    fingerprint = context.tokenizer.fingerprint
+    made.findings += inspect_texts(
+        data.name, searched, rules.hard_cut, context.folders, fingerprint, context.store
+    )
+    if len(searched) < len(dataset.texts):
+        made.findings.append(
+            note(
+                "data",
+                f"{data.name}: in each large file, Check searched only the {describe_first_part()} for refusals, "
+                "leftover HTML, duplicates and similar problems.",
+            )
+        )
+
+
+def _slice_texts(
+    context: PrepareContext, dataset: DatasetEntry, loaded: Sequence[LoadedText], rules: SlicingRules
+) -> list[TextSource]:
+    tokenizer, contents = context.tokenizer, [str(text.text) for text in loaded if not text.part]
+    whole, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
+    if stored:
+        context.say(f"Using the cached version of {dataset.name}", None)
+    whole_texts = iter(whole)
+    sliced_texts = (
+        sliced
+        for group in group_parts(loaded)
+        for sliced in (_slice_parts(context, group, rules) if group[0].part else [next(whole_texts)])
+    )
+    # Files are named within a folder, whose name ends in /.
+    is_folder = dataset.name.endswith("/")
+    return [
+        TextSource(
+            dataset.name + text.name if is_folder else dataset.name, sliced, text.open_end, text.part, text.start
+        )
+        for text, sliced in zip(loaded, sliced_texts, strict=True)
+    ]
+
+
+def _slice_parts(context: PrepareContext, parts: Sequence[LoadedText], rules: SlicingRules) -> list[SlicedText]:
+    """The sliced parts of a large text."""
+    stored_texts, tokenizer, name = (
+        [cast(StoredText, part.text) for part in parts],
+        context.tokenizer,
+        parts[0].name,
+    )
+
+    def say(done: int) -> None:
+        words = f"Slicing {parts[0].name}: {done} of {format_count(len(stored_texts), 'part')}"
+        context.say(words, done / len(stored_texts))
+
+    sliced, stored = slice_parts(
+        stored_texts, tokenizer.encode, tokenizer.fingerprint, rules, say, context.check_stop
+    )
+    if stored:
+        context.say(f"Using the cached version of {name}", None)
+    return sliced
+
+
+def _make_row_examples(
+    context: PrepareContext, dataset: DatasetEntry, rows: RowDataset, rules: SlicingRules, made: _Made
+) -> None:
+    settings, seed, bos = context.settings, context.settings.what.order_seed, context.tokenizer.bos
+    source, too_long, share = rows.source, settings.rows.too_long, settings.aside.eval_share
+    made.findings += rows.findings
+    if share:
+        in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
+        source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
+        validation = truncate_rows(held_out, rules.cutoff, too_long, bos).source
+        made.aside.append(_take([validation], WHOLE_DATASET, seed))
+        made.findings += [] if len(held_out) else [_empty_split_problem(source.name)]
+    truncated = truncate_rows(source, rules.cutoff, too_long, bos)
+    examples = _take([truncated.source], dataset.share, seed)
+    made.learned.append(examples)
+    figures = RowReport(
+        rows=rows.counts.rows,
+        unreadable=len(rows.counts.bad),
+        without_marker=rows.counts.without_marker,
+        without_reply=rows.counts.no_reply,
+        too_long=truncated.too_long,
+        too_long_how=TRUNCATION_WORDS[too_long],
+        long_prompts=rows.counts.long_prompts,
+        long_replies=rows.counts.long_replies,
+        nothing_learned=truncated.nothing_learned,
+    )
+    notes = (*rows.notes, *_share_note(dataset.share, examples))
+    made.reports.append(report_source(source.name, rows.what, examples, notes, rows=figures))
+    made.findings += _dropped_rows_problem(too_long, source, truncated.too_long, rules)
+
+
+def _make_validation(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
+    """Add a dataset of which all is validation data."""
+    seed, share, too_long = context.settings.what.order_seed, dataset.data.share, context.settings.rows.too_long
+    parts = [_take(_slice_texts(context, dataset.data, dataset.texts, rules), share, seed)]
+    made.findings += [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
+    for rows in dataset.rows:
+        truncated = truncate_rows(rows.source, rules.cutoff, too_long, context.tokenizer.bos)
+        parts.append(_take([truncated.source], share, seed))
+        for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, rules):
+            made.findings.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
+    made.aside += parts
+    if not any(map(len, parts)):
+        left = f"Evaluation dataset: nothing of {dataset.data.name} is left to evaluate."
+        made.findings.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
+
+
+def _take(sources: Sequence[Source], share: DatasetShare, seed: int) -> Examples:
+    """The share of a dataset that is used."""
+    return Examples(sources, pick_examples(sources, share, seed))
+
+
+def _empty_split_problem(name: str) -> Finding:
+    return problem(
+        "eval_share",
+        f"{name} is too short for a validation split. Choose an Evaluation dataset, or set Validation split to 0.",
+    )
+
+
+def _dropped_rows_problem(
+    too_long: str, source: RowSource, long_rows: int, rules: SlicingRules
+) -> Iterator[Finding]:
+    count = len(source)
+    if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
+        yield problem(
+            "too_long",
+            f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) "
+            f"{plural(long_rows, 'is', 'are')} longer than the cutoff of {rules.cutoff} tokens. The longest row "
+            f"has {int(source.lengths.max())} tokens. Raise the cutoff, or choose what to do with these rows "
+            "under 'Rows over the cutoff'.",
+        )
+
+
+def _slicing_notes(
+    sources: Sequence[TextSource], learned: Sequence[LoadedText], rules: SlicingRules
+) -> Iterator[str]:
+    """Notes where blocks of a text end at lines, and where the hard cut is a word."""
+    by_lines = sum(int(source.sliced.sections.by_lines.sum()) for source in sources)
+    if rules.block_ends == "auto" and by_lines:
+        sections = sum(len(source.sliced.sections) for source in sources)
+        first = next(source.sliced for source in sources if source.sliced.sections.by_lines.any())
+        start = int(first.sections.content_start[first.sections.by_lines.argmax()])
+        beginning = shorten(first.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
+        which = plural(by_lines, "the one that begins with", "the first one begins with")
+        yield (
+            f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like a "
+            f"list, verse, a script or a chat log ({which} {beginning!r}), so "
+            f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
+            "To change this, use the 'Blocks end at' setting."
+        )
+    # With CHAPTER as the hard cut, the model never sees that word.
+    if any(letter.isalnum() for letter in rules.hard_cut):
+        count = sum(str(text.text).count(rules.hard_cut) for text in learned)
+        yield (
+            f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
+            "It is left out of the blocks, so the model never sees it."
+        )
+
+
+def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
+    if share.percent != 100:
+        yield f"{share.percent:g}% of this dataset is used: {format_count(len(examples), 'example')}."

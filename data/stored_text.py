@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from . import arrow_store
 from .arrow_store import Store, StoreEntry
 
+# The index has the place in the file of every so many characters: UTF-8 has 1 to 4 bytes for each, so a place
+# can't be computed, and an index of all characters would be larger than the text.
 INDEX_CHARS = 4096
-"""The index has the place in the file of every so many characters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +54,9 @@ class StoredText:
         """A part that was written before."""
         if not (entry := store.load(key, mapped=True)):
             return None
-        places = entry.metadata
-        return StoredText(
-            store,
-            key,
-            places["start"],
-            places["end"],
-            tuple(places["stretches"]),
-            entry.arrays["text"],
-            entry.arrays["index"],
-        )
+        places, arrays = entry.metadata, entry.arrays
+        stretches = tuple(places["stretches"])
+        return StoredText(store, key, places["start"], places["end"], stretches, arrays["text"], arrays["index"])
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -74,9 +68,9 @@ class StoredText:
     def __str__(self) -> str:
         return self._read(self.start, self.end)
 
-    def with_stretches(self) -> str:
-        """The part and the text around it."""
-        return self._read(0, self.stretches[-1])
+    def stretch_texts(self) -> list[str]:
+        """The stretches that the part lies in."""
+        return [self._read(start, end) for start, end in pairwise((0, *self.stretches))]
 
     def _read(self, start: int, end: int) -> str:
         first = start // INDEX_CHARS

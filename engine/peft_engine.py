@@ -139,10 +139,10 @@ class PeftEngine:
     def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)
         from .compute import free_memory_afterwards
-        from .inference import recall_of_lora
+        from .inference import recall
 
         with free_memory_afterwards():
-            return recall_of_lora.measure_recall(asked, host, job)
+            return recall.measure_recall(asked, host, job)
 
     def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
         _start(host, job)

@@ -14,7 +14,7 @@ from ..core.errors import ModelError
 from ..core.evaluations_table import EvaluationRow
 from ..core.files import safe_paths, usable_entries
 from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision, unwrap_peft
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 from . import memory
 
 _CANNOT_TRAIN: Mapping[str, str] = {

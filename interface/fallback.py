@@ -6,7 +6,7 @@ import html
 
 import gradio as gr
 
-from ..core.launcher import launch_command
+from ..core.version import launch_command
 
 
 def show_draw_error(error: Exception) -> None:

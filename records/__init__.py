@@ -1,3 +1,3 @@
-"""Records of runs on disk: LoRAs, checkpoints, graph, report and queue."""
+"""Records of runs on disk: LoRAs, checkpoints, graph, report and queue; and runs elsewhere."""
 
-__all__ = ["folder", "queue", "report"]
+__all__ = ["folder", "queue", "remote", "report"]

@@ -364,14 +364,12 @@ class SwitchSettings:
         "What makes hybrid batching switch to sequential order: a number of epochs or steps, or the loss. With "
         '"Loss", it switches at the first step whose smoothed loss is at or below the upper bound.',
         {"epochs": "Epochs", "steps": "Steps", "loss": "Loss"},
-        fixed=True,
     )
     switch_at: int = integer(
         1,
         "Switch at",
         "Number of epochs or steps before the batch order switches.",
         bounds=(0, 10**8),
-        fixed=True,
     )
     switch_loss_low: float = number(
         2.0,
@@ -379,14 +377,12 @@ class SwitchSettings:
         "This value doesn't cause a switch. If the loss is at or below it when the order switches, a note says "
         "that the first phase was short because the loss fell quickly.",
         bounds=(0, 100),
-        fixed=True,
     )
     switch_loss_high: float = number(
         2.5,
         "Loss at which to switch: upper bound",
         "The batch order switches when the smoothed loss is at or below this value.",
         bounds=(0, 100),
-        fixed=True,
     )
     switch_pairs: bool = boolean(
         False,
@@ -394,14 +390,12 @@ class SwitchSettings:
         "Add a middle phase that joins pairs of neighboring examples into one sample, so that the model reads "
         "the first example when it predicts the second. A pair is two consecutive rows, or two adjacent blocks "
         "that do not overlap, and counts as two examples of the batch. This needs an even batch size.",
-        fixed=True,
     )
     second_switch_at: int = integer(
         2,
         "Second switch at",
         "Number of epochs or steps from the start of the run to the end of the pair phase.",
         bounds=(0, 10**8),
-        fixed=True,
     )
     second_switch_loss_low: float = number(
         1.5,
@@ -409,14 +403,12 @@ class SwitchSettings:
         "This value doesn't cause a switch. If the loss is at or below it when the pair phase ends, a note says "
         "that the pair phase was short because the loss fell quickly.",
         bounds=(0, 100),
-        fixed=True,
     )
     second_switch_loss_high: float = number(
         2.0,
         "Loss at which to switch again: upper bound",
         "The pair phase ends when the smoothed loss is at or below this value.",
         bounds=(0, 100),
-        fixed=True,
     )
 
 
@@ -652,7 +644,6 @@ class SavingSettings:
         "off.",
         bounds=(0, 10**8),
         share=True,
-        live=True,
     )
     save_on_loss_drop: float = number(
         0.0,
@@ -660,13 +651,11 @@ class SavingSettings:
         "Starting from this loss, save a full checkpoint each time the smoothed loss falls by another 10% and "
         "stays there for three steps. 0 turns this off.",
         bounds=(0, 100),
-        live=True,
     )
     save_each_epoch: bool = boolean(
         True,
         "Save after each epoch",
         "Save a full checkpoint at the end of each epoch and at the end of the run.",
-        live=True,
     )
     backup_minutes: float = number(
         20.0,
@@ -674,7 +663,6 @@ class SavingSettings:
         "How often to save a full checkpoint in the backup folder, so that you can resume after a crash. The "
         "last two backups are kept during the run and deleted when it finishes successfully. 0 turns this off.",
         bounds=(0, 10**5),
-        live=True,
     )
     keep_checkpoints: int = integer(
         3,
@@ -683,7 +671,6 @@ class SavingSettings:
         "but you can't resume from them. The best checkpoint and those that you saved yourself always stay "
         "complete.",
         bounds=(1, 10**6),
-        live=True,
     )
     keep_best: str = choice(
         "Keep the best",
@@ -691,7 +678,6 @@ class SavingSettings:
         'the best validation result or, without a validation split, the lowest smoothed loss. "By '
         'accuracy" needs a validation split.',
         {"no": "No", "loss": "By loss", "accuracy": "By accuracy"},
-        live=True,
     )
 
 
@@ -704,10 +690,9 @@ class StoppingSettings:
         "Stop at loss",
         "End the run when the smoothed loss is at or below this value. 0 turns this off.",
         bounds=(0, 100),
-        live=True,
     )
     stop_at_epoch: float = number(
-        0.0, "Stop at epoch", "End the run after this many epochs. 0 turns this off.", bounds=(0, 1000), live=True
+        0.0, "Stop at epoch", "End the run after this many epochs. 0 turns this off.", bounds=(0, 1000)
     )
     early_stopping: int = integer(
         0,
@@ -715,14 +700,12 @@ class StoppingSettings:
         "End the run after this many consecutive evaluations without improvement. This needs a validation split. "
         "0 turns this off.",
         bounds=(0, 1000),
-        live=True,
     )
     stop_how: str = choice(
         "How to stop",
         "How the stopping rules end the run: immediately, or after the learning rate has fallen to 0 over a few "
         "more steps.",
         {"at_once": "Immediately", "wind_down": "Wind down"},
-        live=True,
     )
 
 
@@ -913,8 +896,10 @@ class TrainingSettings:
 
 
 SECTIONS: Mapping[str, type[Any]] = {f.name: cast(type[Any], f.default_factory) for f in fields(TrainingSettings)}
+# Rules for saving and stopping may change during a run; the phases of hybrid batching not even in a resumed one.
+OF_SECTION = {"saving": {"live": True}, "stopping": {"live": True}, "switching": {"fixed": True}}
 SETTINGS: Mapping[str, Setting] = {
-    f.name: Setting(key=f.name, section=name, default=f.default, **f.metadata)
+    f.name: Setting(key=f.name, section=name, default=f.default, **{**f.metadata, **OF_SECTION.get(name, {})})
     for name, section in SECTIONS.items()
     for f in fields(section)
 }

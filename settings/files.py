@@ -11,7 +11,6 @@ from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant, read_small_file, with_retries
 from .definitions import TrainingSettings
 from .legacy_settings import LoadedSettings, convert_settings
-from .library_files import convert_library_keys
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -24,7 +23,7 @@ def as_file(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def load_settings(path: Path, datasets: Path | None = None) -> LoadedSettings:
-    """Read a settings file: ours, an older tab's (its datasets are looked up in `datasets`), or one of PEFT."""
+    """Read a settings file: ours, or an older tab's, whose datasets are looked up in `datasets`."""
     return convert_values(read_object(path), f"{path.name}: ", datasets=datasets)
 
 
@@ -33,37 +32,29 @@ def convert_values(
 ) -> LoadedSettings:
     """Do the same for values that are already parsed."""
     if (version := values.get("settings_version", SETTINGS_VERSION)) != SETTINGS_VERSION:
-        raise SettingsError(
-            [
-                f"{place}a newer version of Training PRO saved these settings (settings version {version}). "
-                "Update Training PRO."
-            ]
-        )
-    result = convert_settings(values, lambda name: datasets is not None and _exists(datasets, name))
-    settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
-    return LoadedSettings(convert_library_keys(settings), result.notes)
+        newer = f"{place}a newer version of Training PRO saved these settings (settings version {version})."
+        raise SettingsError([f"{newer} Update Training PRO."])
 
+    def exists(name: str) -> bool:
+        try:
+            path = descendant(datasets, name.removesuffix("/"), "Data", follow_links=True) if datasets else None
+        except SavingError:  # not the name of a dataset
+            return False
+        return path is not None and (path.is_dir() if name.endswith("/") else path.is_file())
 
-def _exists(folder: Path, name: str) -> bool:
-    try:
-        path = descendant(folder, name.removesuffix("/"), "Data", follow_links=True)
-    except SavingError:  # not the name of a dataset
-        return False
-    return path.is_dir() if name.endswith("/") else path.is_file()
+    result = convert_settings(values, exists)
+    return LoadedSettings({k: v for k, v in result.values.items() if k not in _METADATA_KEYS}, result.notes)
 
 
 def read_object(path: Path, what: str = "a settings file") -> dict[str, Any]:
     """Read a file with a single JSON object; SettingsError says what else is in it."""
     try:
-        values = json.loads(
-            with_retries(lambda: read_small_file(path))
-        )  # bytes, so that UTF-16 is detected: PowerShell writes it with >
+        # Bytes, so that json detects UTF-16: PowerShell writes it with >.
+        values = json.loads(with_retries(lambda: read_small_file(path)))
     except OSError as error:
         raise SettingsError([f"{path} can't be read ({error.strerror}). Enter the path of {what}."]) from None
     except (ValueError, RecursionError) as error:
         raise SettingsError([f"{path} is not {what} ({error}). It must be a single JSON object."]) from None
     if not isinstance(values, dict):
-        raise SettingsError(
-            [f"{path} is not {what}, because it does not contain a JSON object. It must be a single JSON object."]
-        )
+        raise SettingsError([f"{path} is not {what}: it does not contain a JSON object, but it must be one."])
     return values

@@ -44,14 +44,19 @@ class LiveSettings:
         problems = []
         for key, value in values.items():
             try:
-                parsed[key] = _read(key, value)
+                if key == RATE_FACTOR:
+                    parsed[key] = _read_factor(value)
+                elif key in LIVE_KEYS:
+                    parsed[key] = SETTINGS[key].read(value)
+                else:
+                    problems.append(f"'{key}' can't be changed during a run.")
             except ValueError as error:
                 problems.append(str(error))
         if problems:
             raise SettingsError(problems)
-        saving = {f.name: parsed[f.name] for f in fields(SavingSettings) if f.name in parsed}
-        stopping = {f.name: parsed[f.name] for f in fields(StoppingSettings) if f.name in parsed}
-        factor = parsed.get(RATE_FACTOR, self.rate_factor)
+        factor = parsed.pop(RATE_FACTOR, self.rate_factor)
+        saving = {key: value for key, value in parsed.items() if SETTINGS[key].section == "saving"}
+        stopping = {key: value for key, value in parsed.items() if key not in saving}
         return LiveSettings(replace(self.saving, **saving), replace(self.stopping, **stopping), factor)
 
 
@@ -64,11 +69,7 @@ def resumed_settings(
     return live.changed({key: value for key, value in unchanged.items() if key in requested})
 
 
-def _read(key: str, value: object) -> Any:
-    if key != RATE_FACTOR:
-        if key not in LiveSettings().values():
-            raise ValueError(f"'{key}' can't be changed during a run.")
-        return SETTINGS[key].read(value)
+def _read_factor(value: object) -> float:
     try:
         factor = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -58,14 +58,13 @@ def _parse_all(values: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]
     for key, value in values.items():
         if problem := unknown_key_problem(key, value):
             problems.append(problem)
-            continue
-        if hint := other_names.foreign_value_hint(key, value):
+        elif hint := other_names.foreign_value_hint(key, value):
             problems.append(f"{SETTINGS[key].label}: {hint}")
-            continue
-        try:
-            parsed[key] = SETTINGS[key].read(value)
-        except ValueError as error:
-            problems.append(str(error))
+        else:
+            try:
+                parsed[key] = SETTINGS[key].read(value)
+            except ValueError as error:
+                problems.append(str(error))
     return parsed, problems
 
 
@@ -73,12 +72,8 @@ def unknown_key_problem(key: str, value: object = None) -> str:
     """Return what to use instead of a key that is no setting of ours; empty for the others."""
     if key in SETTINGS:
         return ""
-    if hint := other_names.preset_hint(value):
-        return f"Unknown setting {key!r}. {hint}"
-    if ours := other_names.our_key(key):
-        return f"Unknown setting {key!r}. In Training PRO, it is called {ours!r}."
-    if sentence := other_names.why_not_here(key):
-        return f"Unknown setting {key!r}. {sentence}"
-    matches = difflib.get_close_matches(key, SETTINGS, n=1)
-    hint = f" Did you mean '{matches[0]}'?" if matches else " `script.py settings` lists all settings."
-    return f"Unknown setting '{key}'.{hint}"
+    ours, similar = other_names.our_key(key), difflib.get_close_matches(key, SETTINGS, n=1)
+    hint = other_names.preset_hint(value)
+    hint = hint or (f"In Training PRO, it is called {ours!r}." if ours else other_names.why_not_here(key))
+    hint = hint or (f"Did you mean {similar[0]!r}?" if similar else "`script.py settings` lists all settings.")
+    return f"Unknown setting {key!r}. {hint}"

@@ -19,15 +19,14 @@ GOALS_FILE = Path(__file__).resolve().parent.parent / "presets" / "goals.json"
 TABLES = ("optimizers", "loras")
 OWN_KIND, PRESET_FILE = "own", "a preset file"
 KINDS = ("goals", *TABLES, OWN_KIND)
-TEXTS = str | list[str] | None
-NUMBER = str | float | None
+# What a box of each kind of setting may hold.
+TEXTS, NUMBER = str | list[str] | None, str | float | None
 BOX_TYPES: Mapping[str, Any] = {
     **{"text": str, "texts": TEXTS, "names": TEXTS, "choice": TEXTS, "yes/no": bool},
     **{"whole": NUMBER, "number": NUMBER},
 }
-"""What a box of each kind of setting may hold."""
+# Keys that a preset never sets, because they say what a run is about.
 EXCLUDED_KEYS = ("name", "data", "if_exists")
-"""Keys that a preset never sets, because they say what a run is about."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class Preset:
     words: str
     values: Mapping[str, Any]
     source: str = ""
-    notes: tuple[str, ...] = ()
-    """How its file was read."""
+    notes: tuple[str, ...] = ()  # on how its file was read
 
     @property
     def description(self) -> str:
@@ -61,25 +59,20 @@ def load_table(kind: str, folder: Path) -> list[Preset]:
     rows = dict[str, Preset]()
     for path in (GOALS_FILE.with_name(f"{kind}.json"), folder / f"{kind}.json"):
         for name, row in files.read_object(path, PRESET_FILE).items() if path.is_file() else ():
-            values = row.get("values") if isinstance(row, dict) else None
+            values, place = row.get("values") if isinstance(row, dict) else None, f"{path}, {name!r}: "
             if not isinstance(values, dict):
                 example = '{"values": {"rank": 32}}'
-                raise SettingsError([f"{path}, {name!r}: the values are missing. Add them like this: {example}."])
-            texts = {key: str(row[key]) for key in ("label", "words", "source") if key in row}
-            rows[name] = _make_preset(values, f"{path}, {name!r}: ", name, **texts)
+                raise SettingsError([f"{place}the values are missing. Add them like this: {example}."])
+            texts = {key: str(row.get(key, "")) for key in ("label", "words", "source")}
+            texts["words"] = texts["words"] or "A preset from your own JSON file."
+            rows[name] = _make_preset(values, place, name, **texts)
     return list(rows.values())
 
 
 def _make_preset(
-    values: Mapping[str, Any],
-    place: str,
-    name: str,
-    *,
-    label: str = "",
-    words: str = "A preset from your own JSON file.",
-    source: str = "",
+    values: Mapping[str, Any], place: str, name: str, words: str, label: str = "", source: str = ""
 ) -> Preset:
-    """Make a preset of the values in a file, which may name them as other programs do; refuse unknown ones."""
+    """Make a preset of the values in a file, also of an older program; refuse unknown ones."""
     loaded = files.convert_values(values, place)
     ours = {key: value for key, value in loaded.values.items() if key not in EXCLUDED_KEYS}
     try:
@@ -98,10 +91,9 @@ def own_names(folder: Path) -> list[str]:
     return [path.stem for path in paths if path.stem not in TABLES and not safe_paths.leads_out(path)]
 
 
-def read_preset(path: Path) -> Preset:
-    """Read a preset file: ours, or a settings file, a PEFT config or an optimizer config of another program."""
-    values = files.read_object(path, PRESET_FILE)
-    return _make_preset(values, f"{path.name}: ", path.stem, words="Your own preset.")
+def _read_preset(path: Path) -> Preset:
+    """Read a preset file: ours, or a settings file, also of an older program."""
+    return _make_preset(files.read_object(path, PRESET_FILE), f"{path.name}: ", path.stem, "Your own preset.")
 
 
 def save(folder: Path, name: str, values: Mapping[str, Any]) -> None:
@@ -129,18 +121,24 @@ def _file(folder: Path, name: str) -> Path:
 def find_preset(name: str, folder: Path) -> Preset:
     """Return a preset by its name, the user's own first, or by the path of its file."""
     if name in own_names(folder):
-        return read_preset(folder / f"{name}.json")
+        return _read_preset(folder / f"{name}.json")
     presets, broken = {preset.name: preset for preset in goals()}, list[str]()
     for kind in TABLES:
         try:
             presets |= {preset.name: preset for preset in load_table(kind, folder)}
         except SettingsError as error:  # does not matter for a preset of another kind
             broken += error.problems
-    if name not in presets and _is_file(name):
-        return read_preset(Path(name))
-    if name not in presets:
-        raise SettingsError(broken or [f"Unknown preset {name!r}. {_hint(name, [*presets, *own_names(folder)])}"])
-    return presets[name]
+    if name in presets:
+        return presets[name]
+    if _is_file(name):
+        return _read_preset(Path(name))
+    ours = [preset for preset in other_names.our_presets(name) if preset in presets]
+    hint = f"Available presets: {', '.join([*presets, *own_names(folder)])}."
+    if ours:
+        hint = f"In Training PRO, it is called {ours[0]!r}."
+    if len(ours) > 1:
+        hint = f"Choose the preset for the size of your model: {', '.join(ours)}."
+    raise SettingsError(broken or [f"Unknown preset {name!r}. {hint}"])
 
 
 def _is_file(path: str) -> bool:
@@ -149,18 +147,10 @@ def _is_file(path: str) -> bool:
     return False
 
 
-def _hint(name: str, presets: Collection[str]) -> str:
-    """What to choose instead of a preset that does not exist."""
-    ours = [preset for preset in other_names.our_presets(name) if preset in presets]
-    if len(ours) > 1:
-        return f"Choose the preset for the size of your model: {', '.join(ours)}."
-    return f"In Training PRO, it is called {ours[0]!r}." if ours else f"Available presets: {', '.join(presets)}."
-
-
 def find_preset_of_kind(kind: str, name: str, folder: Path) -> Preset:
     """Return the preset of this kind and name; presets of other kinds may have the same name."""
     if kind == OWN_KIND and name in own_names(folder):
-        return read_preset(folder / f"{name}.json")
+        return _read_preset(folder / f"{name}.json")
     listed = [] if kind == OWN_KIND else goals() if kind == "goals" else load_table(kind, folder)
     if found := next((preset for preset in listed if preset.name == name), None):
         return found
@@ -181,11 +171,8 @@ def override_note(chosen: Sequence[Preset], over: Collection[str]) -> str:
         common = {key: preset.values[key] for key in preset.values.keys() & values.keys() - set(over)}
         overrides += [f"{change} ({preset.name})" for change in sorted(describe_changes(values, common))]
         values |= preset.values
-    return (
-        f"Several presets change the same settings, so the last preset applies: {'; '.join(overrides)}."
-        if overrides
-        else ""
-    )
+    several = "Several presets change the same settings, so the last preset applies"
+    return f"{several}: {'; '.join(overrides)}." if overrides else ""
 
 
 def load_form(path: Path) -> dict[str, Any]:
@@ -213,15 +200,13 @@ def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def differing_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the settings that differ."""
-    return [key for key, value in after.items() if key in SETTINGS and not _is_equal(key, before.get(key), value)]
-
-
-def _is_equal(key: str, a: object, b: object) -> bool:
-    try:
-        return bool(SETTINGS[key].read(a) == SETTINGS[key].read(b))
-    except ValueError:
-        return False
+    """Return the keys of the settings that differ; an invalid value differs from any other."""
+    equal = set()
+    for key, setting in SETTINGS.items():
+        with suppress(ValueError):
+            if key in after and setting.read(before.get(key)) == setting.read(after[key]):
+                equal.add(key)
+    return [key for key in after if key in SETTINGS and key not in equal]
 
 
 def format_value(key: str, value: object) -> str:

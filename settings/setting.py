@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NoReturn
 
 COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 THOUSANDS_NUMBER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -44,7 +45,29 @@ class Setting:
 
     def read(self, value: object) -> Any:
         """Convert a value from a form, a file or a flag to its type; a ValueError says what is wrong with it."""
-        parsed = _READERS[self.kind](self, value)
+        match self.kind:
+            case "text":
+                parsed: Any = value if isinstance(value, str) else self._refuse(value, "is not text.")
+            case "texts":
+                parsed = self._read_texts(value)
+            case "names":
+                parsed = self._read_names(value)
+            case "whole" | "number":
+                parsed = self._read_number(value)
+            case "yes/no":
+                words = {"true": True, "yes": True, "on": True, "1": True}
+                words |= {"false": False, "no": False, "off": False, "0": False}
+                parsed = words.get(str(value).strip().lower())
+                if parsed is None:
+                    self._refuse(value, "is neither true nor false.")
+            case "choice":
+                parsed = value
+                if not isinstance(value, str) or value not in self.choices:
+                    if not self.free or not value:
+                        self._refuse(value, f"is not one of {', '.join(self.choices)}.")
+                    words_given = re.split(r"[\s,]+", value) if isinstance(value, str) and not self.one else value
+                    names = self._read_names(words_given)
+                    parsed = " ".join(names) if self.one else names
         if self.check is not None and (problem := self.check(parsed)):
             raise ValueError(f"{self.label}: {problem}")
         return parsed
@@ -53,66 +76,76 @@ class Setting:
         """Describe the accepted values."""
         if self.choices:
             return ", ".join(self.choices) + (f", or {self.one or 'module names'}" if self.free else "")
-        numbers = [" to ".join(map(_format_bound, self.bounds))] if self.bounds else []
-        accepted = [*self.words, *numbers, *["a share of the run (below 1)"] * self.share]
+        accepted = list(self.words)
+        if self.bounds:
+            # With all digits: 4294967295, not 4.29497e+09.
+            accepted.append(" to ".join(str(int(b)) if b == int(b) else f"{b:g}" for b in self.bounds))
+        if self.share:
+            accepted.append("a share of the run (below 1)")
         return " or ".join(accepted) if len(accepted) < 3 else f"{', '.join(accepted[:-1])}, or {accepted[-1]}"
 
+    def _refuse(self, value: object, why: str) -> NoReturn:
+        raise ValueError(f"{self.label}: {value!r} {why}")
 
-def text(default: str, label: str, help: str, **options: Any) -> Any:
-    return _declare("text", default, label, help, options)
+    def _read_texts(self, value: object) -> str | tuple[str, ...]:
+        """Read a special value, a list of texts, or one text per line, as `show_line_breaks` writes it."""
+        if isinstance(value, str):
+            lines = [read_line_breaks(line.strip()) for line in value.split("\n")]
+        elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
+            lines = list(value)
+        else:
+            self._refuse(value, "is not a list of strings.")
+        lines = [line for line in lines if line.strip()]
+        if not lines:
+            return str(self.default)
+        return lines[0] if len(lines) == 1 and lines[0] in self.words else tuple(lines)
+
+    def _read_names(self, value: object) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else () if value is None else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
+            self._refuse(value, "is not a list of names.")
+        return tuple(v.strip() for v in items if v.strip())
+
+    def _read_number(self, value: object) -> int | float | str:
+        """Read a number within the bounds, a share of the run below 1, or a special word."""
+        if isinstance(value, str) and value.strip() in self.words:
+            return value.strip()
+        example = self.default if isinstance(self.default, str) else f"{self.default:g}"
+        accepted = f" Allowed: {self.range()}." if self.range() else f" Enter a value such as {example}."
+        if value is None or value == "":
+            raise ValueError(f"{self.label}: this field is empty. Enter a value such as {example}.")
+        try:
+            number = float("" if isinstance(value, bool) else value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            self._refuse(value, f"is not a number.{comma_hint(value) or accepted}")
+        low, high = self.bounds or (-math.inf, math.inf)
+        is_share = self.share and 0 < number < 1
+        if not (low <= number <= high or is_share) or not math.isfinite(number):
+            raise ValueError(f"{self.label}: {value} is out of range.{accepted}")
+        if self.kind == "number" or is_share:
+            return number
+        if number != int(number):
+            raise ValueError(f"{self.label}: {value} is not a whole number.{accepted}")
+        return int(number)
+
+
+def _declare(kind: SettingKind, default: object, label: str, help: str, **options: Any) -> Any:
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **options})
+
+
+text = partial(_declare, "text")
+names = partial(_declare, "names", ())
+integer = partial(_declare, "whole")
+number = partial(_declare, "number")
+boolean = partial(_declare, "yes/no")
 
 
 def texts(default: str, label: str, help: str, **options: Any) -> Any:
-    return _declare("texts", default, label, help, {"words": (default,), **options})
-
-
-def names(label: str, help: str, **options: Any) -> Any:
-    return _declare("names", (), label, help, options)
-
-
-def integer(default: int | str, label: str, help: str, **options: Any) -> Any:
-    return _declare("whole", default, label, help, options)
-
-
-def number(default: float | str, label: str, help: str, **options: Any) -> Any:
-    return _declare("number", default, label, help, options)
-
-
-def boolean(default: bool, label: str, help: str, **options: Any) -> Any:
-    return _declare("yes/no", default, label, help, options)
+    return _declare("texts", default, label, help, words=(default,), **options)
 
 
 def choice(label: str, help: str, choices: Mapping[str, str], **options: Any) -> Any:
-    return _declare("choice", next(iter(choices)), label, help, {"choices": choices, **options})
-
-
-def _declare(kind: str, default: object, label: str, help: str, extra: Mapping[str, Any]) -> Any:
-    return field(default=default, metadata={"kind": kind, "label": label, "help": help, **extra})
-
-
-def _format_bound(bound: float) -> str:
-    """Return a bound with all its digits: 4294967295, not 4.29497e+09."""
-    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
-
-
-def _read_text(setting: Setting, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{setting.label}: {value!r} is not text.")
-    return value
-
-
-def _read_texts(setting: Setting, value: object) -> str | tuple[str, ...]:
-    """Read a special value, a list of texts, or one text per line, as `show_line_breaks` writes it."""
-    if isinstance(value, str):
-        lines = [read_line_breaks(line.strip()) for line in value.split("\n")]
-    elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
-        lines = list(value)
-    else:
-        raise ValueError(f"{setting.label}: {value!r} is not a list of strings.")
-    lines = [line for line in lines if line.strip()]
-    if not lines:
-        return str(setting.default)
-    return lines[0] if len(lines) == 1 and lines[0] in setting.words else tuple(lines)
+    return _declare("choice", next(iter(choices)), label, help, choices=choices, **options)
 
 
 def show_line_breaks(text: str) -> str:
@@ -130,73 +163,6 @@ def read_line_breaks(line: str) -> str:
     return re.sub(r"(\\+)n", read, line)
 
 
-def _read_names(setting: Setting, value: object) -> tuple[str, ...]:
-    if value is None or value == "":
-        return ()
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
-        raise ValueError(f"{setting.label}: {value!r} is not a list of names.")
-    return tuple(v.strip() for v in items if v.strip())
-
-
-def _read_number(setting: Setting, value: object) -> Any:
-    if isinstance(value, str) and value.strip() in setting.words:
-        return value.strip()
-    if value is None or value == "":
-        raise ValueError(f"{setting.label}: this field is empty.{_example_hint(setting)}")
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"{setting.label}: {value!r} is not a number.{comma_hint(value) or _range_hint(setting)}"
-        ) from None
-    low, high = setting.bounds or (-math.inf, math.inf)
-    is_share = setting.share and 0 < number < 1
-    if not (low <= number <= high or is_share) or not math.isfinite(number):
-        raise ValueError(f"{setting.label}: {value} is out of range.{_range_hint(setting)}")
-    return number
-
-
-def _read_whole(setting: Setting, value: object) -> Any:
-    number = _read_number(setting, value)
-    if isinstance(number, str) or (setting.share and 0 < number < 1):
-        return number
-    if number != int(number):
-        raise ValueError(f"{setting.label}: {value} is not a whole number.{_range_hint(setting)}")
-    return int(number)
-
-
-def _read_yes_no(setting: Setting, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    words = {
-        "true": True,
-        "yes": True,
-        "on": True,
-        "1": True,
-        "false": False,
-        "no": False,
-        "off": False,
-        "0": False,
-    }
-    parsed = words.get(str(value).strip().lower())
-    if parsed is None:
-        raise ValueError(f"{setting.label}: {value!r} is neither true nor false.")
-    return parsed
-
-
-def _read_choice(setting: Setting, value: object) -> Any:
-    if isinstance(value, str) and value in setting.choices:
-        return value
-    if setting.one and value:
-        return " ".join(_read_names(setting, value))
-    if setting.free and value:
-        return _read_names(setting, re.split(r"[\s,]+", value) if isinstance(value, str) else value)
-    raise ValueError(f"{setting.label}: {value!r} is not one of {', '.join(setting.choices)}.")
-
-
 def shortest_number(value: float) -> str:
     """The shortest digits that are read as the same number: 0.0003, 2152539448."""
     short = f"{value:g}"
@@ -209,30 +175,7 @@ def comma_hint(value: object) -> str:
     if not COMMA_NUMBER.fullmatch(digits):
         return ""
     with_point = re.sub(r"^([+-]?)\.", r"\g<1>0.", digits.replace(",", "."))
-    without_comma = (
-        f", or {digits.replace(',', '')} if the comma separates thousands"
-        if THOUSANDS_NUMBER.fullmatch(digits)
-        else ""
-    )
-    return f" Write {with_point} with a decimal point{without_comma}."
-
-
-def _range_hint(setting: Setting) -> str:
-    accepted = setting.range()
-    return f" Allowed: {accepted}." if accepted else _example_hint(setting)
-
-
-def _example_hint(setting: Setting) -> str:
-    example = setting.default if isinstance(setting.default, str) else f"{setting.default:g}"
-    return f" Enter a value such as {example}."
-
-
-_READERS: Mapping[str, Callable[[Setting, object], Any]] = {
-    "text": _read_text,
-    "texts": _read_texts,
-    "names": _read_names,
-    "whole": _read_whole,
-    "number": _read_number,
-    "yes/no": _read_yes_no,
-    "choice": _read_choice,
-}
+    hint = f" Write {with_point} with a decimal point"
+    if THOUSANDS_NUMBER.fullmatch(digits):
+        hint += f", or {digits.replace(',', '')} if the comma separates thousands"
+    return f"{hint}."

@@ -34,7 +34,6 @@ class WordTokenizer:
     bos: int | None = BOS
     eos: int | None = EOS
     fingerprint: str = ""
-    portable: Any = None
     known: dict[str, int] = field(default_factory=dict)
 
     @property

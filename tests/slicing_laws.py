@@ -171,8 +171,3 @@ def find_stops(text: str, sections: Sections) -> UnitBounds:
     """A simple finder of sentences: they end after . ! ? and at line ends."""
     ends = np.array([match.end() for match in re.finditer(r"[.!?](?=\s)|\n+", text)], np.int64)
     return UnitBounds(ends, ends[:0], np.zeros(len(sections), bool))
-
-
-def make_word_encoder(_: str) -> Encoder:
-    """The encoder of words, for another process."""
-    return encode_words

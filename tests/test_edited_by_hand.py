@@ -6,8 +6,9 @@ import json
 import pytest
 from training_pro.core import evaluations_table
 from training_pro.data.rows import prompt_formats, text_quality
+from training_pro.records import queue
 from training_pro.records.folder import LOG, loras, run_files
-from training_pro.records.queue import Queue, queue
+from training_pro.records.queue import Queue
 from training_pro.settings import files, presets
 from training_pro.tests.fakes import make_folders
 

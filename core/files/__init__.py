@@ -11,6 +11,8 @@ from .atomic_files import (
     flush_to_disk,
     free_bytes,
     is_disk_full,
+    is_locked,
+    lock,
     move_atomically,
     move_new_folder,
     nearest_existing,
@@ -18,6 +20,7 @@ from .atomic_files import (
     read_json,
     read_small_file,
     remove_folder,
+    remove_lock_file,
     says_disk_full,
     staging_folder,
     with_retries,
@@ -25,10 +28,8 @@ from .atomic_files import (
     write_json,
     write_text,
 )
-from .folder_names import describe_unusable, modified_at, usable_entries
-from .locks import is_locked, lock, remove_lock_file
 from .records import Count, Timestamp, check_record, read_record
-from .safe_paths import descendant, name_fault
+from .safe_paths import descendant, describe_unusable, modified_at, name_fault, usable_entries
 
 __all__ = [
     "PART_SUFFIX",

@@ -1,4 +1,7 @@
-"""Atomic writes: to a temporary file that is then renamed, so a kill leaves the old or the new file."""
+"""Files that survive a crash and other programs: atomic writes, retries, JSON, a full disk, and locks.
+
+A file is written under a temporary name and then renamed, so a kill leaves the old or the new file.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...train_utils import size
-from ..errors import first_line
+from ..errors import SavingError, first_line
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+# Suffix, or whole name, of a file or folder that is being written or removed.
 PART_SUFFIX = ".part"
-"""Suffix, or whole name, of a file or folder that is being written or removed."""
+# Pauses between tries: enough for a page to read a file and, mostly, for a virus scanner to check it.
 RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Pauses between tries: enough for a page to read a file and, mostly, for a virus scanner to check it."""
+# Further pauses for a folder of new files: some scanners hold it for a minute, and other programs (npm, VS Code)
+# wait as long on Windows.
 NEW_FOLDER_PAUSES_SECONDS = (1.6, 3.2, *[5.0] * 9)
-"""Further pauses for a folder of new files: some scanners hold it for a minute, and other programs (npm, VS Code)
-wait as long on Windows."""
+# The parsed values of a JSON file may take 20 times its size.
 MAX_SMALL_FILE_BYTES = 4_000_000
-"""The parsed values of a JSON file may take 20 times its size."""
-MIN_FREE_BYTES = 100_000
-"""A disk with fewer free bytes counts as full."""
-MANY_FREE_BYTES = 10**10
-"""If this much is free and the disk still counts as full, a quota or a limit is the cause."""
+# A disk with fewer free bytes counts as full. One with so many free bytes is full only because of a quota.
+MIN_FREE_BYTES, MANY_FREE_BYTES = 100_000, 10**10
+# Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers. The
+# second row is of torch.save, where a write fails, and of limits on files and on their owner.
 DISK_FULL_PHRASES = (
     *("space left", "(os error 112)", "(os error 39)"),
     *("iostream error", "file write failed", "unexpected pos", "os error 27", "os error 122"),
 )
-"""Phrases by which libraries report a full disk. Windows translates its messages, so here are error numbers.
-
-The second row is of torch.save, where a write fails, and of limits on files and on their owner.
-"""
-
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Long enough for another program that only looks: it holds the lock for that moment.
+PATIENCE_SECONDS, LOOK_SECONDS = 0.2, 0.02
 
 Result = TypeVar("Result")
 
@@ -101,18 +104,17 @@ def with_retries(act: Callable[[], Result], more_pauses: Sequence[float] = ()) -
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder with its content, also read-only files, which .git has in a clone on Windows."""
+
+    def make_writable_and_retry(remove: Callable[[str], object], path: str, error: object) -> None:
+        if remove not in (os.unlink, os.rmdir):
+            raise
+        Path(path).chmod(stat.S_IRWXU)
+        with_retries(lambda: remove(path))
+
     if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=_retry_removal)
+        shutil.rmtree(folder, onexc=make_writable_and_retry)
     else:
-        shutil.rmtree(folder, onerror=_retry_removal)
-
-
-def _retry_removal(remove: Callable[[str], object], path: str, error: object) -> None:
-    """Error handler of rmtree: make the path writable and retry."""
-    if remove not in (os.unlink, os.rmdir):
-        raise
-    Path(path).chmod(stat.S_IRWXU)
-    with_retries(lambda: remove(path))
+        shutil.rmtree(folder, onerror=make_writable_and_retry)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -231,3 +233,54 @@ def free_bytes(folder: Path) -> int:
 def nearest_existing(folder: Path) -> Path:
     """The folder itself, or its nearest existing parent."""
     return next((path for path in (folder, *folder.parents) if path.exists()), Path())
+
+
+@contextmanager
+def lock(path: Path, *, patience: float = PATIENCE_SECONDS) -> Iterator[bool]:
+    """Try to hold a lock for the block, waiting `patience` seconds; yield whether it is held.
+
+    The operating system drops the lock when its owner dies. Process ids would not do: they are reused.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as error:
+        why = write_error_reason(error, path.parent)
+        raise SavingError(
+            f"Can't write to {path.parent}: {why}. Fix the problem, or choose another folder."
+        ) from error
+    held = _acquire(path, patience)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            held.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another program holds the lock now; a file that a crash left behind does not count."""
+    if not path.is_file():
+        return False
+    held = _acquire(path, LOOK_SECONDS)
+    if held is not None:
+        held.release()
+    return held is None
+
+
+def remove_lock_file(path: Path) -> None:
+    """Remove the file of a lock that nobody waits for; Windows keeps one that is open, which does no harm."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def _acquire(path: Path, seconds: float) -> BaseFileLock | None:
+    from filelock import FileLock, Timeout
+
+    held = FileLock(path, timeout=seconds, poll_interval=LOOK_SECONDS, thread_local=False)
+    try:
+        held.acquire()
+    except Timeout:
+        return None
+    except OSError:  # a disk that knows no locks refuses nobody
+        return held
+    return held

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from . import console
-from .auto_start import AutoStart
 from .console import EventPrinter
-from .control import Request, RunControl, TimeLimit
-from .eta import EtaEstimator
-from .event_text import event_text, probe_extra_times
+from .event_text import event_text, phase_table, probe_extra_times
 from .events import (
     Advice,
     Answer,
@@ -22,15 +19,19 @@ from .events import (
     MachineUse,
     Note,
     Outcome,
+    PhaseFigures,
+    PhasesMeasured,
     PlanChanged,
     ProbeDone,
     RunPlanned,
     SampleGenerated,
     Stage,
+    StageKind,
     StartedFromQueue,
     Step,
     TimeLimited,
     Trigger,
+    measure_phases,
     peak_memory_of,
     settings_in_force,
 )
@@ -43,10 +44,9 @@ from .evidence_event import (
     evidence_table,
     evidence_verdict,
 )
-from .job import Job, JobFn, JobKind
+from .job import Job, JobFn, JobKind, Request, RunControl, TimeLimit
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
-from .phase_event import PhaseFigures, PhasesMeasured, measure_phases, phase_table
-from .progress import ProgressReader, RunProgress, progress_text
+from .progress import EtaEstimator, ProgressReader, RunProgress, progress_text
 from .recall_event import (
     FORGOT_LITTLE,
     FORGOT_MUCH,
@@ -57,7 +57,7 @@ from .recall_event import (
     recall_table,
     recall_text,
 )
-from .session import SESSION, Session
+from .session import SESSION, AutoStart, Session
 
 __all__ = [
     "FORGOT_LITTLE",
@@ -104,6 +104,7 @@ __all__ = [
     "Segment",
     "Session",
     "Stage",
+    "StageKind",
     "StartedFromQueue",
     "Step",
     "TextLoss",

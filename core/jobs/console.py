@@ -10,16 +10,15 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ...train_utils import duration, format_digits, is_logged, time_of_day
-from .eta import EtaEstimator
 from .event_text import event_text
 from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Stage, Step
 from .job import Job
+from .progress import EtaEstimator
 
 WriteLine = Callable[[str], object]
-LINE_SECONDS = 10.0
+LINE_SECONDS, MACHINE_LINE_SECONDS = 10.0, 60.0
 BAR_SECONDS, BAR_WIDTH = 0.1, 20
-MACHINE_LINE_SECONDS = 60.0
-DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")
+DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")  # nothing that a user could act on
 
 
 class EventFormatter:
@@ -55,7 +54,16 @@ class EventFormatter:
                 is_due = is_logged(event.step, event.steps, every, bool(first))
             else:
                 is_due = self._is_due(event, event.step == event.steps)
-            text = self._step_line(event) if is_due else ""
+            text = ""
+            if is_due:
+                text = (
+                    f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
+                    f"(smoothed {event.smoothed:.4f})  learning rate {format_digits(event.learning_rate)}  "
+                    f"{self._pace.tokens_per_second:.0f} tokens/s  {self._time_left(event.at)}"
+                )
+                if self._machine is not None and event.at - self._machine_shown >= MACHINE_LINE_SECONDS:
+                    self._machine_shown = event.at
+                    text = f"{text}  {event_text(self._machine)}"
         elif isinstance(event, LibraryMessage):  # the further lines of a warning quote the library's source
             text = event.text.partition("\n")[0]
             if text in self._messages or any(sign in text for sign in DEVELOPER_WARNINGS):
@@ -78,16 +86,6 @@ class EventFormatter:
             return False
         self._last_shown = event.at
         return True
-
-    def _step_line(self, event: Step) -> str:
-        machine = ""
-        if self._machine is not None and event.at - self._machine_shown >= MACHINE_LINE_SECONDS:
-            self._machine_shown, machine = event.at, f"  {event_text(self._machine)}"
-        return (
-            f"step {event.step}/{event.steps}  epoch {event.epoch:.2f}  loss {event.loss:.4f} "
-            f"(smoothed {event.smoothed:.4f})  learning rate {format_digits(event.learning_rate)}  "
-            f"{self._pace.tokens_per_second:.0f} tokens/s  {self._time_left(event.at)}{machine}"
-        )
 
     def _time_left(self, now: float) -> str:
         """Time left and, if it is more than a minute, the time of day of the end."""

@@ -1,20 +1,23 @@
-"""Events of a job, and the log that any number of pages can follow."""
+"""Events of a job, and the log that any number of pages can follow. Their words are in `event_text`."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum, auto
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
 from ..errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
+# Why an evaluation or sample was made: before the first step, by plan, on request, or at the end.
 Trigger = Literal["start", "planned", "asked", "end"]
-"""Why an evaluation or sample was made: before the first step, by plan, on request, or at the end."""
+# Windows handles Ctrl+C only between two waits, so no wait is longer.
 POLL_SECONDS = 1.0
 
 
@@ -25,12 +28,22 @@ class Event:
     at: float = field(default_factory=time.time)
 
 
+class StageKind(Enum):
+    """What a job does in a stage, as far as others act on it."""
+
+    WORKING = auto()
+    TRAINING = auto()  # a run makes steps
+    PAUSED = auto()  # a run waits until the user resumes it
+    MEASURING = auto()  # a run measures recall
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage(Event):
     """Current stage of the job; `share` is the finished part of it, if known."""
 
     text: str
     share: float | None = None
+    kind: StageKind = StageKind.WORKING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +70,13 @@ class RunPlanned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
+    # Steps, evaluations, recall, samples and checkpoints of a resumed run before `first_step`.
     earlier: tuple[Event, ...] = ()
-    """Steps, evaluations, recall, samples and checkpoints of a resumed run before `first_step`."""
-    disk: str = ""
-    """Disk space the run will use and the free space, in words."""
+    disk: str = ""  # disk space the run will use and the free space, in words
+    # Steps between two; also before the first step and at the end. 0 means never.
     evaluate_every: int = 0
     answer_every: int = 0
     recall_every: int = 0
-    """Steps between two; also before the first step and at the end. 0 means never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +94,7 @@ class Step(Event):
     """
 
     step: int
-    steps: int = 0
-    """Last step of the plan; 0 for a step read from a file."""
+    steps: int = 0  # last step of the plan; 0 for a step read from a file
     epoch: float
     loss: float
     smoothed: float
@@ -91,14 +102,12 @@ class Step(Event):
     gradient_norm: float | None
     tokens: int
     seconds: float
+    # Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses.
     extra_time: float = 0.0
-    """Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses."""
+    # Mean loss of each dataset in this step, if there are several.
     by_source: Mapping[str, float] = field(default_factory=dict)
-    """Mean loss of each dataset in this step, if there are several."""
-    phase: str = ""
-    """Batching phase of the step, if the order of the examples has several."""
-    examples: int = 0
-    """0 if it was read from a file without this figure."""
+    phase: str = ""  # batching phase of the step, if the order of the examples has several
+    examples: int = 0  # 0 if it was read from a file without this figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +145,67 @@ class EvaluationDone(Event):
     seconds: float
     by_source: Mapping[str, float] = field(default_factory=dict)
     context_gain: float | None = None
-    validation_key: str = ""
-    """Fingerprint of the validation split."""
+    validation_key: str = ""  # fingerprint of the validation split
+
+
+@dataclass(frozen=True)
+class PhaseFigures:
+    """Figures of one phase of hybrid batching; `before` and `after` are evaluations at its start and its end."""
+
+    name: str
+    first_step: int
+    last_step: int
+    examples: int  # 0 if the record is without this figure
+    mean_loss: float
+    smoothed: float  # after the last step
+    before: EvaluationDone | None = None
+    after: EvaluationDone | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.last_step - self.first_step + 1
+
+    def as_log(self) -> dict[str, Any]:
+        """Return plain values for training_log.json."""
+        values = {key: value for key, value in vars(self).items() if key not in ("before", "after")}
+        values["steps"] = self.steps
+        for place, done in (("before", self.before), ("after", self.after)):
+            keys = ("step", "loss", "perplexity", "context_gain")
+            values[place] = {key: getattr(done, key) for key in keys} if done else None
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasesMeasured(Event):
+    """The figures of all phases, at the end of a run."""
+
+    phases: tuple[PhaseFigures, ...]
+
+
+def measure_phases(steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> tuple[PhaseFigures, ...]:
+    """Measure each phase of a run; empty if its order has only one."""
+    if not steps or not steps[-1].phase:
+        return ()
+    key = evaluations[-1].validation_key if evaluations else ""
+    comparable = [evaluation for evaluation in evaluations if evaluation.validation_key == key]
+    phases: list[PhaseFigures] = []
+    for name, members in groupby(steps, key=lambda step: step.phase):
+        if name:
+            of_phase = list(members)
+            first, last = of_phase[0].step, of_phase[-1].step
+            phases.append(
+                PhaseFigures(
+                    name,
+                    first,
+                    last,
+                    sum(step.examples for step in of_phase),
+                    fmean(step.loss for step in of_phase),
+                    of_phase[-1].smoothed,
+                    next((e for e in reversed(comparable) if e.step < first), None),
+                    next((e for e in reversed(comparable) if first <= e.step <= last), None),
+                )
+            )
+    return tuple(phases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +326,10 @@ class JobEnded(Event):
     text: str
     folder: Path | None = None
     details: str = ""
-    time_over: bool = False
-    """Whether the time limit ended the run before its plan did."""
-    verdict: str = ""
-    """The verdict in a few words, such as 'began to memorize'; `text` has all of it."""
+    time_over: bool = False  # whether the time limit ended the run before its plan did
+    verdict: str = ""  # in a few words, such as 'began to memorize'; `text` has all of it
+    # Changes of settings that may help after a failure, the most helpful first.
     remedies: tuple[Remedy, ...] = ()
-    """Changes of settings that may help after a failure, the most helpful first."""
 
 
 class EventLog:
@@ -289,7 +355,7 @@ class EventLog:
         return self._closed
 
     def wait_closed(self) -> None:
-        """Wait until the log is closed; Windows handles Ctrl+C only between two waits."""
+        """Wait until the log is closed."""
         with self._changed:
             while not self._closed:
                 self._changed.wait(POLL_SECONDS)
@@ -307,12 +373,10 @@ class EventLog:
         position = 0
         while True:
             with self._changed:
-                self._changed.wait_for(partial(self._is_new, position), POLL_SECONDS)
+                if not self._closed and len(self._events) == position:
+                    self._changed.wait(POLL_SECONDS)
                 events, closed = self._events[position:], self._closed
             yield from events
             position += len(events)
             if closed and position == len(self._events):
                 return
-
-    def _is_new(self, position: int) -> bool:
-        return self._closed or len(self._events) > position

@@ -1,16 +1,116 @@
-"""A job: one piece of work with its control and its event log."""
+"""A job, its event log, and its control: requests of the user, read by the training thread between two steps."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import Enum, auto
+from typing import Any, Generic, Literal, TypeVar
 
-from .control import RunControl
 from .events import EventLog, JobEnded
 
+Live = TypeVar("Live")
 JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
 JobFn = Callable[["Job"], JobEnded]
+
+
+class Request(Enum):
+    """What the user asks of a run; it is carried out after the current step."""
+
+    STOP = auto()  # and save the LoRA
+    DISCARD = auto()  # stop, discard the LoRA and restore what was there before the run
+    PAUSE = auto()  # the model stays in memory
+    FREE_MEMORY = auto()  # save a checkpoint, unload the model and pause
+    CHECKPOINT = auto()
+    SAMPLE = auto()
+    EVALUATE = auto()
+    WIND_DOWN = auto()  # let the learning rate fall to 0 in a few steps, then finish
+    MORE_EPOCHS = auto()  # see `RunControl.extend`
+
+
+_INCLUDED = {Request.DISCARD: Request.STOP, Request.FREE_MEMORY: Request.PAUSE}
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """Time limit of a run, counted from its first step; `why` is the reason shown at its end."""
+
+    seconds: float
+    why: str
+
+
+class RunControl(Generic[Live]):
+    """Requests to a run: made by any page, taken in the training thread between two steps.
+
+    `live` is the frozen dataclass of the live settings, None before the run has set its own. It is always replaced
+    as a whole. A run that its time limit ends counts as finished.
+    """
+
+    def __init__(self) -> None:
+        self.live: Live | None = None
+        self.time_limit: TimeLimit | None = None
+        self._first_clock: float | None = None
+        self._requests: set[Request] = set()
+        self._more_epochs = 0.0
+        self._changed = threading.Condition()
+
+    def ask(self, request: Request) -> None:
+        """Make a request; asking again before it is taken counts once. A stop ends a pause."""
+        with self._changed:
+            self._requests |= {request, _INCLUDED.get(request, request)}
+            if request in (Request.STOP, Request.DISCARD):
+                self._requests.discard(Request.PAUSE)
+            self._changed.notify_all()
+
+    def asked(self, request: Request) -> bool:
+        return request in self._requests
+
+    @property
+    def pending(self) -> frozenset[Request]:
+        """All requests that are not taken yet."""
+        with self._changed:
+            return frozenset(self._requests)
+
+    def take(self, request: Request) -> bool:
+        """Return whether it was asked for, and clear it."""
+        with self._changed:
+            asked = request in self._requests
+            self._requests.discard(request)
+            return asked
+
+    def time_over_reason(self, clock: float) -> str:
+        """Return why the run ends after a step at this time in seconds, or an empty string.
+
+        The first call is after the first step. The limit holds for the whole run, pauses included.
+        """
+        self._first_clock = clock if self._first_clock is None else self._first_clock
+        limit = self.time_limit
+        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
+
+    def extend(self, epochs: float) -> None:
+        """Ask for more epochs; several calls add up."""
+        with self._changed:
+            self._more_epochs += epochs
+            self._requests.add(Request.MORE_EPOCHS)
+
+    def take_epochs(self) -> float:
+        """Return the requested extra epochs, 0 for none, and clear them."""
+        with self._changed:
+            self._requests.discard(Request.MORE_EPOCHS)
+            epochs, self._more_epochs = self._more_epochs, 0.0
+            return epochs
+
+    def resume(self) -> None:
+        """End a pause, also one that would free the memory."""
+        with self._changed:
+            self._requests -= {Request.PAUSE, Request.FREE_MEMORY}
+            self._changed.notify_all()
+
+    def wait_while_paused(self) -> None:
+        """Block the training thread until the run may continue or has to free its memory."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.asked(Request.PAUSE) or self.asked(Request.FREE_MEMORY))
 
 
 @dataclass(frozen=True)
@@ -21,10 +121,8 @@ class Job:
     title: str
     control: RunControl[Any] = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
-    result_name: str = ""
-    """Name of the LoRA or model that a training makes."""
-    queue_number: int | None = None
-    """Number of the queued run that this job trains."""
+    result_name: str = ""  # of the LoRA or model that a training makes
+    queue_number: int | None = None  # of the queued run that this job trains
 
     @property
     def running(self) -> bool:

@@ -1,22 +1,113 @@
-"""How far a run is: one record made from its events, for those who look from another process."""
+"""How far a run is and how long it will take, from the events of its log."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from dataclasses import dataclass, replace
+from statistics import median
 
 from ...train_utils import duration
 from ..files import Count, Timestamp
-from .control import Request
-from .eta import EtaEstimator
 from .event_text import event_text
-from .events import RunPlanned, Stage, Step
-from .job import Job
+from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Stage, Step, TimeLimited
+from .job import Job, Request
+from .recall_event import RecallMeasured
+
+RECENT_STEPS = 20
+
+
+class _Recurring:
+    """Duration of measurements or samples: due before the first step, every `every` steps and at the end."""
+
+    def __init__(self) -> None:
+        self.every, self._last_step = 0, -1
+        self._seconds, self._before = list[float](), list[float]()  # of the last round, and of the one before it
+
+    def note_duration(self, step: int, seconds: float) -> None:
+        """Note a duration; those after the same step are one round."""
+        if step != self._last_step:
+            self._before, self._seconds, self._last_step = self._seconds, [], step
+        self._seconds.append(seconds)
+
+    def seconds_left(self, step: int, steps: int) -> float:
+        """Seconds for everything due after this step or later."""
+        if not self.every:
+            return 0.0
+        # The rest of a round that is in progress takes as long as in the round before.
+        rest = self._before[len(self._seconds) :] if step == self._last_step else []
+        first_due = max(step, self._last_step + 1)
+        at_the_end = 1 if steps % self.every and steps >= first_due else 0
+        rounds = max(0, steps // self.every - (first_due - 1) // self.every) + at_the_end
+        return sum(rest) + rounds * (sum(self._seconds) + sum(rest))
+
+
+class EtaEstimator:
+    """Estimates from the median of the last steps, so that one slow step changes nothing."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
+        self._started_at: float | None = None
+        self._steps, self._between_steps, self._planned_since_step = 0, 0.0, 0.0
+        self._limit_seconds, self._last_event_at = math.inf, 0.0
+        self._evaluations, self._recalls, self._samples = _Recurring(), _Recurring(), _Recurring()
+
+    def update(self, event: Event) -> None:
+        """Take in an event; most kinds are ignored."""
+        if isinstance(event, Step):
+            self._recent.append(event)
+            self._steps += 1
+            self._between_steps += max(0.0, event.extra_time - self._planned_since_step)
+            self._planned_since_step = 0.0
+            self._started_at = event.at if self._started_at is None else self._started_at
+        elif isinstance(event, RunPlanned):
+            self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
+            self._recalls.every = event.recall_every
+        elif isinstance(event, TimeLimited):
+            self._limit_seconds = event.seconds
+        elif isinstance(event, (EvaluationDone, RecallMeasured)):
+            recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
+            recurring.note_duration(event.step, event.seconds)
+            self._planned_since_step += event.seconds  # it is planned, so it is no time between steps
+        elif isinstance(event, SampleGenerated):
+            seconds = event.at - self._last_event_at  # no event of a sample says how long it took
+            self._samples.note_duration(event.step, seconds)
+            self._planned_since_step += seconds
+        self._last_event_at = event.at
+
+    @property
+    def seconds_per_step(self) -> float:
+        return median(p.seconds for p in self._recent)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(p.tokens for p in self._recent) / max(1e-9, sum(p.seconds for p in self._recent))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for the remaining steps, the time between them, and the planned measurements and samples."""
+        last = self._recent[-1]
+        for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
+        recurring = (self._evaluations, self._recalls, self._samples)
+        planned = sum(each.seconds_left(last.step, last.steps) for each in recurring)
+        return max(0.0, min(for_steps + planned, self._limit_seconds - self._elapsed))
+
+    @property
+    def share(self) -> float:
+        """Finished share of the run: of its steps or of its time limit, whichever ends first."""
+        last = self._recent[-1]
+        return max(last.step / last.steps, self._elapsed / self._limit_seconds if self._limit_seconds else 1.0)
+
+    @property
+    def _elapsed(self) -> float:
+        """Seconds from the first step to the latest one."""
+        return self._recent[-1].at - (self._started_at or 0.0)
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Progress of a run at a time; the figures of its last step are None before the first one."""
+    """Progress of a run at a time, for other processes; figures of its last step are None before the first one."""
 
     at: Timestamp = 0.0
     model: str = ""
@@ -40,29 +131,27 @@ class ProgressReader:
     def read(self) -> RunProgress:
         events = self._job.log.since(self._position)
         self._position += len(events)
+        progress = self._progress
         for event in events:
             self._eta.update(event)
             if isinstance(event, RunPlanned):
-                self._progress = replace(self._progress, model=event.model, steps=event.steps)
+                progress = replace(progress, model=event.model, steps=event.steps)
             elif isinstance(event, Stage):
-                self._progress = replace(self._progress, stage=event_text(event))
+                progress = replace(progress, stage=event_text(event))
             elif isinstance(event, Step):
-                self._add_step(event)
-        if self._progress.step:
-            self._progress = replace(self._progress, seconds_left=self._eta.seconds_left)
+                progress = replace(
+                    progress,
+                    step=event.step,
+                    steps=event.steps,
+                    epoch=event.epoch,
+                    loss=event.loss,
+                    smoothed_loss=event.smoothed,
+                )
+        if progress.step:
+            progress = replace(progress, seconds_left=self._eta.seconds_left)
         paused = self._job.control.asked(Request.PAUSE)
-        self._progress = replace(self._progress, at=time.time(), paused=paused)
+        self._progress = replace(progress, at=time.time(), paused=paused)
         return self._progress
-
-    def _add_step(self, step: Step) -> None:
-        self._progress = replace(
-            self._progress,
-            step=step.step,
-            steps=step.steps,
-            epoch=step.epoch,
-            loss=step.loss,
-            smoothed_loss=step.smoothed,
-        )
 
 
 def progress_text(progress: RunProgress) -> str:

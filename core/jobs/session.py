@@ -2,18 +2,89 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import traceback
-from collections.abc import Callable
-from functools import partial
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from ..errors import BusyError, StoppedError, TrainingProError, first_line
 from ..host import Host
 from ..version import is_updated
-from .auto_start import AutoStart
-from .events import JobEnded
-from .job import Job, JobFn, JobKind
-from .log_capture import capture_library_logs
+from .events import EventLog, JobEnded, LibraryMessage
+from .job import Job, JobFn, JobKind, Request
+
+LIBRARIES = ("transformers", "peft", "accelerate", "bitsandbytes", "torch", "huggingface_hub", "py.warnings")
+
+
+class AutoStart:
+    """Starts queued runs: the end of a run makes the next one pending, the end of any job may free the model."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # held while the queue is read and changed
+        self.enabled = False  # whether the next run starts automatically
+        self.pending = False  # whether the next run only waits for the model
+        self.off_reason = ""  # why the next run does not start automatically
+        self.current_number: int | None = None  # of the queued run that is in progress in this process
+        self._run_lock = ExitStack()
+        self._start_next: Callable[[], bool] | None = None
+        self._record_end: Callable[[Job], None] | None = None
+
+    def set_callbacks(self, start_next: Callable[[], bool], record_end: Callable[[Job], None]) -> None:
+        """Set the functions that start the next run and that record how a run ended; replaces earlier ones.
+
+        `start_next` returns whether one was started, and raises BusyError while another job uses the model.
+        """
+        self._start_next, self._record_end = start_next, record_end
+
+    def set_current(self, number: int, run_lock: ExitStack) -> None:
+        """Note that a queued run is in progress; `run_lock` tells other processes so until it ends."""
+        self.current_number, self._run_lock = number, run_lock
+
+    def release(self, number: int) -> None:
+        """Note that this run is no longer in progress, and release its lock."""
+        if number == self.current_number:
+            self.current_number = None
+            self._run_lock.close()
+
+    def enable(self) -> None:
+        """Start each run automatically when the one before has ended."""
+        with self.lock:
+            self.enabled, self.off_reason = True, ""
+
+    def disable(self, reason: str) -> None:
+        """Stop automatic starts; `reason` is shown to the user."""
+        with self.lock:
+            self.enabled, self.pending, self.off_reason = False, False, reason
+
+    def start_now(self) -> None:
+        """Start the next run as soon as the model is free."""
+        with self.lock:
+            self.enable()
+            self.pending = True
+            self._start_pending()
+
+    def on_job_end(self, job: Job) -> None:
+        """Called in the thread of a job, after it has released the model."""
+        with self.lock:
+            if job.kind == "training":
+                if self._record_end is not None:
+                    self._record_end(job)
+                if job.control.asked(Request.STOP) and self.enabled:
+                    self.disable(f"{job.title} was stopped.")
+                self.pending = self.enabled
+            self._start_pending()
+
+    def _start_pending(self) -> None:
+        if not self.pending or self._start_next is None:
+            return
+        try:
+            started = self._start_next()
+        except BusyError:  # tried again when that job has ended
+            return
+        self.pending = False
+        self.enabled = self.enabled and started
 
 
 class Session:
@@ -53,7 +124,12 @@ class Session:
             if (busy := self.current) is not None:
                 raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
             self._current = self._latest[job.kind] = job
-        return self._start_thread(job, partial(_run_on_model, host, work))
+
+        def work_on_model(job: Job) -> JobEnded:
+            with capture_library_logs(job.log), host.exclusive_use():
+                return work(job)
+
+        return self._start_thread(job, work_on_model)
 
     def start_without_model(self, kind: JobKind, title: str, work: JobFn) -> Job:
         """Start a job that does not use the model; raises BusyError if one of its kind is running."""
@@ -72,30 +148,63 @@ class Session:
         return job
 
     def _run_job(self, job: Job, work: JobFn) -> None:
-        job.log.append(_run_work(job, work))
+        try:
+            end = work(job)
+        except StoppedError as error:
+            end = JobEnded(outcome="stopped", text=str(error))
+        except TrainingProError as error:
+            end = JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
+        except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
+            text = f"{job.title} ended with {type(error).__name__}: {first_line(error)}"
+            if is_updated():
+                advice = "Restart the webui or the page, then try again"
+                text += f". Training PRO was updated while it was running. {advice}"
+            end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())
+        job.log.append(end)
         job.log.close()
         self.auto_start.on_job_end(job)
 
 
-def _run_on_model(host: Host, work: JobFn, job: Job) -> JobEnded:
-    with capture_library_logs(job.log), host.exclusive_use():
-        return work(job)
+class _EventLogHandler(logging.Handler):
+    def __init__(self, log: EventLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.append(LibraryMessage(source=record.name, text=record.getMessage().strip()))
 
 
-def _run_work(job: Job, work: JobFn) -> JobEnded:
+class _CapturedHandlers(list[logging.Handler]):
+    """Handlers of a logger during a job; a handler that a library adds meanwhile is kept for afterwards."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__([_EventLogHandler(log)])
+        self.waiting: list[logging.Handler] = []
+
+    def append(self, handler: logging.Handler) -> None:
+        self.waiting.append(handler)
+
+
+@contextmanager
+def capture_library_logs(log: EventLog) -> Iterator[None]:
+    """Send log records and warnings of libraries to `log`; restores the loggers afterwards.
+
+    The thread of a job must never write to a console: on Windows, a click into it blocks every writer.
+    """
+    loggers = [logging.getLogger(name) for name in LIBRARIES]
+    previous = [(logger, logger.handlers, logger.propagate, _CapturedHandlers(log)) for logger in loggers]
+    showwarning = warnings.showwarning
+    logging.captureWarnings(True)
+    for logger, _, _, captured in previous:
+        logger.handlers, logger.propagate = captured, False
     try:
-        return work(job)
-    except StoppedError as error:
-        return JobEnded(outcome="stopped", text=str(error))
-    except TrainingProError as error:
-        return JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
-    except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
-        text = f"{job.title} ended with {type(error).__name__}: {first_line(error)}"
-        if is_updated():
-            advice = "Restart the webui or the page, then try again"
-            text += f". Training PRO was updated while it was running. {advice}"
-        return JobEnded(outcome="failed", text=text, details=traceback.format_exc())
+        yield
+    finally:
+        if warnings.showwarning is not showwarning:  # otherwise the host captures them too and keeps doing so
+            logging.captureWarnings(False)
+        for logger, handlers, propagate, captured in previous:
+            logger.handlers, logger.propagate = [*handlers, *captured.waiting], propagate
 
 
+# The only state at module level: an interface restart of the webui executes script.py again, but not this.
 SESSION = Session()
-"""The only state at module level: an interface restart of the webui executes script.py again, but not this."""

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from . import batch_order
 from .batch_order import BatchItem, IndexArray
-from .copied_runs import copied_shares, count_runs
-from .example_source import ExampleDatasets, find_example_datasets
-from .examples import IGNORE_INDEX, Example, Examples, RowSource, Source, TextSource
-from .file_parts import group_parts
-from .passages import MIN_PASSAGE_TOKENS, PROMPT_TOKENS, TARGET_TOKENS, Passage, pick_passages
+from .examples import (
+    IGNORE_INDEX,
+    Example,
+    ExampleDatasets,
+    Examples,
+    RowSource,
+    Source,
+    TextSource,
+    TruncatedRows,
+    find_example_datasets,
+    group_parts,
+    reorder_rows,
+    truncate_rows,
+)
+from .passages import MIN_PASSAGE_TOKENS, Passage, pick_passages
 from .split import (
     NGRAM_WORDS,
+    copied_shares,
+    count_runs,
     count_shared_rows,
     find_shared_passages,
     pick_examples,
     split_rows,
     split_texts,
 )
-from .truncation import TruncatedRows, reorder_rows, truncate_rows
 
 __all__ = [
     "IGNORE_INDEX",
     "MIN_PASSAGE_TOKENS",
     "NGRAM_WORDS",
-    "PROMPT_TOKENS",
-    "TARGET_TOKENS",
     "BatchItem",
     "Example",
     "ExampleDatasets",

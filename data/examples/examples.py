@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from ...chunking import Flags, Ids, Ints, SlicedText
+from ...chunking import Flags, Ids, Ints, SlicedText, Text
+from ...settings.definitions import TrainingSettings
+from ..dataset_index import parse_share
+from ..readers import LoadedText
 
+# Rows whose learned positions are held at a time; cumulative sums over all ids would be larger than the data.
 ROWS_AT_ONCE = 10_000
+# The label of a token that is read and not learned; what PyTorch's cross entropy ignores by default.
 IGNORE_INDEX = -100
-"""The label of a token that is read and not learned."""
 KIND_WORDS = {"block": "block", "overlap": "overlap block", "dementor": "DEMENTOR window"}
 
 
@@ -37,24 +42,18 @@ class TextSource:
 
     @cached_property
     def lengths(self) -> Ints:
-        lengths: Ints = self.sliced.lengths - self._surplus_eos if self.open_end else self.sliced.lengths
+        lengths: Ints = self.sliced.lengths
+        units = self.sliced.units
+        if self.open_end and self.sliced.rules.closing and len(units) and units.ends_section[-1]:
+            # Slicing closes every text with an EOS, which this one does not have here. Blocks that end where it
+            # ends are one id shorter; where the last block was dropped, there is none of them.
+            lengths = lengths - (self.sliced.ends == units.end[-1])
         return lengths
 
     @property
     def learned(self) -> Ints:
         """The number of learned ids of each example; the first id is never learned."""
         return self.lengths - 1
-
-    @property
-    def _surplus_eos(self) -> Ints:
-        """1 for each block that ends with an EOS that the text does not have, otherwise 0.
-
-        Where the last block was dropped, no block has that EOS.
-        """
-        units = self.sliced.units
-        closed = self.sliced.rules.closing and len(units) and units.ends_section[-1]
-        ends: Flags = self.sliced.ends == (units.end[-1] if closed else -1)
-        return ends.astype(self.sliced.lengths.dtype)
 
     @property
     def sections(self) -> Sequence[int]:
@@ -112,6 +111,7 @@ class RowSource:
     @cached_property
     def learned(self) -> Ints:
         totals: Ints = np.zeros(len(self), np.int64)
+        # The first id of a row is never learned: nothing comes before it to predict it from.
         for start, bounds, positions in self._learned_positions():
             second = np.minimum(bounds[:-1] + 1, bounds[1:])
             counts: Ints = np.searchsorted(positions, bounds[1:]) - np.searchsorted(positions, second)
@@ -130,20 +130,15 @@ class RowSource:
                 rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
                 ids = self.all_ids[positions[last[rows]]]
                 last_ids[start + rows] = ids
-                rows = rows[self._are_spaces(ids)]
+                # One position back in the rows that end with a space; each distinct id is decoded once.
+                distinct, places = np.unique(ids, return_inverse=True)
+                spaces: Flags = np.array([not self.decode([token]).strip() for token in distinct.tolist()], bool)
+                rows = rows[spaces[places]]
                 last[rows] -= 1
         return last_ids
 
-    def _are_spaces(self, ids: Ids) -> Flags:
-        distinct, places = np.unique(ids, return_inverse=True)
-        spaces: Flags = np.array([not self.decode([token]).strip() for token in distinct.tolist()], bool)
-        return spaces[places]
-
     def _learned_positions(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """For some rows at a time: the first row, the bounds of the rows, and the learned positions in them.
-
-        Cumulative sums over all ids would be larger than the data.
-        """
+        """For some rows at a time: the first row, the bounds of the rows, and the learned positions in them."""
         for start in range(0, len(self), ROWS_AT_ONCE):
             bounds = self.first[start : start + ROWS_AT_ONCE + 1]
             yield start, bounds, np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
@@ -175,8 +170,8 @@ class RowSource:
         return f"{self.unit} {self.rows[number]}"
 
 
+# The examples of one file, indexed by number.
 Source: TypeAlias = TextSource | RowSource
-"""The examples of one file, indexed by number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +217,13 @@ class Examples:
         ]
         self._ends = np.cumsum([len(pick) for pick in self._picks], dtype=np.int64)
 
+    @staticmethod
+    def join(parts: Iterable[Examples]) -> Examples:
+        """The examples of several datasets, one after the other."""
+        listed = list(parts)
+        sources = [source for examples in listed for source in examples._sources]
+        return Examples(sources, [pick for examples in listed for pick in examples._picks])
+
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
@@ -242,6 +244,10 @@ class Examples:
     @property
     def sources(self) -> Sequence[Source]:
         return self._sources
+
+    def texts(self) -> list[Text]:
+        """Return the texts that blocks were made of."""
+        return [source.sliced.text for source in self._sources if isinstance(source, TextSource)]
 
     def lengths(self) -> list[int]:
         """Return the number of tokens of each example."""
@@ -267,7 +273,8 @@ class Examples:
         for source, pick in zip(self._sources, self._picks, strict=True):
             following, numbers = source.successors.tolist(), pick.tolist()
             own, position = [-1] * len(numbers), {-1: -1}
-            for n in reversed(range(len(numbers))):  # of repeated examples the nearest one after it
+            # From the end, so that of an example that a share of 200 % repeats, the nearest one after it is found.
+            for n in reversed(range(len(numbers))):
                 own[n] = position.get(following[numbers[n]], -1)
                 position[numbers[n]] = len(result) + n
             result += own
@@ -293,3 +300,142 @@ class Examples:
 
 def _example(source: Source, number: int) -> Example:
     return Example(source.ids(number), source.loss_mask(number), source, number)
+
+
+@dataclass(frozen=True)
+class ExampleDatasets:
+    """The names of the datasets, and the dataset of each source by the source's id()."""
+
+    names: tuple[str, ...]
+    of_source: dict[int, int]
+
+    def of(self, examples: Sequence[Example]) -> list[int]:
+        """Return the number of each example's dataset."""
+        return [self.of_source[id(example.source)] for example in examples]
+
+    @property
+    def has_several(self) -> bool:
+        return len(self.names) > 1
+
+
+def find_example_datasets(examples: Examples, settings: TrainingSettings) -> ExampleDatasets:
+    """Group the sources by the datasets that the user named: a folder is one, however many files it has."""
+    requested = [parse_share(name).name.rstrip("/\\") for name in (*settings.what.data, *settings.aside.eval_data)]
+    names = []
+    for source in examples.sources:
+        folders = [folder for folder in requested if source.name.startswith(folder + "/")]
+        names.append(max(folders, key=len) + "/" if folders else source.name)
+    datasets = tuple(dict.fromkeys(names))
+    numbers = {id(source): datasets.index(name) for source, name in zip(examples.sources, names, strict=True)}
+    return ExampleDatasets(datasets, numbers)
+
+
+Part = TypeVar("Part", LoadedText, TextSource)
+
+
+def group_parts(items: Iterable[Part]) -> list[list[Part]]:
+    """The parts of each large file together, and everything else by itself."""
+    groups: list[list[Part]] = []
+    for item in items:
+        if item.part and groups and groups[-1][-1].part and groups[-1][-1].name == item.name:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+@dataclass(frozen=True)
+class TruncatedRows:
+    """The rows after truncation, and how many were too long or dropped."""
+
+    source: RowSource
+    too_long: int  # rows longer than the cutoff
+    nothing_learned: int  # examples dropped because no token of them would be learned
+
+
+def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
+    """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting."""
+    is_long: Flags = source.lengths > cutoff
+    if not is_long.any():
+        shortened = source
+    elif too_long in ("drop", "drop_any"):
+        shortened = select_rows(source, np.flatnonzero(~is_long))
+    else:
+        shortened = _cut_rows(source, cutoff, too_long, bos)
+    # After the cut, because a reply may lie behind it.
+    learned = shortened.learned > 0
+    kept = shortened if learned.all() else select_rows(shortened, np.flatnonzero(learned))
+    return TruncatedRows(kept, int(is_long.sum()), len(shortened) - len(kept))
+
+
+def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> RowSource:
+    """Cut long rows at one end or into pieces; a piece from inside a row that begins with BOS gets one, too."""
+    bos_id: Ids = np.array([bos or 0], np.int32)
+    not_learned: Flags = np.zeros(1, bool)
+    ids: list[Ids] = []
+    flags: list[Flags] = []
+    lengths, rows = [0], []
+    for row, (first, last) in enumerate(pairwise(source.first.tolist())):
+        has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
+        room = cutoff - has_bos
+        if last - first <= cutoff:
+            pieces = [(first, last)]
+        elif too_long == "cut_end":
+            pieces = [(first, first + cutoff)]
+        elif too_long == "cut_start":
+            pieces = [(last - room, last)]
+        else:
+            starts = range(first + cutoff, last, room)
+            pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
+        for start, end in pieces:
+            if has_bos and start > first:
+                ids.append(bos_id)
+                flags.append(not_learned)
+            ids.append(source.all_ids[start:end])
+            flags.append(source.all_trained[start:end])
+            lengths.append(end - start + (has_bos and start > first))
+            rows.append(row)
+    return replace(
+        source,
+        all_ids=np.concatenate(ids),
+        all_trained=np.concatenate(flags),
+        first=np.cumsum(lengths, dtype=np.int64),
+        rows=source.rows[rows],
+        # A second piece continues the first one; what its row continues, only its first piece does.
+        follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
+    )
+
+
+def select_rows(source: RowSource, numbers: Ints) -> RowSource:
+    """Return a source with only these rows, in the order of the file."""
+    selected: Flags = np.zeros(len(source), bool)
+    selected[numbers] = True
+    lengths = source.lengths
+    # One byte for each id; positions, as in reorder_rows, would take eight.
+    selected_ids: Flags = np.repeat(selected, lengths)
+    return replace(
+        source,
+        all_ids=source.all_ids[selected_ids],
+        all_trained=source.all_trained[selected_ids],
+        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[selected])]),
+        rows=source.rows[selected],
+        follows=source.follows[selected] & (np.diff(np.flatnonzero(selected), prepend=-1) == 1),
+    )
+
+
+def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
+    """Return the rows in another order; `follows` is of that order."""
+    if np.array_equal(order, np.arange(len(source))):
+        return replace(source, follows=follows)
+    lengths = source.lengths[order]
+    first: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    # The position of each id: by how far its row moved, from where it is now.
+    ids = np.repeat(source.first[order] - first[:-1], lengths) + np.arange(first[-1])
+    return replace(
+        source,
+        all_ids=source.all_ids[ids],
+        all_trained=source.all_trained[ids],
+        first=first,
+        rows=source.rows[order],
+        follows=follows,
+    )

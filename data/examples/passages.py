@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...chunking import Flags, Ids
-from .examples import Example, Examples, Source, TextSource
+from .examples import Example, Examples, TextSource
 
 PROMPT_TOKENS, TARGET_TOKENS = 32, 32
-MIN_TOKENS = 8
-"""Fewest tokens of a prompt and of what follows it."""
+MIN_TOKENS = 8  # of a prompt and of what follows it
 MIN_PASSAGE_TOKENS = 2 * MIN_TOKENS
 GOLDEN_RATIO = 0.618034  # multiples of it, without their whole part, are spread evenly
 HEADING_CHARS = 60
@@ -22,20 +21,11 @@ class Passage(NamedTuple):
 
     example: Example
     prompt_tokens: int
-    part: str
-    """Where it comes from: the first words of its section, or the name of its file."""
+    part: str  # where it comes from: the first words of its section, or the name of its file
 
     @property
     def target_tokens(self) -> int:
         return len(self.example.ids) - self.prompt_tokens
-
-
-class Span(NamedTuple):
-    """Where a prompt begins, where it ends and the tokens to continue with begin, and where these end."""
-
-    start: int
-    middle: int
-    end: int
 
 
 def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passage]:
@@ -45,44 +35,49 @@ def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passa
     """
     numbers = np.flatnonzero(np.asarray(examples.learned()) >= MIN_PASSAGE_TOKENS)
     places = np.linspace(0, max(len(numbers) - 1, 0), min(count, len(numbers))).round().astype(int)
-    picked = [examples[number] for number in numbers[places].tolist()]
-    spans = [_find_span(example, position) for position, example in enumerate(picked)]
-    return [_passage(example, span, bos) for example, span in zip(picked, spans, strict=True) if span]
+    passages = []
+    for position, number in enumerate(numbers[places].tolist()):
+        example = examples[number]
+        span = _find_span(example, position)
+        if span is None:
+            continue
+        start, middle, end = span
+        start_token = example.ids[:1][[bos is not None and start > 0 and example.ids[0] == bos]]
+        ids: Ids = np.concatenate([start_token, example.ids[start:end]])
+        prompt_tokens = len(start_token) + middle - start
+        labelled: Flags = np.arange(len(ids)) >= prompt_tokens
+        passage = Example(ids, labelled, example.source, example.number)
+        passages.append(Passage(passage, prompt_tokens, _heading(example)))
+    return passages
 
 
-def _passage(example: Example, span: Span, bos: int | None) -> Passage:
-    start_token = example.ids[:1][[bos is not None and span.start > 0 and example.ids[0] == bos]]
-    ids: Ids = np.concatenate([start_token, example.ids[span.start : span.end]])
-    prompt_tokens = len(start_token) + span.middle - span.start
-    labelled: Flags = np.arange(len(ids)) >= prompt_tokens
-    part = _heading(example.source, example.number)
-    return Passage(Example(ids, labelled, example.source, example.number), prompt_tokens, part)
+def _find_span(example: Example, position: int) -> tuple[int, int, int] | None:
+    """Find where a prompt begins, where it ends and the tokens to continue with begin, and where these end.
 
-
-def _find_span(example: Example, position: int) -> Span | None:
-    """Find the tokens of a passage: in a text a place inside it, in a row the beginning of one of its replies."""
+    In a text it is a place inside it, in a row the beginning of one of its replies.
+    """
     mask = np.ones(len(example.ids), bool) if example.loss_mask is None else example.loss_mask
+    # Where the mask changes: the start and the end of each run of learned tokens.
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]]).astype(np.int8))).reshape(-1, 2)
     replies = [(start, end) for start, end in edges.tolist() if start >= MIN_TOKENS and end - start >= MIN_TOKENS]
     if replies:
         start, end = replies[position % len(replies)]
-        return Span(0, start, min(end, start + TARGET_TOKENS))
+        return 0, start, min(end, start + TARGET_TOKENS)
     start, end = max(edges.tolist(), key=lambda run: run[1] - run[0])
-    return _span_inside(start, end, position) if end - start >= MIN_PASSAGE_TOKENS else None
-
-
-def _span_inside(start: int, end: int, position: int) -> Span:
-    """Place a prompt and as many tokens after it somewhere between two places, each time somewhere else."""
+    if end - start < MIN_PASSAGE_TOKENS:
+        return None
     target = min(TARGET_TOKENS, (end - start) // 2)
     prompt = min(PROMPT_TOKENS, end - start - target)
+    # Each time somewhere else, or all passages would come from the beginnings of their examples.
     start += int((end - start - prompt - target) * (position * GOLDEN_RATIO % 1))
-    return Span(start, start + prompt, start + prompt + target)
+    return start, start + prompt, start + prompt + target
 
 
-def _heading(source: Source, number: int) -> str:
+def _heading(example: Example) -> str:
     """The first words of the section that an example is from; for a row, the name of its file."""
+    source = example.source
     if not isinstance(source, TextSource):
         return source.name
-    start = int(source.sliced.sections.start[source.sliced[number].section])
+    start = int(source.sliced.sections.start[source.sliced[example.number].section])
     words = " ".join(source.sliced.text[start : start + 3 * HEADING_CHARS].split())
     return words if len(words) <= HEADING_CHARS else f"{words[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."

@@ -1,4 +1,4 @@
-"""Which part of a dataset is used: its share, and the validation split.
+"""Which part of a dataset is used: its share, and the validation split; and text that is on both sides.
 
 Whole sections, rows or conversations are split off before the texts are cut into blocks. Parts with the same
 words stay on one side, so that nothing that is learned is also measured.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -22,21 +22,14 @@ from ..dataset_index import DatasetShare
 from ..readers import LoadedText
 from ..stored_text import StoredText
 from ..text import find_bounds, store_text
-from .examples import RowSource, Source
-from .truncation import select_rows
+from .examples import RowSource, Source, select_rows
 
+# A text with fewer sections is split inside them, so that a share of 10 % can be met.
 MIN_PARTS = 10
 NGRAM_WORDS = 20
 WORD = re.compile(r"\w+")
-
-
-class TextPart(NamedTuple):
-    """A section, or about a tenth of a short text, by its position; the hard cuts after it belong to it."""
-
-    file: int
-    start: int
-    end: int
-    ends_section: bool
+RUN_WORDS = 8
+RUN_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 def dataset_rng(seed: int, name: str) -> np.random.Generator:
@@ -51,20 +44,27 @@ def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> 
     """
     if share.percent == 100:
         return [None] * len(sources)
-    sizes = [len(source) for source in sources]
-    ends = np.cumsum([0, *sizes])
-    chosen = _choose(int(ends[-1]), share.percent / 100, dataset_rng(seed, share.name))
-    return [chosen[(chosen >= a) & (chosen < b)] - a for a, b in pairwise(ends.tolist())]
-
-
-def _choose(count: int, share: float, rng: np.random.Generator) -> Ints:
-    """Repeat all numbers as often as they fit; draw the rest at random, one from each of equal intervals."""
-    repeats, remainder = divmod(round(share * count), count) if count else (0, 0)
+    bounds = np.cumsum([0, *map(len, sources)]).tolist()
+    count = bounds[-1]
+    # As many times all of them as fit, and the rest at random, one from each of equal intervals.
+    repeats, remainder = divmod(round(share.percent / 100 * count), count) if count else (0, 0)
     if count and not repeats:
         remainder = max(remainder, 1)
-    edges: Ints = np.arange(remainder + 1) * count // max(remainder, 1)  # whole, so that no two draws are equal
-    drawn = (edges[:-1] + rng.random(remainder) * np.diff(edges)).astype(np.int64)
-    return np.concatenate([np.tile(np.arange(count), repeats), drawn])
+    # Whole edges: a draw from each interval, rounded down, can't be equal to one from the next.
+    edges: Ints = np.arange(remainder + 1) * count // max(remainder, 1)
+    draws = dataset_rng(seed, share.name).random(remainder)
+    drawn = (edges[:-1] + draws * np.diff(edges)).astype(np.int64)
+    chosen = np.concatenate([np.tile(np.arange(count), repeats), drawn])
+    return [chosen[(chosen >= a) & (chosen < b)] - a for a, b in pairwise(bounds)]
+
+
+class TextPart(NamedTuple):
+    """A section, or about a tenth of a short text, by its position; the hard cuts after it belong to it."""
+
+    file: int
+    start: int
+    end: int
+    ends_section: bool
 
 
 def split_texts(
@@ -75,17 +75,78 @@ def split_texts(
         return list(texts), []
     parts = [part for number, text in enumerate(texts) for part in _sections(number, str(text.text), hard_cut)]
     if len(parts) < MIN_PARTS:
-        size = sum(p.end - p.start for p in parts) / MIN_PARTS
-        ends = [_possible_ends(str(text.text), hard_cut, block_ends) for text in texts]
-        parts = [part for section in parts for part in _split_section(section, ends[section.file], size)]
-    words = [arrow_store.text_digest(" ".join(_words(texts[p.file].text[p.start : p.end]))) for p in parts]
-    sizes = [p.end - p.start for p in parts]
-    validation = _choose_parts(words, sizes, share, dataset_rng(seed, name))
-    sides = [
-        [p for n, p in enumerate(parts) if (n in validation) == is_validation] for is_validation in (False, True)
-    ]
-    learned, held_out = (list(_join_adjacent(texts, side)) for side in sides)
-    return learned, held_out
+        parts = list(_split_sections(parts, texts, hard_cut, block_ends))
+    # Equal words make equal parts, whatever the spaces, case and signs between them.
+    contents = [_words(texts[part.file].text[part.start : part.end]) for part in parts]
+    words = [arrow_store.text_digest(" ".join(content)) for content in contents]
+    sizes = [part.end - part.start for part in parts]
+    held_out = _choose_parts(words, sizes, share, dataset_rng(seed, name))
+    return (
+        _join_adjacent(texts, [part for number, part in enumerate(parts) if number not in held_out]),
+        _join_adjacent(texts, [part for number, part in enumerate(parts) if number in held_out]),
+    )
+
+
+def _sections(file: int, text: str, hard_cut: str) -> Iterator[TextPart]:
+    """Yield the parts between hard cuts that hold more than whitespace."""
+    start = 0
+    ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
+    for end in [*ends, len(text)]:
+        if text[start:end].strip():
+            yield TextPart(file, start, end, True)
+            start = end
+
+
+def _split_sections(
+    sections: Sequence[TextPart], texts: Sequence[LoadedText], hard_cut: str, block_ends: BlockEnds
+) -> Iterator[TextPart]:
+    """Split sections into parts of about a tenth of all of them."""
+    size = sum(section.end - section.start for section in sections) / MIN_PARTS
+    for file, loaded in enumerate(texts):
+        text = str(loaded.text)
+        found = find_sections(text, hard_cut)
+        # Where blocks may end: never within a hard cut, nor right before one.
+        ends = places_inside(find_bounds(text, found, block_ends).ends, found)
+        for _, start, stop, _ in (section for section in sections if section.file == file):
+            for end in ends[(ends > start) & (ends < stop)].tolist():
+                if end - start >= size:
+                    yield TextPart(file, start, end, False)
+                    start = end
+            yield TextPart(file, start, stop, True)
+
+
+def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> list[LoadedText]:
+    """Join adjacent parts into one text, so that blocks may reach from one part into the next.
+
+    Of a large file, parts that begin after a section are one text, too: no block reaches from one into the next.
+    """
+    groups: list[list[TextPart]] = []
+    for part in parts:
+        before = groups[-1][-1] if groups else None
+        if (
+            before
+            and before.file == part.file
+            and (before.end == part.start or (texts[part.file].part and before.ends_section))
+        ):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    joined = []
+    for group in groups:
+        text, start, end = texts[group[0].file], group[0].start, group[-1].end
+        piece = replace(
+            text,
+            text=text.text[start:end],
+            notes=text.notes if group is groups[0] else (),
+            open_end=not group[-1].ends_section or (text.open_end and end == len(text.text)),
+            boilerplate="",
+            menus=(),
+        )
+        if isinstance(text.text, StoredText):
+            content = "".join(text.text[part.start : part.end] for part in group)
+            piece = replace(piece, text=store_text(content, text.text.store), start=text.start + start)
+        joined.append(piece)
+    return joined
 
 
 def split_rows(
@@ -95,21 +156,18 @@ def split_rows(
 
     With `whole_conversations`, the rows of a conversation stay together, too, if there are several conversations.
     """
+    groups = source.rows
+    if whole_conversations and source.has_conversations:
+        begins = ~source.follows & (np.diff(source.rows, prepend=-1) != 0)
+        groups = np.cumsum(begins) if begins.sum() > 1 else groups
     parts = defaultdict[int, list[int]](list)
-    for number, part in enumerate((_conversations(source) if whole_conversations else source.rows).tolist()):
-        parts[part].append(number)
+    for number, group in enumerate(groups.tolist()):
+        parts[group].append(number)
     examples = list(parts.values())
     contents = [b"".join(source.ids(number).tobytes() for number in numbers) for numbers in examples]
     validation = _choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
     held_out = np.array(sorted(number for part in validation for number in examples[part]), np.int64)
     return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
-
-
-def _conversations(source: RowSource) -> Ints:
-    """Number the conversation of each example; that is its row unless the rows name several conversations."""
-    begins = ~source.follows & (np.diff(source.rows, prepend=-1) != 0)
-    numbers: Ints = np.cumsum(begins) if source.has_conversations and begins.sum() > 1 else source.rows
-    return numbers
 
 
 def _choose_parts(
@@ -125,70 +183,13 @@ def _choose_parts(
     size_so_far = 0
     for group in order:
         size = sum(sizes[number] for number in group)
+        # Left out where the share is missed by more with it than without it.
         overshoots = size_so_far + size - share * total > share * total - size_so_far
         if (chosen and overshoots) or len(chosen) + len(group) == len(contents):
             continue
         chosen.update(group)
         size_so_far += size
     return chosen
-
-
-def _sections(file: int, text: str, hard_cut: str) -> Iterator[TextPart]:
-    """Yield the parts between hard cuts that hold more than whitespace."""
-    start = 0
-    ends = [match.end() for match in re.finditer(f"(?:{re.escape(hard_cut)})+", text)] if hard_cut else []
-    for end in [*ends, len(text)]:
-        if text[start:end].strip():
-            yield TextPart(file, start, end, True)
-            start = end
-
-
-def _possible_ends(text: str, hard_cut: str, block_ends: BlockEnds) -> Ints:
-    """Return where blocks may end inside sections: never within a hard cut, nor right before one."""
-    sections = find_sections(text, hard_cut)
-    return places_inside(find_bounds(text, sections, block_ends).ends, sections)
-
-
-def _split_section(section: TextPart, ends: Ints, size: float) -> Iterator[TextPart]:
-    """Split a section at places where blocks may end, into parts of about this size."""
-    start = section.start
-    for end in ends[(ends > section.start) & (ends < section.end)].tolist():
-        if end - start >= size:
-            yield TextPart(section.file, start, end, False)
-            start = end
-    yield TextPart(section.file, start, section.end, True)
-
-
-def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> Iterator[LoadedText]:
-    """Join adjacent parts into one text, so that blocks may reach from one part into the next.
-
-    Of a large file, parts that begin after a section are one text, too: no block reaches from one into the next.
-    """
-    groups: list[list[TextPart]] = []
-    for part in parts:
-        if groups and _joins(groups[-1][-1], part, texts[part.file]):
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    for group in groups:
-        text, start, end = texts[group[0].file], group[0].start, group[-1].end
-        joined = replace(
-            text,
-            text=text.text[start:end],
-            notes=text.notes if group is groups[0] else (),
-            open_end=not group[-1].ends_section or (text.open_end and end == len(text.text)),
-            boilerplate="",
-            menus=(),
-        )
-        if isinstance(text.text, StoredText):
-            content = "".join(text.text[part.start : part.end] for part in group)
-            joined = replace(joined, text=store_text(content, text.text.store), start=text.start + start)
-        yield joined
-
-
-def _joins(before: TextPart, part: TextPart, text: LoadedText) -> bool:
-    """Whether a part of a text is in the same text as another one before it."""
-    return before.file == part.file and (before.end == part.start or (bool(text.part) and before.ends_section))
 
 
 def _words(text: str) -> list[str]:
@@ -198,17 +199,15 @@ def _words(text: str) -> list[str]:
 def find_shared_passages(validation: Iterable[Text], learned: Iterable[Text]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
     word_numbers: dict[str, int] = {}
-    known_ngrams = np.unique(
-        np.concatenate(
-            [np.zeros(0, np.uint64), *(_hash_ngrams(_words(str(text)), word_numbers) for text in validation)]
-        )
-    )
+    hashes = [_hash_ngrams(_words(str(text)), word_numbers) for text in validation]
+    known_ngrams = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
     passages: list[str] = []
     for text in learned if len(known_ngrams) else ():
         words = _words(str(text))
         ngrams = _hash_ngrams(words, word_numbers)
         positions = np.minimum(np.searchsorted(known_ngrams, ngrams), len(known_ngrams) - 1)
         shared = known_ngrams[positions] == ngrams
+        # A passage begins where the run before it is not shared.
         starts = np.flatnonzero(shared & ~np.append(False, shared[:-1])[: len(shared)])
         passages += [" ".join(words[n : n + NGRAM_WORDS]) for n in starts.tolist()]
     return passages
@@ -221,6 +220,7 @@ def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
     numbers = np.fromiter(
         (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
     )
+    # Small numbers are spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
     numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     numbers ^= numbers >> np.uint64(29)
     count = len(words) - NGRAM_WORDS + 1
@@ -232,8 +232,32 @@ def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
 
 def count_shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
     """Count the validation rows that are learned as well."""
-    return len(_row_bytes(validation) & _row_bytes(learned))
+    held_out, known = (
+        {s.ids(n).tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}
+        for sources in (validation, learned)
+    )
+    return len(held_out & known)
 
 
-def _row_bytes(sources: Sequence[Source]) -> set[bytes]:
-    return {s.ids(n).tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}
+def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float | None]:
+    """For each text the share of its 8-word runs that stand in the training data; None for a text without a run.
+
+    Only the runs of the texts are kept in memory: the training data may be large.
+    """
+    runs = [list(_runs(text)) for text in texts]
+    wanted = {run for text_runs in runs for run in text_runs}
+    found = {run for text in training for run in _runs(text) if run in wanted}
+    return [sum(run in found for run in text_runs) / len(text_runs) if text_runs else None for text_runs in runs]
+
+
+def count_runs(text: str) -> int:
+    return sum(1 for _ in _runs(text))
+
+
+def _runs(text: str) -> Iterator[tuple[str, ...]]:
+    """Each run of 8 words, in lowercase and without punctuation."""
+    window: deque[str] = deque(maxlen=RUN_WORDS)
+    for match in RUN_WORD.finditer(text):
+        window.append(match[0].lower())
+        if len(window) == RUN_WORDS:
+            yield tuple(window)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from .data_checks import (
     check_leaks,
     check_model,
+    check_page_breaks,
     check_stops,
     check_windows,
     count_learned_stops,
     suggest_cleaning,
+    suggest_hard_cuts,
     suggest_windows,
 )
 from .estimates import (
@@ -23,8 +25,15 @@ from .estimates import (
     largest_batch,
     uses_checkpointing,
 )
-from .hard_cuts import check_page_breaks, suggest_hard_cuts
-from .plan_checks import check_plan, count_evaluations, count_sample_rounds, evaluation_interval, sample_interval
+from .plan_checks import (
+    RunFacts,
+    check_plan,
+    count_evaluations,
+    count_sample_rounds,
+    evaluation_interval,
+    sample_interval,
+    suggest_settings,
+)
 from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
     DatasetReport,
@@ -32,9 +41,10 @@ from .report import (
     RowReport,
     SourceReport,
     TextReport,
+    report_examples,
+    report_source,
+    report_texts,
 )
-from .report_stats import report_examples, report_source, report_texts
-from .suggestions import RunFacts, suggest_settings
 
 __all__ = [
     "DatasetReport",

@@ -1,34 +1,65 @@
-"""What the model and the examples show: text that is learned and measured, stop tokens, and missing hard cuts."""
+"""What the model and the examples show: findings, and suggestions of hard cuts, a cutoff and cleaning."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ...chunking import Text, Units
+from ...chunking import Text, escape_hard_cut
 from ...core.findings import Finding, Suggestion, advice, problem
 from ...core.host import ModelCard
 from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
-from ..examples import NGRAM_WORDS, RowSource, Source, TextSource, count_shared_rows, find_shared_passages
+from ..examples import (
+    NGRAM_WORDS,
+    RowSource,
+    Source,
+    TextSource,
+    count_shared_rows,
+    find_shared_passages,
+    group_parts,
+)
 from ..readers import LoadedText
-from .hard_cuts import describe_verses
+from ..text import is_tagged
 from .report import StopTokenCount
 
 LONG_TEXT_BLOCKS = 20
 MIN_REPEATS = 1.2  # times that a sentence is seen on average
 MAX_TEXTS_NAMED = 3
 
+# The rules on hard cuts look at this much of a text at most, so that Check stays quick.
+MIN_MATCHES, MAX_CHARS = 2, 10**7
+ORNAMENT_LINE = re.compile(r"^[ \t]*((?:[*#=~_•-][ \t]?){3,}|⁂)[ \t]*$", re.MULTILINE)
+ORNAMENT_SIGNS = "*#=~_•⁂"  # signs that are used nowhere else, so lines with them may be indented
+HEADING_WORDS = (
+    "chapter|kapitel|chapitre|cap[ií]tulo|capitolo|hoofdstuk|rozdział|глава|part|teil|partie|parte|act|scene"
+)
+HEADING_NUMBERS = r"\d+|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+CHINESE_HEADING = r"(第)[\d〇零一二三四五六七八九十百]{1,7}[回章卷節节話话部]"
+HEADING = re.compile(
+    rf"^(?:({HEADING_WORDS})[ \t]+(?:{HEADING_NUMBERS})\b|{CHINESE_HEADING}).{{0,60}}$",
+    re.MULTILINE | re.IGNORECASE,
+)
+HEADING_CHARS, HEADING_SHARE = 80, 0.25  # a section that is only a heading; of all sections
+MIN_HEADINGS, HEADINGS_PER_SECTION = 8, 2
+BLANK_LINES = re.compile(r"\n(?=[ \t]*\n[ \t]+\n|[ \t]+\n[ \t]*\n)[ \t]*\n[ \t]*\n")  # one of them has spaces
+BROKEN_SHARE = 0.1  # of the sections, which end in the middle of a sentence
+HEADINGS_BETWEEN = 2  # lines of the heading of a page
+CONVERSATION_CUT, MIN_CONVERSATIONS = "\n\n", 8
+TAGGED_SHARE = 0.9  # of the lines, which begin with a speaker or a time
+TALK_SHARE = 0.6  # of the conversations, which have several lines; of the lines, which have several words
+TALK_WORDS = 4  # after the speaker, so that no table of keys and values is meant
+VERSE_NUMBER = re.compile(r"^[ \t]*(\d{1,3}):(\d{1,3})[ \t]", re.MULTILINE)
+VERSE_SHARE, MIN_VERSES, MAX_CHAPTERS_NAMED = 0.5, 20, 3  # of the lines
+
 
 def check_model(card: ModelCard) -> Iterator[Finding]:
     if not card.is_causal_lm:
         architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
-        yield problem(
-            "",
-            f"{card.name} ({architectures}) can't generate text. Choose a model for text generation.",
-        )
+        yield problem("", f"{card.name} ({architectures}) can't generate text. Choose one that can.")
 
 
 def check_leaks(
@@ -53,102 +84,130 @@ def check_leaks(
 
 def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> StopTokenCount:
     """Count the ends of rows and sections that are learned with a stop token."""
-    counts = [_count_rows(s, ids) if isinstance(s, RowSource) else _count_text(s) for s in sources if len(s)]
+    stopping = of = 0
+    for source in sources:
+        if len(source):
+            ends = _ends(source)
+            of += ends
+            stopping += _stopping(source, ids, ends)
     units = {"rows" if isinstance(source, RowSource) else "sections" for source in sources}
-    return StopTokenCount(sum(s.stopping for s in counts), sum(s.of for s in counts), " or ".join(sorted(units)))
+    return StopTokenCount(stopping, of, " or ".join(sorted(units)))
 
 
-def _count_rows(source: RowSource, ids: Collection[int]) -> StopTokenCount:
-    """Count the rows whose last learned turn ends with a stop token."""
-    is_stop = np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64))
-    return StopTokenCount(int(is_stop.sum()), len(source))
+def _ends(source: Source) -> int:
+    """The rows, or the sections without one that goes on in the validation split."""
+    return len(source.sliced.sections) - source.open_end if isinstance(source, TextSource) else len(source)
 
 
-def _count_text(source: TextSource) -> StopTokenCount:
-    parts = len(source.sliced.sections) - source.open_end
-    learns_ends = source.sliced.rules.eos is not None and source.sliced.rules.add_eos != "never"
-    return StopTokenCount(parts if learns_ends else 0, parts)
+def _stopping(source: Source, ids: Collection[int], ends: int) -> int:
+    """How many of these ends are learned with a stop token."""
+    if isinstance(source, RowSource):
+        return int(np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64)).sum())
+    rules = source.sliced.rules
+    return ends if rules.eos is not None and rules.add_eos != "never" else 0
 
 
 def check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
     """Yield advice on sources with few learned stop tokens."""
     for source in sources:
-        if isinstance(source, RowSource) and len(source):
-            count = _count_rows(source, ids)
-            if count.stopping < count.of:
-                yield advice(
-                    "data",
-                    f"{source.name}: only {count.stopping} of {count.of} examples end with a trained stop "
-                    "token, so the model may not learn to stop.",
-                )
-    texts = [source for source in sources if isinstance(source, TextSource) and source.sliced.rules.closing]
-    blocks, parts, verses = Counter[str](), Counter[str](), dict[str, str]()
-    for text in texts:  # the validation split may divide one text into several
-        blocks[text.name] += len(text)
-        parts[text.name] += len(text.sliced.sections) - text.open_end
-        verses[text.name] = verses.get(text.name) or ("" if text.part > 1 else describe_verses(text.sliced.text))
-    for name in blocks:
-        if blocks[name] >= LONG_TEXT_BLOCKS and parts[name] in _FEW_ENDS_ADVICE:
-            yield advice("hard_cut", f"{name}: {_FEW_ENDS_ADVICE[parts[name]]} {verses[name] or _WHERE_TO_CUT}")
+        if isinstance(source, RowSource) and (stopping := _stopping(source, ids, 0)) < len(source):
+            yield advice(
+                "data",
+                f"{source.name}: only {stopping} of {len(source)} examples end with a trained stop token, so the "
+                "model may not learn to stop.",
+            )
+    texts: dict[str, list[TextSource]] = {}
+    for source in sources:  # the validation split may divide one text into several
+        if isinstance(source, TextSource) and source.sliced.rules.closing:
+            texts.setdefault(source.name, []).append(source)
+    for name, parts in texts.items():
+        ends = sum(map(_ends, parts))
+        if ends > 1 or sum(map(len, parts)) < LONG_TEXT_BLOCKS:
+            continue
+        few = "so there is only one EOS token, at the end of the text"
+        if not ends:
+            few = "and the end of the text is in the validation split, so no EOS token is trained on"
+        verses = next(filter(None, (_describe_verses(part.sliced.text) for part in parts if part.part <= 1)), "")
+        where = verses or (
+            "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
+            "separator under Hard cut."
+        )
+        yield advice("hard_cut", f"{name}: no hard cut was found, {few}. The model may not learn to stop. {where}")
 
 
-_GOES_ON = "The model may not learn to stop."
-_WHERE_TO_CUT = (
-    "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
-    "separator under Hard cut."
-)
-_FEW_ENDS_ADVICE = {
-    0: "no hard cut was found, and the end of the text is in the validation split, so no EOS token is trained on. "
-    + _GOES_ON,
-    1: f"no hard cut was found, so there is only one EOS token, at the end of the text. {_GOES_ON}",
-}
+def _describe_verses(text: Text) -> str:
+    """What to do with a text whose lines are numbered by chapter and verse; empty for other texts."""
+    verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
+    lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
+    first_verses = dict(reversed(verses))
+    if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
+        return ""
+    chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
+    named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
+    return (
+        f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut "
+        "matches only one fixed string, so it can't match chapter numbers that change. Insert the hard cut before "
+        f"the first verse of each chapter in your text (before {named} and so on)."
+    )
+
+
+def check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Yield advice where the sections of a text end in the middle of a sentence, as at the pages of a scan.
+
+    Such a section begins with a lowercase letter after one without a stop; headings may be between.
+    """
+    for group in group_parts(source for source in sources if isinstance(source, TextSource)):
+        count = total = 0
+        for source in group:
+            text, sections = str(source.sliced.text), source.sliced.sections
+            ends = [text[end - 1] for end in sections.content_end.tolist()]
+            is_open = [last.isalpha() or last in ",;-" for last in ends]
+            total += len(sections)
+            for number, start in enumerate(sections.content_start.tolist()):
+                before = is_open[max(0, number - HEADINGS_BETWEEN - 1) : number]
+                count += text[start].islower() and any(before)
+        if count >= max(MIN_HEADINGS, BROKEN_SHARE * total):
+            yield advice(
+                "hard_cut",
+                f"{group[0].name}: {count:,} of {total:,} sections end in the middle of a sentence, so these hard "
+                "cuts are probably page breaks. The model would learn to stop there. Remove the page breaks from "
+                "the text, or enter another separator under Hard cut.",
+            )
 
 
 def check_windows(sources: Sequence[Source]) -> Iterator[Finding]:
     """Yield advice where DEMENTOR repeats nothing."""
-    if fit := _fit_windows(sources):
-        yield advice("cutoff", _describe_windows(sources, fit))
+    for _, why in _fit_windows(sources):
+        yield advice("cutoff", why)
 
 
 def suggest_windows(sources: Sequence[Source]) -> Iterator[Suggestion]:
     """Suggest the cutoff with which DEMENTOR repeats as often as it should, or as often as it can."""
-    if (fit := _fit_windows(sources)) and fit.repeats >= MIN_REPEATS:
-        yield Suggestion("cutoff", fit.cutoff, _describe_windows(sources, fit))
+    for fit, why in _fit_windows(sources):
+        if fit.repeats >= MIN_REPEATS:
+            yield Suggestion("cutoff", fit.cutoff, why)
 
 
-def _fit_windows(sources: Sequence[Source]) -> CutoffFit | None:
-    """The cutoff to use instead of one with which every section fits into one window."""
-    texts = _sliced_by_windows(sources)
-    repeats = texts[0].rules.dementor_repeats if texts else 1
-    if repeats == 1 or not all(map(is_one_window_each, texts)):
-        return None
-    return fit_cutoff(texts, repeats)
-
-
-def _describe_windows(sources: Sequence[Source], fit: CutoffFit) -> str:
-    texts = _sliced_by_windows(sources)
-    repeats, cutoff = texts[0].rules.dementor_repeats, texts[0].rules.cutoff
+def _fit_windows(sources: Sequence[Source]) -> Iterator[tuple[CutoffFit, str]]:
+    """Yield the cutoff to use instead of one with which every section fits into one window, and why."""
+    sliced = [source.sliced.units for source in sources if isinstance(source, TextSource)]
+    texts = [units for units in sliced if units.rules.chunking == "dementor" and len(units)]
+    if not texts or texts[0].rules.dementor_repeats == 1 or not all(map(is_one_window_each, texts)):
+        return
+    repeats = texts[0].rules.dementor_repeats
+    fit = fit_cutoff(texts, repeats)
     reason = (
         f"DEMENTOR has nothing to repeat: the longest section has {longest_section(texts)} tokens, so every "
-        f"section fits into one window of {cutoff} tokens."
+        f"section fits into one window of {texts[0].rules.cutoff} tokens."
     )
-    if fit.repeats < MIN_REPEATS:
-        return (
-            f"{reason} A different cutoff would not change that, because the sections have too few sentences. Use "
-            "fewer hard cuts."
-        )
     effect = f"With a cutoff of {fit.cutoff}, each sentence is seen {fit.repeats:.1f} times on average"
-    if round(fit.repeats) < repeats:
-        return (
-            f"{reason} {effect}, the most that these sections allow. To repeat each sentence {repeats} times, use "
-            "longer sections."
-        )
-    return f"{reason} {effect}."
-
-
-def _sliced_by_windows(sources: Sequence[Source]) -> list[Units]:
-    texts = (source.sliced.units for source in sources if isinstance(source, TextSource))
-    return [units for units in texts if units.rules.chunking == "dementor" and len(units)]
+    if fit.repeats < MIN_REPEATS:
+        effect = "No other cutoff helps, because the sections have too few sentences. Use fewer hard cuts."
+    elif round(fit.repeats) < repeats:
+        effect += f", the most possible here. To repeat each sentence {repeats} times, use longer sections."
+    else:
+        effect += "."
+    yield fit, f"{reason} {effect}"
 
 
 def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
@@ -171,3 +230,91 @@ def suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
             f"{name}: the lines are wrapped at about {width} characters{more}. Without this setting, the model "
             "also learns to break lines there.",
         )
+
+
+def suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
+    """Suggest a hard cut for the first text that has none but has other marks, or whose headings stand alone."""
+    for source in sources:
+        if not isinstance(source, TextSource) or source.part > 1:  # of a large file only the first part
+            continue
+        text, sections = source.sliced.text[:MAX_CHARS], len(source.sliced.sections)
+        hard_cut = source.sliced.units.rules.hard_cut
+        found = _between_conversations(text, sections, hard_cut)
+        if not found and sections > 1:
+            found = _wider_cut(text, hard_cut) or _chapters_in_sections(text, sections)
+        elif not found:
+            found = _mark_of_sections(text)
+        if found:
+            value, why = found
+            yield Suggestion("hard_cut", value, f"{source.name}: {why}")
+            return
+
+
+# Each of the following returns a hard cut and the reason, or None.
+def _between_conversations(text: str, sections: int, hard_cut: str) -> tuple[str, str] | None:
+    """The empty line between the conversations of a chat log; a play has one between the speeches, too."""
+    parts = [part.splitlines() for part in text.split(CONVERSATION_CUT) if part.strip()]
+    if hard_cut.strip("\n") or len(hard_cut) == len(CONVERSATION_CUT):
+        return None
+    if len(parts) < max(MIN_CONVERSATIONS, 2 * sections):
+        return None
+    lines = [line for part in parts for line in part]
+    heads = [line.partition(":")[0] for line in lines]
+    is_chat_log = (
+        sum(len(part) > 1 for part in parts) >= TALK_SHARE * len(parts)
+        and sum(len(line.split()) > TALK_WORDS for line in lines) >= TALK_SHARE * len(lines)
+        and sum(map(str.isupper, heads)) < TAGGED_SHARE * len(heads)  # the characters of a play
+        and sum(map(is_tagged, lines)) >= TAGGED_SHARE * len(lines)
+    )
+    why = f"empty lines separate {len(parts):,} conversations. No block should contain text from more than one."
+    return (escape_hard_cut(CONVERSATION_CUT), why) if is_chat_log else None
+
+
+def _wider_cut(text: str, hard_cut: str) -> tuple[str, str] | None:
+    """One more line break, where headings are cut off from what they head."""
+    wider, headings = hard_cut + "\n", _count_headings(text, hard_cut)
+    if not headings or hard_cut.strip("\n"):
+        return None
+    if len(text.split(wider)) < MIN_MATCHES + 1 or _count_headings(text, wider):
+        return None
+    has = plural(headings, "has", "have")
+    why = f"{format_count(headings, 'section')} {has} only a heading, so the model would learn to stop after it."
+    return escape_hard_cut(wider), f"{why} One more line break in the hard cut keeps each heading with its text."
+
+
+def _count_headings(text: str, hard_cut: str) -> int:
+    """Sections of a single short line, if they are a large part of all sections."""
+    sections = [section for part in text.split(hard_cut) if (section := part.strip())] if hard_cut else []
+    short = sum(len(section) <= HEADING_CHARS and "\n" not in section for section in sections)
+    return short if short >= HEADING_SHARE * len(sections) else 0
+
+
+def _chapters_in_sections(text: str, sections: int) -> tuple[str, str] | None:
+    """The word of the headings, if most of them are inside sections. A table of contents repeats each of them."""
+    headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
+    mark, count = _most_common(headings.values())
+    if count < max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
+        return None
+    why = f"{count:,} headings start with {mark!r}, but there are only {sections:,} sections, so"
+    return f"\\n{mark}", f"{why} most chapters are not separated."
+
+
+def _mark_of_sections(text: str) -> tuple[str, str] | None:
+    """The most common ornament or heading (only its word, since the numbers differ), or lines that look blank."""
+    marks = (
+        match[match.lastindex or 0].rstrip()
+        for pattern in (ORNAMENT_LINE, HEADING)
+        for match in pattern.finditer(text)
+    )
+    mark, count = _most_common(marks)
+    if count >= MIN_MATCHES:
+        why = f"{mark!r} appears {count} times at the start of a line, so it may separate sections."
+        return mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", why
+    blank, count = _most_common(BLANK_LINES.findall(text))
+    why = f"in {count} places, two blank lines contain spaces, so the hard cut does not match them."
+    return (escape_hard_cut(blank), why) if count >= MIN_MATCHES else None
+
+
+def _most_common(marks: Iterable[str]) -> tuple[str, int]:
+    counts = Counter(marks)
+    return counts.most_common(1)[0] if counts else ("", 0)

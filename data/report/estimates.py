@@ -25,11 +25,9 @@ MIN_CUTOFF = 32
 CPU_FRAGMENTATION = 0.3  # share of all activations that fragmentation costs on the CPU, measured
 USABLE_SHARE = 0.95  # of the free memory: drivers and fragmentation take the rest
 CHECKPOINTING_SLOWDOWN, SMALLER_BATCH_SLOWDOWN, ADAMW_8BIT_SLOWDOWN = 1.25, 1.03, 1.01
-RECORD_BYTES = 2_000_000
-"""About the size of the graph, its picture, the log and the samples."""
+RECORD_BYTES = 2_000_000  # about the size of the graph, its picture, the log and the samples
 MAX_BACKUPS = 2
-PART_NAMES = {"lora": "LoRA", "head": "output layer", "overhead": "other"}
-"""Parts of the memory whose names are not the words of the page."""
+PART_NAMES = {"lora": "LoRA", "head": "output layer", "overhead": "other"}  # the words of the page
 
 
 @dataclass(frozen=True)
@@ -99,19 +97,22 @@ class MemoryModel:
         tokens = sum(longest) if settings.machine.packing != "off" else len(longest) * longest[0]
         numbers = _layer_activations(shape, lora, compute_bytes)
         all_layers = tokens * shape.layers * numbers
+        # Checkpointing keeps the input of each layer, and recomputes one layer at a time.
         activations = tokens * (shape.layers * shape.hidden + numbers) if checkpointing else all_layers
         overhead = 6e8 + 0.05 * weights if self.on_card else CPU_FRAGMENTATION * all_layers * compute_bytes
-        rows = learned if _trains_head(lora) else min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
-        state_bytes = 0.0 if "paged" in settings.learning.optimizer else optimizer_state_bytes(settings)
-        cast = (
-            0 if checkpointing or compute_bytes == 4 else compute_bytes * trained
-        )  # of each layer, for its gradient
+        # Where the output layer is trained, its logits are computed for all supervised rows at once.
+        named = HEAD in lora.targets or HEAD in lora.saved_modules
+        trains_head = lora.whole_model or lora.train_head or named
+        rows = learned if trains_head else min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
+        state_bytes = 0.0 if "paged" in settings.learning.optimizer else _state_bytes(settings)
+        # Autograd keeps a copy of the LoRA in the compute dtype, for the gradient of each layer.
+        cast = 0 if checkpointing or compute_bytes == 4 else compute_bytes * trained
         return MemoryEstimate(
             weights=round(weights),
             lora=0 if lora.whole_model else 4 * trained + cast + compute_bytes * head,
             gradients=weight_bytes * trained + compute_bytes * head,
-            optimizer=round(optimizer_bytes(state_bytes, weight_bytes) * trained)
-            + round(optimizer_bytes(state_bytes, compute_bytes) * head),
+            optimizer=round(_bytes_per_weight(state_bytes, weight_bytes) * trained)
+            + round(_bytes_per_weight(state_bytes, compute_bytes) * head),
             activations=(activations + new_experts) * compute_bytes,
             head=rows * shape.vocabulary * (8 if compute_bytes == 4 else 10)
             + learned * shape.hidden * compute_bytes * 2,
@@ -138,11 +139,6 @@ def _layer_activations(shape: ModelShape, lora: LoraSettings, compute_bytes: int
     return norms + inputs + attention + feed + copies + lora.rank * len(parts)
 
 
-def _trains_head(lora: LoraSettings) -> bool:
-    """Whether the output layer is trained: its logits are then computed for all supervised rows at once."""
-    return lora.whole_model or lora.train_head or HEAD in lora.targets or HEAD in lora.saved_modules
-
-
 def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
     """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
     setting = settings.machine.gradient_checkpointing
@@ -160,13 +156,11 @@ def largest_batch(model: MemoryModel, settings: TrainingSettings, scale: float =
 
     `scale` corrects the part that grows with the batch: memory that a probe measured, divided by the estimate.
     """
-    if not model.free:
-        return 0
     largest = 0
-    for batch in range(1, min(len(model.lengths), 1024) + 1):
-        if not model.fits(_scaled(model.memory(apply_changes(settings, {"batch_size": batch})), scale)):
+    while model.free and largest < min(len(model.lengths), 1024):
+        if not _fits_with(model, settings, {"batch_size": largest + 1}, scale):
             break
-        largest = batch
+        largest += 1
     return largest
 
 
@@ -175,21 +169,11 @@ def fit_to_memory(model: MemoryModel, settings: TrainingSettings, scale: float =
 
     Only gradient checkpointing, batch size and accumulation (their product stays) and an 8-bit optimizer.
     """
-    candidates = (
-        (slowdown, changes)
-        for slowdown, changes in _memory_changes(settings)
-        if model.fits(_scaled(model.memory(apply_changes(settings, changes)), scale))
-    )
-    return min(candidates, key=lambda candidate: candidate[0], default=(0.0, {}))[1]
-
-
-def _memory_changes(settings: TrainingSettings) -> Iterator[tuple[float, dict[str, Any]]]:
-    steps = settings.steps
-    optimizers = (
-        [{}, {"optimizer": "adamw_8bit"}] if settings.learning.optimizer.startswith("adamw_torch") else [{}]
-    )
-    checkpointing = [{}, {"gradient_checkpointing": "on"}]
+    steps, is_adamw = settings.steps, settings.learning.optimizer.startswith("adamw_torch")
+    optimizers: list[dict[str, Any]] = [{}, {"optimizer": "adamw_8bit"}] if is_adamw else [{}]
+    checkpointing: list[dict[str, Any]] = [{}, {"gradient_checkpointing": "on"}]
     divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
+    candidates = []
     for first, second, divisor in product(checkpointing, optimizers, divisors):
         slowdown = (
             CHECKPOINTING_SLOWDOWN ** len(first)
@@ -197,32 +181,34 @@ def _memory_changes(settings: TrainingSettings) -> Iterator[tuple[float, dict[st
             * SMALLER_BATCH_SLOWDOWN ** (divisor - 1)
         )
         sizes = {"batch_size": steps.batch_size // divisor, "accumulation": steps.accumulation * divisor}
-        yield slowdown, {**first, **second, **(sizes if divisor > 1 else {})}
+        changes = {**first, **second, **(sizes if divisor > 1 else {})}
+        if _fits_with(model, settings, changes, scale):
+            candidates.append((slowdown, changes))
+    return min(candidates, key=lambda candidate: candidate[0], default=(0.0, {}))[1]
+
+
+def _fits_with(model: MemoryModel, settings: TrainingSettings, changes: Mapping[str, Any], scale: float) -> bool:
+    estimate = model.memory(apply_changes(settings, changes))
+    scaled = {name: round(getattr(estimate, name) * scale) for name in ("activations", "head")}
+    return model.fits(replace(estimate, **scaled))
 
 
 def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
     """List what saves memory where one example alone is too much, the most effective first, with figures."""
+    candidates: list[dict[str, Any]] = [{"gradient_checkpointing": "on"}, {"optimizer": "adamw_8bit"}]
+    if cutoff >= 2 * MIN_CUTOFF:
+        candidates.append({"cutoff": cutoff // 2})
+    if (half := settings.lora.rank // 2) > 0:
+        candidates.append({"rank": half, **settings.lora.alpha_for(half)})
     single = apply_changes(settings, {"batch_size": 1})
-    current = model.memory(single).total
-    candidates = []
-    for changes in _changes_for_one_example(settings, cutoff):
+    remedies = []
+    for changes in candidates:
         shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
         shortened = replace(model, lengths=tuple(min(n, shorter) for n in model.lengths))
-        saved = current - shortened.memory(apply_changes(single, changes)).total
+        saved = model.memory(single).total - shortened.memory(apply_changes(single, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
-        candidates.append((saved, Remedy(f"{words} (saves about {size(saved)})", changes)))
-    helpful = [(saved, remedy) for saved, remedy in candidates if saved > 0]
-    return [remedy for _, remedy in sorted(helpful, key=lambda candidate: -candidate[0])]
-
-
-def _changes_for_one_example(settings: TrainingSettings, cutoff: int) -> Iterator[dict[str, Any]]:
-    yield {"gradient_checkpointing": "on"}
-    yield {"optimizer": "adamw_8bit"}
-    if cutoff >= 2 * MIN_CUTOFF:
-        yield {"cutoff": cutoff // 2}
-    if settings.lora.rank > 1:
-        half = settings.lora.rank // 2
-        yield {"rank": half, **settings.lora.alpha_for(half)}
+        remedies.append((saved, Remedy(f"{words} (saves about {size(saved)})", changes)))
+    return [remedy for saved, remedy in sorted(remedies, key=lambda each: -each[0]) if saved > 0]
 
 
 def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
@@ -233,17 +219,12 @@ def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> Tra
     return replace(settings, **sections)
 
 
-def _scaled(estimate: MemoryEstimate, scale: float) -> MemoryEstimate:
-    scaled = {name: round(getattr(estimate, name) * scale) for name in ("activations", "head")}
-    return replace(estimate, **scaled)
-
-
-def optimizer_state_bytes(settings: TrainingSettings) -> float:
+def _state_bytes(settings: TrainingSettings) -> float:
     """Bytes of optimizer state for each float32 weight, in GPU or system memory."""
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_STATE_BYTES)
 
 
-def optimizer_bytes(state_bytes: float, weight_bytes: int) -> float:
+def _bytes_per_weight(state_bytes: float, weight_bytes: int) -> float:
     """Optimizer state in bytes for a weight of this size: in the weight's dtype, or in 8 bits for any dtype."""
     return max(state_bytes * weight_bytes / 4, min(state_bytes, 2))
 
@@ -264,21 +245,18 @@ class DiskEstimate:
     shrunk: int  # older checkpoints, of which only the LoRA is kept
     most: int
     free: int
-    whole: bool = False
-    """Whether the result is a whole model."""
-    exact: bool = True
-    """Whether the size is known exactly; a run is never refused for an inexact size."""
-    unwritable: str = ""
-    """The folder, if it is not writable."""
+    whole: bool = False  # whether the result is a whole model
+    exact: bool = True  # a run is never refused for an inexact size
+    unwritable: str = ""  # the folder, if it is not writable
 
     def words(self) -> str:
         """Such as 'at most 4 GB (LoRA 336 MB, up to 4 checkpoints and backups of 1 GB each); 9 GB is free'."""
         made = f"{'model' if self.whole else 'LoRA'} {'' if self.exact else 'about '}{size(self.made)}"
         copies = format_count(self.full_copies, "checkpoint or backup", "checkpoints and backups")
         each = " each" if self.full_copies > 1 else ""
-        count = f"up to {copies} of {size(self.checkpoint)}{each}"
         older = f", {format_count(self.shrunk, 'older checkpoint')} of {size(self.made)}" if self.shrunk else ""
-        return f"at most {size(self.most)} ({made}, {count}{older}); {size(self.free)} is free"
+        parts = f"{made}, up to {copies} of {size(self.checkpoint)}{each}{older}"
+        return f"at most {size(self.most)} ({parts}); {size(self.free)} is free"
 
     def findings(self) -> Iterator[Finding]:
         fits = not self.exact or self.free >= self.made + RECORD_BYTES
@@ -286,18 +264,16 @@ class DiskEstimate:
             remedy = "Make it writable, or choose another working folder (--user-data)."
             yield problem("", f"Disk: {self.unwritable} is not writable. {remedy}")
         if not fits:
-            model_or_lora = "model" if self.whole else "LoRA"
-            remedy = "train a LoRA" if self.whole else "use a lower rank or fewer target modules"
-            yield problem(
-                "method" if self.whole else "rank",
-                f"Disk: the {model_or_lora} needs {size(self.made + RECORD_BYTES)}, but only "
-                f"{size(self.free)} is free. Free some space, or {remedy}.",
-            )
-        if self.free < self.most and fits and not self.unwritable:
+            key, what, remedy = "rank", "LoRA", "use a lower rank or fewer target modules"
+            if self.whole:
+                key, what, remedy = "method", "model", "train a LoRA"
+            needs = f"needs {size(self.made + RECORD_BYTES)}, but only {size(self.free)} is free"
+            yield problem(key, f"Disk: the {what} {needs}. Free some space, or {remedy}.")
+        elif self.free < self.most and not self.unwritable:
             yield advice(
                 "keep_checkpoints",
-                f"Disk: the run may need up to {size(self.most)}, but only {size(self.free)} is free. "
-                "Free some space, keep fewer full checkpoints, or save less often.",
+                f"Disk: the run may need up to {size(self.most)}, but only {size(self.free)} is free. Free some "
+                "space, keep fewer full checkpoints, or save less often.",
             )
 
 
@@ -305,54 +281,39 @@ def estimate_disk(
     settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: DeviceMemory | None = None
 ) -> DiskEstimate | None:
     """Estimate the disk space of a run; None where the config does not give the model's size."""
-    shape = ModelShape.of(card.config, card.param_counts)
+    shape, lora, saving = ModelShape.of(card.config, card.param_counts), settings.lora, settings.saving
     if shape is None:
         return None
-    precision = card.weight_precision(on_card=is_gpu(machine))
-    result, state = _result_and_state_bytes(settings, shape, 4 if precision == "float32" else 2)
-    estimate = _estimate(
-        settings, result, result + state, len(set(_saved_steps(settings, plan))), free_bytes(folder)
-    )
-    exact = card.param_counts is not None or has_exact_size(card.config, settings.lora)
-    unwritable = "" if os.access(parent := nearest_existing(folder), os.W_OK) else str(parent)
-    return replace(estimate, exact=exact, unwritable=unwritable)
-
-
-def _result_and_state_bytes(settings: TrainingSettings, shape: ModelShape, weight_bytes: int) -> tuple[int, int]:
-    """Bytes of the result and of the optimizer state; a LoRA is float32, other weights have the model's dtype."""
-    state = optimizer_state_bytes(settings)
-    if settings.lora.whole_model:
+    # A LoRA is float32, other weights have the model's dtype.
+    weight_bytes = 4 if card.weight_precision(on_card=is_gpu(machine)) == "float32" else 2
+    per_weight, state_bytes = _bytes_per_weight(_state_bytes(settings), weight_bytes), _state_bytes(settings)
+    if lora.whole_model:
         weights = shape.linear_weights + shape.other_weights
-        return weight_bytes * weights, round(optimizer_bytes(state, weight_bytes) * weights)
-    lora = shape.lora_weights(settings.lora.rank, target_layers(settings.lora.targets))
-    head = shape.vocabulary * shape.hidden if settings.lora.train_head else 0
-    trained = (
-        head * (1 if shape.tied else 2) + shape.full_weights
-    )  # tied weights are one tensor, but written twice
-    result = 4 * lora + weight_bytes * (2 * head + shape.full_weights)
-    return result, round(state * lora + optimizer_bytes(state, weight_bytes) * trained)
-
-
-def _estimate(settings: TrainingSettings, result: int, full: int, checkpoints: int, free: int) -> DiskEstimate:
-    saving = settings.saving
-    full_checkpoints = min(checkpoints, saving.keep_checkpoints) + 1  # and the one being written
-    backups = MAX_BACKUPS if saving.backup_minutes else 0
-    slimmed = max(0, checkpoints - saving.keep_checkpoints)
+        made, state = weight_bytes * weights, round(per_weight * weights)
+    else:
+        lora_weights = shape.lora_weights(lora.rank, target_layers(lora.targets))
+        head = shape.vocabulary * shape.hidden if lora.train_head else 0
+        # Tied weights are one tensor, but are written twice.
+        trained = head * (1 if shape.tied else 2) + shape.full_weights
+        made = 4 * lora_weights + weight_bytes * (2 * head + shape.full_weights)
+        state = round(state_bytes * lora_weights + per_weight * trained)
+    saved_steps: set[int] = set()  # those that are certain from the settings
+    if saving.save_each_epoch:
+        saved_steps = {*range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch), plan.steps}
+    if every := interval_steps(saving.save_every, plan.steps):
+        saved_steps.update(range(every, plan.steps + 1, every))
+    copies = min(len(saved_steps), saving.keep_checkpoints) + 1  # and the one being written
+    copies += MAX_BACKUPS if saving.backup_minutes else 0
+    slim = max(0, len(saved_steps) - saving.keep_checkpoints)
+    parent = nearest_existing(folder)
     return DiskEstimate(
-        made=result,
-        checkpoint=full,
-        full_copies=full_checkpoints + backups,
-        shrunk=slimmed,
-        most=(full_checkpoints + backups) * full + slimmed * result + result + RECORD_BYTES,
-        free=free,
-        whole=settings.lora.whole_model,
+        made=made,
+        checkpoint=made + state,
+        full_copies=copies,
+        shrunk=slim,
+        most=copies * (made + state) + slim * made + made + RECORD_BYTES,
+        free=free_bytes(folder),
+        whole=lora.whole_model,
+        exact=card.param_counts is not None or has_exact_size(card.config, lora),
+        unwritable="" if os.access(parent, os.W_OK) else str(parent),
     )
-
-
-def _saved_steps(settings: TrainingSettings, plan: StepPlan) -> Iterator[int]:
-    """Yield the steps whose checkpoints are certain from the settings."""
-    if settings.saving.save_each_epoch:
-        yield from range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch)
-        yield plan.steps
-    if every := interval_steps(settings.saving.save_every, plan.steps):
-        yield from range(every, plan.steps + 1, every)

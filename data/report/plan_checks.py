@@ -1,158 +1,118 @@
-"""What the steps of a run show: contradictions, and settings without effect."""
+"""What the steps of a run show: findings, and values that fit these data on this machine."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.findings import Finding, advice, note, problem
-from ...schedulers import ScheduleSteps, find_crossed_points
+from ...core.findings import Finding, Suggestion, advice, note, problem
+from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from ..examples import Examples, RowSource, batch_order
+from .estimates import MemoryModel, largest_batch
 
-FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")
-"""Schedules that are constant in the first epoch."""
+FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")  # constant in the first epoch
+MIN_STEPS, MAX_EPOCHS = 30, 10
+# Muennighoff et al., Scaling Data-Constrained Language Models (arXiv:2305.16264): up to 4 epochs, repeated data is
+# worth nearly as much as new data, and then its worth decays.
+MANY_EXAMPLES, MANY_EPOCHS, USUAL_EPOCHS = 1000, 4, 3
+# Schulman et al., LoRA Without Regret: LoRAs lose more than full fine-tuning with larger steps.
+MAX_STEP_EXAMPLES = 32
+# LoRA Without Regret: a LoRA keeps up with full fine-tuning until its data exceed its capacity. The rule here is
+# one weight per trained token.
+MIN_RANK, MAX_RANK = 8, 256
+# The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones. A tenth of the
+# rates of QLoRA is usual for full fine-tuning, as in LoRA Without Regret.
+USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-3), "full": (1e-6, 1e-5, 1e-4)}
+RATE_SOURCES = {
+    "lora": "The QLoRA paper (arXiv:2305.14314) used 0.0001 to 0.0002",
+    "full": 'Full fine-tuning needs about a tenth of the learning rate of a LoRA (article "LoRA Without Regret")',
+}
+# bench/recipe_data/results.csv: all runs of 20 steps or more at these rates, whatever their schedule.
+FORGETS = (
+    "In our measurements at 0.003 and more, the loss on general text rose by at least 0.6 (docs/what-works.md)"
+)
+LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN, MAX_SAVES = 500, 5, 4, 100
 
 
 def check_plan(
     settings: TrainingSettings, plan: StepPlan, examples: Examples, validation: Examples, context: int
 ) -> Iterator[Finding]:
     """Yield the findings on the steps of a run; `context` is the most tokens that the model takes."""
-    steps = ScheduleSteps(plan.steps, plan.steps_per_epoch)
-    for crossed in find_crossed_points(settings.learning.schedule, steps):
+    schedule, stopping, aside = settings.learning.schedule, settings.stopping, settings.aside
+    epochs = plan.steps / plan.steps_per_epoch
+    for crossed in find_crossed_points(schedule, ScheduleSteps(plan.steps, plan.steps_per_epoch)):
         yield problem("schedule", f"LR Scheduler: {crossed}")
-    yield from _note_flat_schedule(settings, plan)
-    yield from _check_stop_epoch(settings, plan)
-    yield from _check_early_stopping(settings, plan)
+    if schedule in FALLING_LATER and epochs <= 1:
+        yield note(
+            "schedule",
+            f"With {schedule} and a single epoch, the learning rate stays constant. To lower it toward the end of "
+            "the run, train for more epochs, or choose cosine.",
+        )
+    if stopping.stop_at_epoch > epochs:
+        yield advice(
+            "stop_at_epoch",
+            f"Stop at epoch: the value {stopping.stop_at_epoch:g} has no effect, because the run ends at epoch "
+            f"{epochs:.3g}. Set it to 0 (off).",
+        )
+    if stopping.early_stopping and (aside.eval_data or aside.eval_share):
+        every = interval_steps(aside.eval_every, plan.steps) or plan.steps_per_epoch
+        possible = (plan.steps - 1) // every  # an evaluation at the last step stops nothing
+        better = (plan.steps - 1) // stopping.early_stopping
+        if possible < stopping.early_stopping:
+            remedy = f"Set 'Evaluate every' to {better} or less." if better else "Set it to 0 (off)."
+            yield advice(
+                "early_stopping",
+                f"Early stopping {stopping.early_stopping}: with an evaluation every "
+                f"{'step' if every == 1 else f'{every} steps'}, a run of {format_count(plan.steps, 'step')} has "
+                f"only {format_count(possible, 'evaluation')} before its end, so it never stops early. {remedy}",
+            )
     if settings.steps.batching == "length_then_order":
         yield from _check_order_switches(settings, plan)
-        yield from _check_pairs(settings, examples, context)
-    yield from _note_activities(settings, plan, validation)
-    yield from _note_processes(plan)
-
-
-def _note_activities(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> Iterator[Finding]:
+        if settings.switching.switch_pairs:
+            yield from _check_pairs(examples, context)
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         from_data = isinstance(settings.samples.sample_prompts, str)
         source = "passages from your data" if from_data else "your prompts"
         activities.append(f"the model continues {source} {format_times(rounds)} to show samples")
     if count := count_evaluations(settings, plan, validation):
-        activities.append(
-            f"the model is evaluated on the validation split ({sum(validation.lengths()):,} tokens) "
-            f"{format_times(count)}"
-        )
+        tokens = f"{sum(validation.lengths()):,} tokens"
+        activities.append(f"the model is evaluated on the validation split ({tokens}) {format_times(count)}")
     if activities:
         yield note("sample_every" if rounds else "eval_every", f"During the run, {', and '.join(activities)}.")
-
-
-def _note_processes(plan: StepPlan) -> Iterator[Finding]:
-    """Note the size of a step over several processes, and an epoch that does not divide evenly."""
-    if plan.processes == 1:
-        return
-    yield note(
-        "batch_size",
-        f"With {plan.processes} processes, one step uses {plan.examples_per_step} examples (True Batch Size "
-        f"{plan.batch_size} x Gradient Accumulation {plan.effective_accumulation} x {plan.processes} processes).",
-    )
-    if plan.repeated_examples:
+    if plan.processes > 1:
         yield note(
             "batch_size",
-            f"The {plan.examples} examples do not divide evenly among all processes, so each epoch repeats "
-            f"{plan.repeated_examples} of them at its end.",
+            f"With {plan.processes} processes, one step uses {plan.examples_per_step} examples (True Batch Size "
+            f"{plan.batch_size} x Gradient Accumulation {plan.effective_accumulation} x {plan.processes}).",
         )
-
-
-def count_evaluations(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
-    """Count the evaluations of the validation split."""
-    every = evaluation_interval(settings, plan, validation)
-    if not every:
-        return 0
-    return plan.occurrences(every) + sum(step % every > 0 for step in planned_switches(settings, plan))
-
-
-def planned_switches(settings: TrainingSettings, plan: StepPlan) -> set[int]:
-    """Steps after which the phase of hybrid batching changes; none if it depends on the loss."""
-    switching = settings.switching
-    if settings.steps.batching != "length_then_order" or switching.switch_after == "loss":
-        return set()
-    length = plan.steps_per_epoch if switching.switch_after == "epochs" else 1
-    counts = (switching.switch_at, *(switching.second_switch_at,) * switching.switch_pairs)
-    return {count * length for count in counts if 0 < count * length < plan.steps}
-
-
-def evaluation_interval(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
-    """Steps between two evaluations; 0 without a validation split."""
-    every = interval_steps(settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
-    return every if len(validation) else 0
-
-
-def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
-    """Count how often the sample prompts are answered."""
-    every = sample_interval(settings, plan)
-    return plan.occurrences(every) if every else 0
-
-
-def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
-    """Steps between two answers to the sample prompts; 0 for never."""
-    every = settings.samples.sample_every
-    return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
-
-
-def _note_flat_schedule(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    """Note that a schedule which falls after the first epoch never falls."""
-    name = settings.learning.schedule
-    if name in FALLING_LATER and plan.steps <= plan.steps_per_epoch:
-        yield note(
-            "schedule",
-            f"With {name} and a single epoch, the learning rate stays constant. To lower it toward the end of the "
-            "run, train for more epochs, or choose cosine.",
-        )
-
-
-def _check_stop_epoch(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    stop, epochs = settings.stopping.stop_at_epoch, plan.steps / plan.steps_per_epoch
-    if stop > epochs:
-        yield advice(
-            "stop_at_epoch",
-            f"Stop at epoch: the value {stop:g} has no effect, because the run ends at epoch {epochs:.3g}. "
-            "Set it to 0 (off).",
-        )
-
-
-def _check_early_stopping(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    patience, validation = settings.stopping.early_stopping, settings.aside
-    if not patience or not (validation.eval_data or validation.eval_share):
-        return
-    every = interval_steps(validation.eval_every, plan.steps) or plan.steps_per_epoch
-    possible = (plan.steps - 1) // every
-    if possible < patience:
-        better = (plan.steps - 1) // patience
-        yield advice(
-            "early_stopping",
-            f"Early stopping {patience}: with an evaluation every {'step' if every == 1 else f'{every} steps'}, a "
-            f"run of {format_count(plan.steps, 'step')} has only {format_count(possible, 'evaluation')} before "
-            "its end, so it never stops early. "
-            + (f"Set 'Evaluate every' to {better} or less." if better else "Set it to 0 (off)."),
-        )
+        if plan.repeated_examples:
+            yield note(
+                "batch_size",
+                f"The {plan.examples} examples do not divide evenly among all processes, so each epoch repeats "
+                f"{plan.repeated_examples} of them at its end.",
+            )
 
 
 def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
     """Check that each change of the order comes before the end of the run."""
     switching, unit = settings.switching, settings.switching.switch_after
+    count = plan.steps if unit == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
+    last, phases = count - 1, 2 + switching.switch_pairs
     if unit == "loss":
         return
-    count = plan.steps if unit == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
-    key, phases, last = "", 2 + switching.switch_pairs, count - 1
     if switching.switch_at >= count:
         key, effect = "switch_at", "is never reached, so batches stay grouped by length"
     elif switching.switch_pairs and switching.second_switch_at >= count:
         key, effect = "second_switch_at", "is never reached, so the pair phase lasts until the end"
         last = last if last > switching.switch_at else 0
-    if not key:
+    else:
         return
     remedy = f"Use {last} or less"
     if not last and plan.steps < phases:
@@ -161,29 +121,194 @@ def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterato
         steps = " and ".join(str(plan.steps * n // phases) for n in range(1, phases))
         remedy = f"Set 'Switch after' to Steps and switch earlier, for example at {steps}"
         remedy = f"{remedy}, or train for more epochs"
-    value = getattr(switching, key)
     length = format_count(count, unit[:-1])
+    value = getattr(switching, key)
     yield advice(key, f"{SETTINGS[key].label} {value} {effect}: the run has {length}. {remedy}.")
 
 
-def _check_pairs(settings: TrainingSettings, examples: Examples, context: int) -> Iterator[Finding]:
-    if not settings.switching.switch_pairs:
-        return
+def _check_pairs(examples: Examples, context: int) -> Iterator[Finding]:
     successors, lengths = examples.successors(), examples.lengths()
     if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
+    reason = f"no two adjacent examples fit together in the model's context of {context} tokens"
+    remedy = f"use a cutoff of {context // 2}"
     if max(successors) < 0:
+        reason = f"none of the {len(examples)} examples starts where another one ends"
         remedy = "lower the cutoff to get more blocks"
         if any(isinstance(source, RowSource) for source in examples.sources):
             remedy = f"turn on {SETTINGS['split_exchanges'].label} if your chats have several turns"
-        yield advice(
-            "switch_pairs",
-            f"Pair phase: none of the {len(examples)} examples starts where another one ends, so "
-            f"there are no pairs. Turn off the pair phase, or {remedy}.",
+    yield advice(
+        "switch_pairs", f"Pair phase: {reason}, so there are no pairs. Turn off the pair phase, or {remedy}."
+    )
+
+
+def evaluation_interval(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
+    """Steps between two evaluations; 0 without a validation split."""
+    every = interval_steps(settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
+    return every if len(validation) else 0
+
+
+def count_evaluations(settings: TrainingSettings, plan: StepPlan, validation: Examples) -> int:
+    """Count the evaluations of the validation split: also where the phase of hybrid batching changes."""
+    every, switching = evaluation_interval(settings, plan, validation), settings.switching
+    if not every:
+        return 0
+    switches: set[int] = set()
+    if settings.steps.batching == "length_then_order" and switching.switch_after != "loss":
+        length = plan.steps_per_epoch if switching.switch_after == "epochs" else 1
+        counts = (switching.switch_at, *(switching.second_switch_at,) * switching.switch_pairs)
+        switches = {count * length for count in counts if 0 < count * length < plan.steps}
+    return plan.occurrences(every) + sum(step % every > 0 for step in switches)
+
+
+def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
+    """Steps between two answers to the sample prompts; 0 for never."""
+    every = settings.samples.sample_every
+    return 0 if every == "never" else plan.steps_per_epoch if every == "epoch" else int(every)
+
+
+def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
+    """Count how often the sample prompts are answered."""
+    every = sample_interval(settings, plan)
+    return plan.occurrences(every) if every else 0
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before its first step."""
+
+    settings: TrainingSettings
+    plan: StepPlan
+    memory: MemoryModel | None
+    trained_tokens: int
+
+
+def suggest_settings(facts: RunFacts) -> list[Suggestion]:
+    """One suggestion for each setting that a beginner asks about: a value with its reason, or "as it is"."""
+    return [rule(facts) for rule in (_batch, _epochs, _rank, _learning_rate, _warmup, _save_frequency)]
+
+
+def _batch(facts: RunFacts) -> Suggestion:
+    plan, steps, memory = facts.plan, facts.settings.steps, facts.memory
+    usual = SETTINGS["batch_size"].default
+    if steps.batch_size > max(plan.examples, usual):
+        why = f"The run has only {format_count(plan.examples, 'example')}, so every step trains on all of them."
+        return Suggestion("batch_size", usual, why, also={"accumulation": 1})
+    if plan.effective_accumulation < plan.accumulation:
+        batches = format_count(plan.batches, "batch", "batches")
+        return Suggestion("accumulation", plan.effective_accumulation, f"An epoch has {batches}.")
+    does_not_fit = memory is not None and not memory.fits(memory.memory(facts.settings))
+    fitting = largest_batch(memory, facts.settings) if memory and does_not_fit else 0
+    if fitting:
+        smaller = 1 << (fitting.bit_length() - 1)
+        accumulation = -(-steps.batch_size * steps.accumulation // smaller)
+        why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
+        return Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
+    is_lora = not facts.settings.lora.whole_model
+    if is_lora and plan.examples_per_step > MAX_STEP_EXAMPLES and steps.accumulation > 1:
+        smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
+        why = (
+            f"With many examples per step, here more than {MAX_STEP_EXAMPLES}, a LoRA learns less than full "
+            'fine-tuning (article "LoRA Without Regret").'
         )
-    else:
-        yield advice(
-            "switch_pairs",
-            f"Pair phase: no two adjacent examples fit together in the model's context of {context} tokens, "
-            f"so there are no pairs. Turn off the pair phase, or use a cutoff of {context // 2}.",
-        )
+        return Suggestion("accumulation", smaller, why)
+    why = f"With {format_count(plan.examples_per_step, 'example')} per step, an epoch has"
+    return _keep("batch_size", steps.batch_size, f"{why} {_steps(plan.steps_per_epoch)}.")
+
+
+def _epochs(facts: RunFacts) -> Suggestion:
+    plan, steps = facts.plan, facts.settings.steps
+    if steps.max_steps:
+        return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
+    repeats = facts.settings.text.chunking == "dementor"  # each sentence, within an epoch
+    usual_rate = facts.settings.learning.learning_rate <= USUAL_RATES["lora"][-1]
+    if plan.steps < MIN_STEPS and usual_rate and not repeats:
+        epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
+        if epochs > steps.epochs:
+            why = "With Adam, a step changes a weight by about the learning rate at most, so few change little."
+            return Suggestion("epochs", float(epochs), f"The run has only {_steps(plan.steps)}. {why}")
+    if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
+        why = f"In pretraining, repeated data is worth less after {MANY_EPOCHS} epochs (arXiv:2305.16264)."
+        return Suggestion("epochs", float(USUAL_EPOCHS), why)
+    return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
+
+
+def _rank(facts: RunFacts) -> Suggestion:
+    lora, tokens = facts.settings.lora, facts.trained_tokens
+    if lora.whole_model:
+        return _keep("rank", lora.rank, "Full fine-tuning trains all weights instead of a LoRA.")
+    if facts.memory is None:
+        return _keep("rank", lora.rank, "The size of this model is unknown.")
+    shape, layers = facts.memory.shape, target_layers(lora.targets)
+    weights, rank = shape.lora_weights(lora.rank, layers), MIN_RANK
+    largest = min([MAX_RANK, shape.hidden, *shape.lora_sides(layers).values()])
+    while 2 * rank <= largest and shape.lora_weights(rank, layers) < tokens:
+        rank *= 2
+    why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
+    if rank <= lora.rank:
+        return _keep("rank", lora.rank, f"{why}.")
+    return Suggestion(
+        "rank",
+        rank,
+        f'{why}. A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").',
+        also=lora.alpha_for(rank),
+    )
+
+
+def _learning_rate(facts: RunFacts) -> Suggestion:
+    lora, rate = facts.settings.lora, facts.settings.learning.learning_rate
+    method = "full" if lora.whole_model else "lora"
+    lowest, usual, highest = USUAL_RATES[method]
+    highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
+    if rate > highest:
+        why = f"{FORGETS if method == 'lora' else RATE_SOURCES[method]}."
+        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
+    if rate < lowest:
+        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}.")
+    return _keep("learning_rate", rate, f"{RATE_SOURCES[method]}.")
+
+
+def _warmup(facts: RunFacts) -> Suggestion:
+    plan, learning, default = facts.plan, facts.settings.learning, SETTINGS["warmup_steps"].default
+    asked, warmup, total = learning.warmup_steps, plan.warmup(learning.warmup_steps), _steps(plan.steps)
+    phases = get_schedule(learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, 1))
+    if phases[0].words != "warmup":
+        return _keep("warmup_steps", asked, f"{learning.schedule} has no warmup.")
+    if 2 * warmup >= plan.steps and warmup > plan.warmup(default):
+        why = f"The learning rate rises until step {warmup:,}, and the run has {total}."
+        return Suggestion("warmup_steps", default, why)
+    if not warmup and "adam" in learning.optimizer:
+        why = "Without a warmup, the first steps are large, because Adam's averages rest on few gradients"
+        return Suggestion("warmup_steps", default, f"{why} (arXiv:1908.03265).")
+    return _keep("warmup_steps", asked, f"The warmup takes {warmup:,} of {total} ({warmup / plan.steps:.0%}).")
+
+
+def _save_frequency(facts: RunFacts) -> Suggestion:
+    plan, saving = facts.plan, facts.settings.saving
+    if asked := interval_steps(saving.save_every, plan.steps):
+        count = plan.steps // asked
+        if not count:
+            why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
+            return Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
+        if count > MAX_SAVES:
+            why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
+            return Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
+        why = f"This setting saves {format_count(count, 'checkpoint')} during the run."
+        return _keep("save_every", saving.save_every, why)
+    if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
+        every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
+        why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
+        return Suggestion("save_every", every, why)
+    if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
+        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
+    minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
+    when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
+    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
+
+
+def _keep(key: str, value: float, why: str) -> Suggestion:
+    return Suggestion(key, value, why, keep=True)
+
+
+def _steps(count: int) -> str:
+    return format_count(count, "step")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
 
 from ...core.engine import PreviewQuery
 from ..examples import IGNORE_INDEX, Example, Examples
@@ -34,47 +35,42 @@ class ExamplePreview:
 
     def text(self) -> str:
         """Return the text with marks around what is learned."""
-        marked_text = "".join(
-            f"{LEARNED_MARKS[0]}{p}{LEARNED_MARKS[1]}" if learned else p
-            for learned, p in _merge_by_learned(self.pieces)
-        )
+        marked = ""
+        for learned, group in groupby(self.pieces, key=lambda piece: piece.learned):
+            text = "".join(piece.text for piece in group)
+            marked += f"{LEARNED_MARKS[0]}{text}{LEARNED_MARKS[1]}" if learned and text else text
         legend = f"text in {''.join(LEARNED_MARKS)} is trained on"
-        return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {legend}\n{marked_text}"
+        return f"--- {self.number}: {self.source}, {self.place}, {self.tokens} tokens; {legend}\n{marked}"
 
 
 def preview_examples(
     examples: Examples, query: PreviewQuery, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> tuple[ExamplePreview, ...]:
     """Preview the examples of a query, in the order of the search."""
-    return tuple(_preview(number + 1, examples[number], decode, specials) for number in _select(examples, query))
+    previews = []
+    for number in _select(examples, query):
+        example = examples[number]
+        pieces = tuple(_pieces(example, decode, specials))
+        previews.append(ExamplePreview(number + 1, example.source.name, example.place, len(example.ids), pieces))
+    return tuple(previews)
 
 
 def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
-    if not query.first and not query.containing:
-        return _spread_over_sources(examples, query.count)
-    first = max(1, query.first) - 1
-    numbers = range(min(first, len(examples) - 1), -1, -1) if query.backward else range(first, len(examples))
-    words = query.containing.casefold()
-    return islice((n for n in numbers if not words or words in examples[n].text.casefold()), query.count)
-
-
-def _spread_over_sources(examples: Examples, count: int) -> list[int]:
-    """Select examples of each source at equal distances, since a book begins with its title and its contents."""
+    if query.first or query.containing:
+        first = max(1, query.first) - 1
+        numbers = range(first, len(examples))
+        if query.backward:
+            numbers = range(min(first, len(examples) - 1), -1, -1)
+        words = query.containing.casefold()
+        found = (n for n in numbers if not words or words in examples[n].text.casefold())
+        return islice(found, query.count)
+    # Examples of each source at equal distances, since a book begins with its title and its contents.
     by_source: dict[int, list[int]] = {}
     for number, source in enumerate(examples.source_numbers()):
         by_source.setdefault(source, []).append(number)
-    shares = dict.fromkeys(by_source, 0)
-    for source in islice(cycle(by_source), count):
-        shares[source] += 1
-    sources = ((by_source[source], min(share, len(by_source[source]))) for source, share in shares.items())
+    turns = Counter(islice(cycle(by_source), query.count))
+    sources = [(by_source[source], min(turn, len(by_source[source]))) for source, turn in turns.items()]
     return sorted(numbers[len(numbers) * n // share] for numbers, share in sources for n in range(share))
-
-
-def _preview(
-    number: int, example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> ExamplePreview:
-    pieces = tuple(_pieces(example, decode, specials))
-    return ExamplePreview(number, example.source.name, example.place, len(example.ids), pieces)
 
 
 def _pieces(
@@ -96,14 +92,3 @@ def _pieces(
             text = text.rstrip(PARTIAL_CHARACTER)
         yield PreviewPiece(text[len(decoded) :], *kinds[start])
         decoded, start = text, end
-
-
-def _merge_by_learned(pieces: Sequence[PreviewPiece]) -> Iterator[tuple[bool, str]]:
-    text, learned = "", False
-    for piece in pieces:
-        if piece.learned != learned and text:
-            yield learned, text
-            text = ""
-        text, learned = text + piece.text, piece.learned
-    if text:
-        yield learned, text

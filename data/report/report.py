@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
-from ..resolve import ResolvedSettings
-from ..text import LOST_REASON, SliceMap, describe_contents, describe_units, unit_name
+from ..examples import Examples, TextSource, batch_order, group_parts
+from ..load import ResolvedSettings
+from ..text import (
+    LOST_REASON,
+    SliceMap,
+    build_slice_map,
+    combine_coverage,
+    describe_contents,
+    describe_units,
+    join_maps,
+    unit_name,
+)
 from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
+MAX_COLUMNS = 32  # of a histogram
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,6 @@ class TextReport:
     def units_text(self) -> str:
         """The number of sentences and of lines, in words."""
         return describe_units(self.sentences, self.lines)
-
-    @property
-    def unit_name(self) -> str:
-        return unit_name(self.sentences, self.lines)
 
 
 @dataclass(frozen=True)
@@ -173,8 +182,7 @@ class DatasetReport:
     stops: StopTokenCount | None = None
     evaluations: int = 0
     sample_rounds: int = 0
-    recall_tokens: int = 0
-    """Tokens of the passages that recall is measured on; 0 if no example has a passage that is long enough."""
+    recall_tokens: int = 0  # of the passages that recall is measured on; 0 if no example has one
     tokens_known: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[ExamplePreview, ...] = ()
 
@@ -219,9 +227,9 @@ class DatasetReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON, without the slice maps, which are only for drawing."""
-        without_maps = replace(self, sources=tuple(_without_maps(s) for s in self.sources))
+        sources = (replace(s, text=replace(s.text, maps=())) if s.text else s for s in self.sources)
         content: dict[str, Any] = {"verdict": self.verdict}
-        for key, value in asdict(without_maps).items():
+        for key, value in asdict(replace(self, sources=tuple(sources))).items():
             if key == "findings":
                 content |= {"problems": self.problems, "advice": self.advice, "notes": self.notes}
             elif key == "steps_per_epoch":
@@ -239,12 +247,9 @@ class DatasetReport:
         """Return the report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
-        lines += [
-            f"{'Fine as it is' if s.keep else 'Suggestion'}: {s.key} = {s.words}. {s.why}"
-            for s in self.suggestions
-        ]
+        lines += [f"{s.heading}: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
         lines += [f"Note: {n}" for n in self.notes]
-        lines += [line for source in self.sources for line in describe_source(source)]
+        lines += [line for source in self.sources for line in _describe_source(source)]
         if len(self.sources) > 1:
             lines.append(f"Trained tokens by dataset: {self.mixture}")
         if self.kept_aside:
@@ -256,61 +261,141 @@ class DatasetReport:
                 f"(cutoff {self.cutoff}); {self.steps_per_epoch} {plural(self.steps_per_epoch, 'step')} per "
                 f"epoch, {self.steps} in total"
             )
-            lines += self._describe_run()
+            known = ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
+            padding = ", ".join(f"{100 * share:.0f}% {name}" for name, share in self.padding.items())
+            parts = {
+                "Stop tokens": self.stops.words() if self.stops else "",
+                "Special tokens": known,
+                "Padding": padding,
+                "Expected memory": self.memory.words() if self.memory else "",
+                "Disk": self.disk.words() if self.disk else "",
+            }
+            lines += [f"{name}: {words}" for name, words in parts.items() if words]
         return "\n".join([*lines, *(s.text() for s in self.shown)])
 
-    def _describe_run(self) -> Iterator[str]:
-        """Yield the lines on stop tokens, padding, memory and disk."""
-        if self.stops:
-            yield f"Stop tokens: {self.stops.words()}"
-        if self.tokens_known:
-            yield "Special tokens: " + ", ".join(f"{name} {token}" for name, token in self.tokens_known.items())
-        if self.padding:
-            yield "Padding: " + ", ".join(f"{100 * share:.0f}% {name}" for name, share in self.padding.items())
-        if self.memory:
-            yield f"Expected memory: {self.memory.words()}"
-        if self.disk:
-            yield f"Disk: {self.disk.words()}"
 
-
-def _without_maps(source: SourceReport) -> SourceReport:
-    return replace(source, text=replace(source.text, maps=())) if source.text else source
-
-
-def describe_source(source: SourceReport) -> Iterator[str]:
-    """Describe a source in lines of text."""
-    if source.text:
-        yield from _describe_text(source, source.text)
-    if source.rows:
-        yield _describe_rows(source, source.rows)
+def _describe_source(source: SourceReport) -> Iterator[str]:
+    if text := source.text:
+        overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
+        left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
+        lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
+        yield (
+            f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
+            f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
+            f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
+            f"characters lost: {text.characters_lost}{lost_reason}"
+        )
+        yield (
+            f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
+            f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} per "
+            f"epoch; an epoch has {source.growth:.2f} times as many tokens as the text"
+        )
+    if rows := source.rows:
+        excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
+        longest, second = source.lengths.longest, source.lengths.second
+        which = f"two longest examples have {longest} and {second}" if second else f"longest example has {longest}"
+        yield (
+            f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
+            f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
+            f"{source.trained_tokens} trained on; the {which} tokens"
+        )
     yield from (f"  {note}" for note in source.notes)
 
 
-def _describe_text(source: SourceReport, text: TextReport) -> Iterator[str]:
-    overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-    left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
-    lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
-    yield (
-        f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-        f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
-        f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
-        f"characters lost: {text.characters_lost}{lost_reason}"
-    )
-    yield (
-        f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
-        f"{text.unit_name} {format_times_range(text.seen_least, text.seen_most)} per epoch; an epoch "
-        f"has {source.growth:.2f} times as many tokens as the text"
+def _histogram(values: Sequence[int]) -> LengthHistogram:
+    """Make a histogram of lengths; the width of its columns is a power of two."""
+    if not len(values):
+        return LengthHistogram()
+    two_longest = sorted(values)[-2:]
+    width = 8
+    while two_longest[-1] > width * MAX_COLUMNS:
+        width *= 2
+    counts = np.bincount((np.asarray(values) - 1) // width)
+    return LengthHistogram(
+        width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0
     )
 
 
-def _describe_rows(source: SourceReport, rows: RowReport) -> str:
-    excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
-    longest, second = source.lengths.longest, source.lengths.second
-    lengths = (
-        f"the two longest examples have {longest} and {second}" if second else f"the longest example has {longest}"
+def report_source(
+    name: str,
+    what: str,
+    examples: Examples,
+    notes: tuple[str, ...],
+    *,
+    files: int = 1,
+    text: TextReport | None = None,
+    rows: RowReport | None = None,
+) -> SourceReport:
+    """Report on a dataset: how its texts were sliced, or its rows read, and the examples that are used."""
+    lengths = examples.lengths()
+    return SourceReport(
+        name=name,
+        what=what,
+        files=files,
+        examples=len(examples),
+        tokens=sum(lengths),
+        trained_tokens=sum(examples.learned()),
+        lengths=_histogram(lengths),
+        text=text,
+        rows=rows,
+        notes=notes,
     )
-    return (
-        f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
-        f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
-        f"{source.trained_tokens} trained on; {lengths} tokens"
+
+
+def report_texts(sources: Sequence[TextSource]) -> TextReport:
+    """Report on how texts were sliced into blocks."""
+    groups = group_parts(sources)
+    parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
+    maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
+    combined = combine_coverage(maps)
+    return TextReport(
+        parts=sum(m.sections for m in maps),
+        sentences=sum(m.sentences for m in maps),
+        lines=sum(m.lines for m in maps),
+        parts_by_lines=sum(m.parts_by_lines for m in maps),
+        blocks=sum(m.blocks + m.windows for m in maps),
+        overlaps=sum(m.overlaps for m in maps),
+        text_tokens=sum(m.tokens for m in maps),
+        characters=sum(m.characters for m in maps),
+        left_out=sum(m.left_out for m in maps),
+        characters_lost=sum(m.lost_characters for m in maps),
+        seen_least=combined.least,
+        seen_mean=combined.mean,
+        seen_most=combined.most,
+        maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
     )
+
+
+def report_examples(examples: Examples, validation: Examples, batch: int, seed: int) -> DatasetReport:
+    """Report the figures of all examples; the steps of the run are still missing in it."""
+    lengths, kept_aside = examples.lengths(), None
+    if validation.sources:
+        parts = sum(len(set(source.sections)) for source in validation.sources)
+        tokens, trained = sum(validation.lengths()), sum(validation.learned())
+        kept_aside = ValidationSplit(parts, len(validation), tokens, trained)
+    return DatasetReport(
+        examples=len(examples),
+        tokens=sum(lengths),
+        trained_tokens=sum(examples.learned()),
+        longest=max(lengths),
+        lengths=_histogram(lengths),
+        kept_aside=kept_aside,
+        padding=_padding_shares(lengths, batch, seed),
+    )
+
+
+def _padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
+    """Return the share of padding for each order of the examples, and with packing."""
+    array, numbers = np.asarray(lengths), np.arange(len(lengths))
+    orders = {
+        "shuffled": batch_order.shuffle(numbers, seed, 0),
+        "by_length": batch_order.order_by_length(numbers, lengths, batch, seed, 0),
+        "sequential": numbers,
+    }
+    starts = np.arange(0, len(lengths), batch)
+    counts = np.diff(np.append(starts, len(lengths)))  # of examples in each batch
+    shares = {}
+    for name, order in orders.items():
+        computed = int((np.maximum.reduceat(array[order], starts) * counts).sum())
+        shares[name] = round(1 - int(array.sum()) / computed, 4) if computed else 0.0
+    return {**shares, "packed": 0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import PortableEncoder, RowCounts, Tokenizer
+from .encoding import PrepareContext, Tokenizer
 from .prompts_from_data import (
     PROMPT_COUNT,
     Prompt,
@@ -19,10 +19,9 @@ from .text_quality import inspect_texts
 __all__ = [
     "CHATML",
     "PROMPT_COUNT",
-    "PortableEncoder",
+    "PrepareContext",
     "Prompt",
     "PromptStyle",
-    "RowCounts",
     "RowDataset",
     "Tokenizer",
     "chat_prompt_style",

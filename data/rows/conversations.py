@@ -19,9 +19,9 @@ from ...chunking import Flags, Ints
 from ...train_utils import format_count, natural_key, plural
 from ..readers import CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS, TURN_COLUMNS, Row
 
-MAX_ID_CHARS = 200
+MAX_ID_CHARS = 200  # a longer value is a text
+# Sorts numbers before names, and rows without a turn last.
 Turn = tuple[int, float, list[tuple[int, int, str]]]
-"""Sorts numbers before names, and rows without a turn last."""
 NO_TURN: Turn = (2, 0.0, [])
 
 
@@ -44,24 +44,18 @@ def find_conversation_columns(rows: Sequence[Row], used: Collection[str]) -> Con
     names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
 
     def find(known: Sequence[str]) -> str:
-        candidates = (names[name] for name in known if name in names and name not in used)
-        return next((column for column in candidates if _holds_ids(rows, column)), "")
+        for column in (names[name] for name in known if name in names and name not in used):
+            values = [row.columns[column] for row in rows if row.columns.get(column) is not None]
+            # Numbers or short names, not texts or lists of messages.
+            short = (len(v) <= MAX_ID_CHARS and "\n" not in v for v in values if isinstance(v, str))
+            if values and all(isinstance(v, (str, int, float)) for v in values) and all(short):
+                return column
+        return ""
 
     conversation, message, parent = map(find, (CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS))
     if message and parent:
         return ConversationColumns(conversation, find(TURN_COLUMNS), message, parent)
     return ConversationColumns(conversation, find(TURN_COLUMNS)) if conversation else ConversationColumns()
-
-
-def _holds_ids(rows: Sequence[Row], column: str) -> bool:
-    """Whether a column holds numbers or short names, not texts or lists of messages."""
-    values = [value for row in rows if (value := row.columns.get(column)) is not None]
-    return bool(values) and all(
-        len(value) <= MAX_ID_CHARS and "\n" not in value
-        if isinstance(value, str)
-        else isinstance(value, (int, float))
-        for value in values
-    )
 
 
 class RowPlace(NamedTuple):
@@ -107,38 +101,35 @@ class Conversations:
 
         `follows` says so for the order of the file; between the examples of one row it stays.
         """
-        order, continues = list[int](), follows.copy()
-        for before, place in self._in_order():
-            order += place.examples
-            continues[place.examples[:1]] = (
-                before is not None and before.is_whole and place.is_whole and before.unreadable == place.unreadable
-            )
-        return np.array(order, np.int64), continues[order]
-
-    def _in_order(self) -> Iterator[tuple[RowPlace | None, RowPlace]]:
-        """Yield each row after the one that it continues, which is None where another one comes before it."""
         conversations = defaultdict[str, list[RowPlace]](list)
         for place in self._places:
+            # By parents, rows without a column of conversations are one forest: each tree is a conversation.
             conversations[place.conversation if self.columns.conversation else ""].append(place)
-        order = _by_parents if self.columns.parent else _by_turns
+        in_order = _by_parents if self.columns.parent else _by_turns
+        order, continues = list[int](), follows.copy()
         for places in conversations.values():
-            yield from order(places)
-
-    @property
-    def count(self) -> int:
-        if self.columns.conversation:
-            return len({place.conversation for place in self._places})
-        messages = {place.message for place in self._places}
-        return sum(not place.parent or place.parent not in messages for place in self._places)
+            for before, place in in_order(places):
+                order += place.examples
+                continues[place.examples[:1]] = (
+                    before is not None
+                    and before.is_whole
+                    and place.is_whole
+                    and before.unreadable == place.unreadable  # a row between them may be one of this conversation
+                )
+        return np.array(order, np.int64), continues[order]
 
     def words(self) -> str:
         """Describe the conversations for users."""
+        if self.columns.conversation:
+            count = len({place.conversation for place in self._places})
+        else:
+            messages = {place.message for place in self._places}
+            count = sum(not place.parent or place.parent not in messages for place in self._places)
         names = ", ".join(repr(name) for name in self.columns.names)
-        conversations = format_count(self.count, "conversation")
         columns = plural(len(self.columns.names), "column")
         return (
-            f"{conversations}, found by the {columns} {names}. The pair phase and the measurement of "
-            "the context gain never combine rows from different conversations."
+            f"{format_count(count, 'conversation')}, found by the {columns} {names}. The pair phase and the "
+            "measurement of the context gain never combine rows from different conversations."
         )
 
 

@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...chunking import EncodedText, Encoder, Flags, Ids
 from ...core.errors import ModelError
+from ...core.host import Folders, ModelCard
+from ...settings.definitions import TrainingSettings
+from ..arrow_store import Store
 from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
 from .conversations import Conversations
-from .prompt_and_reply import PartLimits, RowParts, find_parts
-from .row_schema import BadRowError, Chat, ChatSchema, FixedText, RowSchema
+from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
 
+# The tokenizer encodes a batch on all cores; the limits keep the texts of one batch small beside the ids.
 BATCH_ROWS = 1000
 BATCH_CHARS = 2_000_000
 MAX_ROW_CHARS = 5_000_000
 MAX_REASON = 300  # characters of why a row can't be read
-
-
-class PortableEncoder(NamedTuple):
-    """A function of this program by its dotted name, and the text that it makes an encoder of."""
-
-    function: str
-    argument: str
 
 
 class Tokenizer(Protocol):
@@ -65,39 +61,34 @@ class Tokenizer(Protocol):
         """Identifies the ids and the template; empty where that is not possible: then nothing is cached."""
         ...
 
-    @property
-    def portable(self) -> PortableEncoder | None:
-        """What makes `encode` in another process; None for tokenizers that can't be made anew."""
-        ...
-
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True)
-class LossMaskSpec:
-    """The settings that decide which tokens of a row are learned."""
+class PrepareContext:
+    """The settings, model card, tokenizer and folders that every step of preparing needs."""
 
-    train_on: str = "auto"
-    only_after: str = ""
-    add_bos: bool = True
-    add_eos: bool = True
+    settings: TrainingSettings
+    folders: Folders
+    card: ModelCard
+    tokenizer: Tokenizer
+    say: Callable[[str, float | None], None]
+    store: Store = field(default_factory=Store)
+    check_stop: Callable[[], None] = lambda: None  # raises once the user stopped the work
 
 
 class RowText(NamedTuple):
-    """A row as text, with the spans that are learned.
-
-    `spans` are learned (None: everything), `ignored_spans` never; `needs_bos_eos`: the template did not write
-    them; `follows`: no row was dropped between this one and the one before it; `parts`: prompt and reply, where
-    they are limited.
-    """
+    """A row as text, with the spans that are learned."""
 
     number: int
     text: str
-    spans: tuple[tuple[int, int], ...] | None
-    ignored_spans: tuple[tuple[int, int], ...]
-    needs_bos_eos: bool
-    follows: bool = True
-    parts: RowParts | None = None
+    spans: tuple[tuple[int, int], ...] | None  # that are learned; None: everything
+    ignored_spans: tuple[tuple[int, int], ...]  # that are never learned
+    needs_bos_eos: bool  # the template did not write them
+    # Where the prompt's own words end, and where the reply begins and ends, if they are limited. What is between
+    # the two is of the format, and stays.
+    parts: tuple[int, int, int] | None = None
+    follows: bool = True  # no row was dropped between this one and the one before it
 
 
 @dataclass
@@ -119,54 +110,75 @@ class RowCounts:
 class RowEncoder:
     """Encodes the rows of one file with schema, template and tokenizer."""
 
-    unit: str
-    shape: RowSchema
-    tokenizer: Tokenizer
-    learning: LossMaskSpec
+    context: PrepareContext
+    table: Table
+    schema: RowSchema
     inspector: TextInspector
-    conversations: Conversations | None = None  # of rows that name theirs
-    split_exchanges: bool = False
-    limits: PartLimits = field(default_factory=PartLimits)
+    conversations: Conversations | None  # of rows that name theirs
     counts: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
+        self.settings, self.tokenizer, self.unit = self.context.settings, self.context.tokenizer, self.table.unit
+        rows = self.settings.rows
         self._renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
-        self._splits_chats = self.split_exchanges and isinstance(self.shape, ChatSchema)
-        self._learns_everything = self.learning.train_on == "everything" or (
-            self.learning.train_on == "auto" and not self.shape.has_replies
+        self._splits_chats = rows.split_exchanges and self.schema.kind == "chat"
+        self._learns_everything = rows.train_on == "everything" or (
+            rows.train_on == "auto" and not self.schema.has_replies
         )
+        self._limits = (rows.source_max_len, rows.target_max_len)  # tokens of prompt and reply; 0: no limit
 
-    def encoded(self, table: Table, report_progress: Callable[[int], None]) -> RowSource:
+    def encoded(self) -> RowSource:
         """Encode all rows that can be learned; the others are counted."""
         ids: list[Ids] = []
         flags: list[Flags] = []
         numbers: list[int] = []
         follows: list[bool] = []
         lengths: list[int] = [0]
-        for batch in _batches(self._row_texts(table.rows())):
-            batch_ids, batch_flags = zip(*self._encode_batch(batch), strict=True)
+        for batch in self._batches(self.table.rows()):
+            encodings = self.tokenizer.encode_marked([row.text for row in batch])
+            pairs = zip(batch, encodings, strict=True)
+            batch_ids, batch_flags = zip(*(self._encode(row, encoded) for row, encoded in pairs), strict=True)
             ids.append(np.concatenate(batch_ids))  # one array per row would take more memory than the ids in it
             flags.append(np.concatenate(batch_flags))
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
             lengths += map(len, batch_ids)
-            report_progress(self.counts.rows)
+            self.context.say(f"Reading {self.table.name}: {self.counts.rows:,} rows", 0.0)
         self.counts.merged_systems = self._renderer.merged_systems
-        first = np.cumsum(lengths, dtype=np.int64)
-        all_ids = np.concatenate(ids) if ids else np.zeros(0, np.int32)
-        all_flags = np.concatenate(flags) if flags else np.zeros(0, bool)
-        positions = (np.array(numbers, np.int64), np.array(follows, bool))
-        source = RowSource(table.name, all_ids, all_flags, first, *positions, table.unit, self.tokenizer.decode)
+        source = RowSource(
+            self.table.name,
+            np.concatenate(ids) if ids else np.zeros(0, np.int32),
+            np.concatenate(flags) if flags else np.zeros(0, bool),
+            np.cumsum(lengths, dtype=np.int64),
+            np.array(numbers, np.int64),
+            np.array(follows, bool),
+            self.unit,
+            self.tokenizer.decode,
+        )
         if self.conversations is None:
             return source
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
         return replace(arranged, has_conversations=True)
 
+    def _batches(self, rows: Iterable[Row]) -> Iterator[list[RowText]]:
+        """Yield the texts of the rows in batches."""
+        batch: list[RowText] = []
+        characters = 0
+        for row_text in self._row_texts(rows):
+            batch.append(row_text)
+            characters += len(row_text.text)
+            if len(batch) == BATCH_ROWS or characters >= BATCH_CHARS:
+                yield batch
+                batch, characters = [], 0
+        if batch:
+            yield batch
+
     def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
-        previous = 0
+        previous = 0  # the last row of which the last text is kept
         for row in rows:
             self.counts.rows += 1
-            self._count(row.left_out)
+            for reason, count in row.left_out.items():
+                self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
             row_texts = self._read(row)
             if self.conversations:
                 self.conversations.add(row, row_texts)
@@ -186,113 +198,126 @@ class RowEncoder:
         try:
             if row.problem:
                 raise BadRowError(row.problem)
-            row_texts = [self._to_text(row.number, content) for content in self._contents(row)]
+            content = self.schema.read(_normalize_line_ends(row.columns))
+            contents = content.exchanges() if self._splits_chats and isinstance(content, Chat) else [content]
+            row_texts = [self._to_text(row.number, each) for each in contents]
         except BadRowError as error:
             self.counts.bad.append((row.number, shorten(str(error), MAX_REASON)))
             return []
         except ModelError as error:  # of the template: it would come again with every row
             raise ModelError(f"{self.unit.capitalize()} {row.number} can't be formatted. {error}") from error
-        if any(row_texts):
-            self._inspect(row, [row_text for row_text in row_texts if row_text])
+        used = [row_text for row_text in row_texts if row_text]
+        if used:
+            # The row's own words are inspected, without those that a template adds.
+            own_text = learned_text = "\n".join(_all_texts(row.columns.values()))
+            if all(each.spans is not None for each in used):
+                learned_text = "\n".join(each.text[start:end] for each in used for start, end in each.spans or ())
+            self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
         return row_texts
-
-    def _contents(self, row: Row) -> Sequence[Chat | FixedText]:
-        content = self.shape.of(_normalize_line_ends(row.columns))
-        return content.exchanges() if self._splits_chats and isinstance(content, Chat) else [content]
-
-    def _count(self, left_out: Mapping[str, int]) -> None:
-        for reason, count in left_out.items():
-            self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
-
-    def _inspect(self, row: Row, row_texts: Sequence[RowText]) -> None:
-        """Inspect the row's own words, without those that a template adds."""
-        own_text = "\n".join(_all_texts(row.columns.values()))
-        spans = [(each.text, span) for each in row_texts for span in each.spans or ()]
-        learns_all = any(each.spans is None for each in row_texts)
-        learned_text = own_text if learns_all else "\n".join(text[start:end] for text, (start, end) in spans)
-        self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
 
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
+        marker, train_on = self.settings.rows.train_only_after, self.settings.rows.train_on
         if isinstance(content, Chat):
-            rendered, needs_bos_eos = self._chat(content), not self.tokenizer.chat_template.own
-            rendered = rendered._replace(text=rendered.text.rstrip()) if needs_bos_eos else rendered
+            # Only where they are used: for some templates, finding the places takes two renderings per message.
+            decides = any(message.learned is not None for message in content.messages)
+            places = not marker and (decides or not self._learns_everything or any(self._limits))
+            rendered = self._renderer(content, places=places)
+            needs_bos_eos = not self.tokenizer.chat_template.own
+            if needs_bos_eos:
+                rendered = rendered._replace(text=rendered.text.rstrip())
         else:
-            rendered, needs_bos_eos = _render_fixed_text(content), True
-        _check_text(rendered.text)
-        if self.learning.only_after:
-            return self._after_marker(number, rendered.text, needs_bos_eos)
-        row_text = self._mask_turns(number, rendered, needs_bos_eos)
-        return row_text and row_text._replace(parts=find_parts(content, rendered) if any(self.limits) else None)
-
-    def _chat(self, chat: Chat) -> RenderedText:
-        needs_places = not self._learns_everything or any(self.limits)
-        has_flags = any(m.learned is not None for m in chat.messages)
-        return self._renderer(chat, places=(needs_places or has_flags) and not self.learning.only_after)
-
-    def _after_marker(self, number: int, text: str, needs_bos_eos: bool) -> RowText | None:
-        position = text.find(self.learning.only_after)
-        if position < 0:
-            self.counts.without_marker += 1
-            return None
-        reply = position + len(self.learning.only_after)
-        return RowText(
-            number, text, ((reply, len(text)),), (), needs_bos_eos, parts=RowParts(position, reply, len(text))
-        )
-
-    def _mask_turns(self, number: int, rendered: RenderedText, needs_bos_eos: bool) -> RowText | None:
-        ignored = tuple((t.start, t.end) for t in rendered.turns if t.learned is False)
+            turns = () if content.reply is None else (Turn(content.reply, len(content.text), True, None),)
+            rendered, needs_bos_eos = RenderedText(content.text, turns), True
+        text = rendered.text
+        _check_text(text)
+        if marker:
+            prompt_end = text.find(marker)
+            if prompt_end < 0:
+                self.counts.without_marker += 1
+                return None
+            reply = prompt_end + len(marker)
+            parts = (prompt_end, reply, len(text))
+            return RowText(number, text, ((reply, len(text)),), (), needs_bos_eos, parts)
+        ignored = tuple((turn.start, turn.end) for turn in rendered.turns if turn.learned is False)
+        limited = _find_parts(content, rendered) if any(self._limits) else None
         if self._learns_everything:
-            return RowText(number, rendered.text, None, ignored, needs_bos_eos)
-        turns = [t for t in rendered.turns if t.learned or (t.reply and t.learned is None)]
-        replies = [t for t in rendered.turns if t.reply]
-        if self.learning.train_on == "last_reply":
-            turns = [t for t in turns if t is replies[-1]] if replies else []
-        if not turns:
+            return RowText(number, text, None, ignored, needs_bos_eos, limited)
+        learned = [turn for turn in rendered.turns if turn.learned or (turn.reply and turn.learned is None)]
+        if train_on == "last_reply":
+            replies = [turn for turn in rendered.turns if turn.reply]
+            learned = [turn for turn in learned if turn is replies[-1]] if replies else []
+        if not learned:
             self.counts.no_reply += 1
             return None
-        return RowText(number, rendered.text, tuple((t.start, t.end) for t in turns), ignored, needs_bos_eos)
+        spans = tuple((turn.start, turn.end) for turn in learned)
+        return RowText(number, text, spans, ignored, needs_bos_eos, limited)
 
-    def _encode_batch(self, batch: Sequence[RowText]) -> Iterator[tuple[Ids, Flags]]:
-        for row, encoded in zip(batch, self.tokenizer.encode_marked([row.text for row in batch]), strict=True):
-            ids, mask, shift = self._add_bos_eos(row, encoded, _loss_mask(row, encoded))
-            keep = self._kept_tokens(row, encoded, ids, shift) if any(self.limits) else slice(None)
-            yield ids[keep], mask[keep]
-
-    def _kept_tokens(self, row: RowText, encoded: EncodedText, ids: Ids, shift: int) -> Flags:
-        """Mark the tokens that the limits of prompt and reply leave; `shift` is by how much BOS moved them."""
-        if row.parts is None:
-            self.counts.without_parts += 1
-            return np.ones(len(ids), bool)
-        parts = RowParts(*(int(np.searchsorted(encoded.starts, place)) + shift for place in row.parts))
-        if row.needs_bos_eos:
-            parts = parts._replace(reply_end=len(ids))  # with its EOS
-        self.counts.long_prompts += parts.is_long_prompt(self.limits)
-        self.counts.long_replies += parts.is_long_reply(self.limits)
-        return parts.kept(len(ids), self.limits, int(ids[0] == self.tokenizer.bos))
-
-    def _add_bos_eos(self, row: RowText, encoded: EncodedText, mask: Flags) -> tuple[Ids, Flags, int]:
-        """Make BOS and EOS stand exactly once where they belong; also returns by how much the tokens moved."""
-        bos, eos, ids, shift = self.tokenizer.bos, self.tokenizer.eos, encoded.ids, 0
+    def _encode(self, row: RowText, encoded: EncodedText) -> tuple[Ids, Flags]:
+        """The ids of a row and their loss mask, with BOS and EOS exactly once where they belong."""
+        bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
+        mask: Flags = np.full(len(ids), row.spans is None)
+        for spans, learned in ((row.spans or (), True), (row.ignored_spans, False)):
+            for start, end in spans:
+                mask[np.searchsorted(encoded.starts, start) : np.searchsorted(encoded.starts, end)] = learned
+        # A template may write a BOS or an EOS that the row has already.
+        shift = 0  # by how much BOS moves the tokens
         while bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos:
             ids, mask, shift = ids[1:], mask[1:], shift - 1
         while eos is not None and len(ids) > 1 and ids[-1] == ids[-2] == eos:
             ids, mask = ids[:-1], mask[:-1]
-        add_bos = (
-            row.needs_bos_eos and self.learning.add_bos and bos is not None and (not len(ids) or ids[0] != bos)
-        )
-        add_eos = (
-            row.needs_bos_eos and self.learning.add_eos and eos is not None and (not len(ids) or ids[-1] != eos)
-        )
-        if not add_bos and not add_eos:
-            return ids, mask, shift
-        start = np.array([bos], np.int32) if add_bos else ids[:0]
-        end = np.array([eos], np.int32) if add_eos else ids[:0]
-        last = len(row.text.rstrip())
-        learns_eos = row.spans is None or row.spans[-1][1] >= last
-        learns_eos = learns_eos and not any(stop >= last for _, stop in row.ignored_spans)
-        flags = [np.zeros(len(start), bool), mask, np.full(len(end), learns_eos)]
-        return np.concatenate([start, ids, end]), np.concatenate(flags), shift + len(start)
+        text = self.settings.text
+        adds_bos = row.needs_bos_eos and text.add_bos and bos is not None and ids[:1].tolist() != [bos]
+        adds_eos = row.needs_bos_eos and text.add_eos != "never" and eos is not None and ids[-1:].tolist() != [eos]
+        if adds_bos:
+            ids = np.concatenate([np.array([bos], np.int32), ids])
+            mask = np.concatenate([np.zeros(1, bool), mask])
+            shift += 1
+        if adds_eos:
+            # Learned where what it ends is learned.
+            last = len(row.text.rstrip())
+            learns_eos = row.spans is None or row.spans[-1][1] >= last
+            learns_eos = learns_eos and not any(stop >= last for _, stop in row.ignored_spans)
+            ids = np.concatenate([ids, np.array([eos], np.int32)])
+            mask = np.concatenate([mask, np.full(1, learns_eos)])
+        if not any(self._limits):
+            return ids, mask
+        keep = self._kept_tokens(row, encoded, ids, shift)
+        return ids[keep], mask[keep]
+
+    def _kept_tokens(self, row: RowText, encoded: EncodedText, ids: Ids, shift: int) -> Flags:
+        """Mark the tokens that the limits of prompt and reply leave."""
+        keep: Flags = np.ones(len(ids), bool)
+        if row.parts is None:
+            self.counts.without_parts += 1
+            return keep
+        prompt_end, reply, reply_end = (int(np.searchsorted(encoded.starts, at)) + shift for at in row.parts)
+        if row.needs_bos_eos:
+            reply_end = len(ids)  # with its EOS
+        longest_prompt, longest_reply = self._limits
+        if 0 < longest_prompt < reply:
+            self.counts.long_prompts += 1
+            # The end of its words goes; a BOS and what the format writes between the two stay.
+            first = int(ids[0] == self.tokenizer.bos)
+            keep[max(first, longest_prompt - (reply - prompt_end)) : prompt_end] = False
+        if 0 < longest_reply < reply_end - reply:
+            self.counts.long_replies += 1
+            keep[reply + longest_reply :] = False
+        return keep
+
+
+def _find_parts(content: Chat | FixedText, rendered: RenderedText) -> tuple[int, int, int] | None:
+    """Find prompt and reply of a row in its text; None where it has no reply, or several."""
+    replies = [turn for turn in rendered.turns if turn.reply]
+    if len(replies) != 1:
+        return None
+    reply, reply_end = replies[0].start, replies[0].end
+    if isinstance(content, FixedText):
+        return reply if content.prompt_end is None else content.prompt_end, reply, reply_end
+    before = list(takewhile(lambda message: message.role != "assistant", content.messages))
+    words = before[-1].content.strip() if before else ""
+    start = rendered.text.rfind(words, 0, reply) if words else -1
+    return reply if start < 0 else start + len(words), reply, reply_end
 
 
 def _normalize_line_ends(value: Any) -> Any:
@@ -317,12 +342,6 @@ def _all_texts(values: Iterable[Any]) -> Iterator[str]:
             yield from _all_texts(value)
 
 
-def _render_fixed_text(row: FixedText) -> RenderedText:
-    if row.reply is None:
-        return RenderedText(row.text, ())
-    return RenderedText(row.text, (Turn(row.reply, len(row.text), True, None),))
-
-
 def _check_text(text: str) -> None:
     if len(text) > MAX_ROW_CHARS:
         raise BadRowError(
@@ -336,25 +355,3 @@ def _check_text(text: str) -> None:
         raise BadRowError(
             f"contains an incomplete character ({surrogate!r}). Save the file again as UTF-8."
         ) from error
-
-
-def _loss_mask(row: RowText, encoded: EncodedText) -> Flags:
-    """Mark the tokens that begin inside a learned span."""
-    mask: Flags = np.full(len(encoded.ids), row.spans is None)
-    for spans, learned in ((row.spans or (), True), (row.ignored_spans, False)):
-        for start, end in spans:
-            mask[np.searchsorted(encoded.starts, start) : np.searchsorted(encoded.starts, end)] = learned
-    return mask
-
-
-def _batches(rows: Iterator[RowText]) -> Iterator[list[RowText]]:
-    """Group rows into batches, limited by the number of rows and of characters."""
-    while batch := list(islice(_limit_chars(rows, BATCH_CHARS), BATCH_ROWS)):
-        yield batch
-
-
-def _limit_chars(rows: Iterator[RowText], max_chars: int) -> Iterator[RowText]:
-    size = 0
-    while size < max_chars and (row := next(rows, None)) is not None:
-        size += len(row.text)
-        yield row

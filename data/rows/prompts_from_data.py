@@ -14,7 +14,6 @@ from ...train_utils import spread_evenly
 from ..examples import IGNORE_INDEX, Example, Examples
 from . import prompt_formats
 from .encoding import Tokenizer
-from .prompt_formats import FormatSchema, FormatTemplate
 from .row_dataset import bos_eos_texts
 
 MESSAGE_PLACEHOLDER = "%message%"
@@ -25,8 +24,6 @@ PROMPT_COUNT = 3  # made from the data
 TEXT_PROMPT_TOKENS = 24  # tokens of a text that a prompt takes
 MAX_PROMPT_TOKENS = 512  # tokens of a prompt made from a row
 MAX_EXAMPLE_CHARS = 4000
-
-PromptKind = Literal["text", "chat", "format"]
 
 
 class Prompt(NamedTuple):
@@ -40,7 +37,7 @@ class Prompt(NamedTuple):
 class PromptStyle:
     """The text before and after a message; both are empty where the model continues a text."""
 
-    kind: PromptKind = "text"
+    kind: Literal["text", "chat", "format"] = "text"
     origin: str = ""
     before: str = ""
     after: str = ""
@@ -50,10 +47,10 @@ class PromptStyle:
 
     def prompt(self, message: str, tokenizer: Tokenizer) -> Prompt:
         """Write a message in the style of the training data."""
+        # In a text, what looks like a special token was learned as text.
         encode = tokenizer.encode if self.kind == "text" else tokenizer.encode_marked
         ids = tuple(encode([f"{self.before}{message}{self.after}"])[0].ids.tolist())
-        add_bos = self.bos is not None and ids[:1] != (self.bos,)
-        return Prompt(message, (self.bos, *ids) if add_bos and self.bos is not None else ids)
+        return Prompt(message, ids if self.bos is None or ids[:1] == (self.bos,) else (self.bos, *ids))
 
     def asked(self, text: str) -> str:
         """Extract the last user message from a prompt made from the data."""
@@ -81,11 +78,42 @@ def detect_prompt_style(
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
     texts = [tokenizer.decode(examples[n].ids.tolist()) for n in spread_evenly(len(examples), EXAMPLES_INSPECTED)]
-    for style in (*_format_styles(settings, folders, tokenizer, bos), *_chat_styles(settings, tokenizer, bos)):
+    styles = [*_format_styles(settings, folders, tokenizer, bos)]
+    # With the user's system message, or without one where the template refuses it.
+    chats = (chat_prompt_style(tokenizer, bos, system) for system in (settings.rows.system, ""))
+    styles += [style for style in chats if style is not None][:1]
+    for style in styles:
         markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
         if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
             return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
     return PromptStyle(bos=bos)
+
+
+def _format_styles(
+    settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, bos: int | None
+) -> Iterator[PromptStyle]:
+    """Yield the style of the prompt format, if there is one: of its simplest template with a reply."""
+    format_name, system = settings.rows.format, settings.rows.system
+    if format_name in ("auto", "chat", "text"):
+        return
+    try:
+        name, templates = prompt_formats.parse_format(format_name, folders, bos_eos_texts(tokenizer))
+    except DataError:
+        return
+    # Simple: with the system message where one is set, and with the fewest columns.
+    ranked = sorted(
+        (template for template in templates.values() if template.reply is not None),
+        key=lambda template: (("system" in template.columns) != bool(system), len(template.columns)),
+    )
+    for template in ranked[:1]:
+        columns = template.pieces[1::2]
+        reply = columns[template.reply or 0]
+        question = next((column for column in columns if column not in (reply, "system")), "")
+        texts = dict.fromkeys(columns, "") | {"system": system, question: PLACEHOLDER}
+        filled = template.fill(texts)
+        before, placeholder, after = filled.text[: filled.reply].partition(PLACEHOLDER)
+        if placeholder:
+            yield PromptStyle("format", name, before, after, before, bos, system)
 
 
 def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
@@ -99,8 +127,31 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
     before, placeholder, after = text.partition(PLACEHOLDER)
     if not placeholder:
         return None
-    bos_to_add = None if template.own else bos
-    return PromptStyle("chat", template.origin, before, after, _turn_start(before, tokenizer), bos_to_add, system)
+    # Every user message begins with the text from the last special token on.
+    turn = before[max([0, *(before.rfind(special) for special in tokenizer.specials if special)]) :]
+    # A template of the tokenizer itself writes its BOS.
+    return PromptStyle("chat", template.origin, before, after, turn, None if template.own else bos, system)
+
+
+def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
+    """Add the system message that most chats begin with."""
+    numbers = spread_evenly(len(examples), EXAMPLES_INSPECTED)
+    leads = Counter[str]()  # the texts before the first user message
+    for number in numbers:
+        ids = examples[number].ids.tolist()[: _first_learned(examples[number])]
+        text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
+        before, turn, _ = text.rpartition(style.turn) if style.turn else ("", "", text)
+        leads[before + turn] += 1
+    lead, count = leads.most_common(1)[0]
+    if not lead or lead == style.before or 2 * count <= len(numbers):
+        return style
+    messages = [{"role": "system", "content": PLACEHOLDER}, {"role": "user", "content": PLACEHOLDER}]
+    try:
+        before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(PLACEHOLDER)
+    except ValueError:  # of the template, or of other than three parts
+        return replace(style, before=lead, system="")
+    fits = lead.startswith(before) and lead.endswith(between)
+    return replace(style, before=lead, system=lead[len(before) : len(lead) - len(between)] if fits else "")
 
 
 def make_prompts(
@@ -111,6 +162,7 @@ def make_prompts(
         return [style.prompt(message, tokenizer) for message in requested]
     unique: dict[str, Prompt] = {}
     for start in spread_evenly(len(examples), PROMPT_COUNT):
+        # Where an example makes no prompt of its own, one of those after it.
         for number in range(start, min(start + EXAMPLES_INSPECTED, len(examples))):
             prompt = _prompt_from(examples[number], style, tokenizer)
             if prompt is not None and prompt.text not in unique:
@@ -124,19 +176,18 @@ def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> 
 
     None where it would be too long.
     """
-    ids, first_learned = example.ids.tolist(), _first_learned(example)
-    is_text = first_learned <= 1
-    end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)) if is_text else first_learned
+    ids, end = example.ids.tolist(), _first_learned(example)
+    is_text = end <= 1
+    if is_text:
+        end = _end_of_word(ids, min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)), tokenizer)
     if end > MAX_PROMPT_TOKENS:
         return None
-    if is_text:
-        end = end_of_word(ids, end, tokenizer)
     decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
     message = decoded if is_text else style.asked(decoded)
     return Prompt(message, tuple(ids[:end])) if message.strip() else None
 
 
-def end_of_word(ids: Sequence[int], end: int, tokenizer: Tokenizer) -> int:
+def _end_of_word(ids: Sequence[int], end: int, tokenizer: Tokenizer) -> int:
     """The last place up to `end` where a word ends; where there is none, as in Chinese, where a character ends."""
     for place in range(end, end // 2, -1):
         before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
@@ -151,78 +202,3 @@ def end_of_word(ids: Sequence[int], end: int, tokenizer: Tokenizer) -> int:
 def _first_learned(example: Example) -> int:
     labels = example.labels.tolist()
     return next((n for n, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
-
-
-def _chat_styles(settings: TrainingSettings, tokenizer: Tokenizer, bos: int | None) -> Iterator[PromptStyle]:
-    """Yield the style with the user's system message, or without one where the template refuses it."""
-    for system in dict.fromkeys((settings.rows.system, "")):
-        if (style := chat_prompt_style(tokenizer, bos, system)) is not None:
-            yield style
-            return
-
-
-def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
-    """Add the system message that most chats begin with."""
-    numbers = spread_evenly(len(examples), EXAMPLES_INSPECTED)
-    leads = Counter(_text_before_message(examples[n], style, tokenizer) for n in numbers)
-    lead, count = leads.most_common(1)[0]
-    if not lead or lead == style.before or 2 * count <= len(numbers):
-        return style
-    return replace(style, before=lead, system=_extract_system(lead, tokenizer))
-
-
-def _text_before_message(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> str:
-    """Return the text before the first user message."""
-    ids = example.ids.tolist()[: _first_learned(example)]
-    text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
-    before, turn, _ = text.rpartition(style.turn) if style.turn else ("", "", text)
-    return before + turn
-
-
-def _extract_system(lead: str, tokenizer: Tokenizer) -> str:
-    messages = [{"role": "system", "content": PLACEHOLDER}, {"role": "user", "content": PLACEHOLDER}]
-    try:
-        before, between, _ = tokenizer.chat_template.render(messages, (), opening=True).split(PLACEHOLDER)
-    except ValueError:
-        return ""
-    fits = lead.startswith(before) and lead.endswith(between)
-    return lead[len(before) : len(lead) - len(between)] if fits else ""
-
-
-def _turn_start(before: str, tokenizer: Tokenizer) -> str:
-    """Return what begins every user message: the text from the last special token on."""
-    positions = [before.rfind(special) for special in tokenizer.specials if special]
-    return before[max([*positions, 0]) :]
-
-
-def _format_styles(
-    settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, bos: int | None
-) -> Iterator[PromptStyle]:
-    format_name, system = settings.rows.format, settings.rows.system
-    if format_name in ("auto", "chat", "text"):
-        return
-    try:
-        schema = prompt_formats.load_format_schema(format_name, (), folders, bos_eos_texts(tokenizer), system)
-    except DataError:
-        return
-    if isinstance(schema, FormatSchema):
-        for template in _simplest_templates(schema, system):
-            before, placeholder, after = _split_template(template, system)
-            if placeholder:
-                yield PromptStyle("format", schema.name, before, after, before, bos, system)
-
-
-def _simplest_templates(schema: FormatSchema, system: str) -> list[FormatTemplate]:
-    """Choose a template with a reply: with the system message where one is set, and with the fewest columns."""
-    with_reply = [template for template in schema.templates.values() if template.reply is not None]
-    return sorted(with_reply, key=lambda t: (("system" in t.columns) != bool(system), len(t.columns)))[:1]
-
-
-def _split_template(template: FormatTemplate, system: str) -> tuple[str, str, str]:
-    columns = template.pieces[1::2]
-    reply = columns[template.reply or 0]
-    question = next((column for column in columns if column not in (reply, "system")), "")
-    filled = template.fill(
-        {column: {question: PLACEHOLDER, "system": system}.get(column, "") for column in columns}
-    )
-    return filled.text[: filled.reply].partition(PLACEHOLDER)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ...core.errors import DataError
 from ..readers import (
@@ -30,6 +30,7 @@ ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function", "observation", "function_response", "ipython"), "tool"),
 }
+# The syntax tree of a Python literal takes hundreds of times the memory of its text.
 MAX_LITERAL_CHARS = 500_000
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
 HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
@@ -83,120 +84,74 @@ class FixedText:
     prompt_end: int | None = None
 
 
-class RowSchema(Protocol):
+@dataclass(frozen=True)
+class RowSchema:
     """Reads rows: from columns to a chat or a text."""
 
-    @property
-    def reason(self) -> str:
-        """What the rows are, and by which columns that was detected; for users."""
-        ...
-
-    @property
-    def has_replies(self) -> bool: ...
-
-    def of(self, columns: Mapping[str, Any]) -> Chat | FixedText:
-        """Read a row; raises BadRowError with the reason where that is not possible."""
-        ...
+    kind: Literal["text", "completion", "answer", "chat", "format"]
+    reason: str  # what the rows are, and by which columns that was detected; for users
+    columns: tuple[str, ...]  # that hold its texts, where it names them
+    read: Callable[[Mapping[str, Any]], Chat | FixedText]  # raises BadRowError where a row can't be read
+    has_replies: bool = True
 
 
-def detect_schema(rows: Sequence[Row], name: str, system: str) -> RowSchema:
-    """Detect the schema by the columns of the first rows; raises DataError where none fits."""
+def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str = "auto") -> RowSchema:
+    """Detect the schema by the columns of the first rows; raises DataError where none fits.
+
+    With the format 'chat' a chat template formats them, and with 'text' they stay as they are.
+    """
     columns = _columns(rows)
+    schema = _detect(rows, name, system, columns)
+    if data_format == "chat" and schema.kind == "completion":
+        return _answer_schema((schema.columns[0], schema.columns[1]), columns, system)
+    if data_format == "chat" and schema.kind == "text":
+        reason = "the rows are plain text, but a chat template needs messages"
+        raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
+    if data_format == "text" and schema.kind not in ("text", "completion"):
+        text = next((columns[column] for column in TEXT_COLUMNS if column in columns), "")
+        if text:
+            return _text_schema(text, f"texts in '{text}', unchanged")
+        known = ", ".join(TEXT_COLUMNS)
+        raise DataError(
+            f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format."
+        )
+    return schema
+
+
+def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, str]) -> RowSchema:
+    def holds_lists(column: str) -> bool:
+        return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
+
+    # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
     for column in CHAT_COLUMNS:
-        if column in columns and _holds_lists(rows, column):
-            return ChatSchema(column, system, f"chats, because the rows have the column '{column}'")
-        if column in columns and _holds_serialized_lists(rows, column):
-            return ChatSchema(
-                column, system, f"chats, because the rows have lists of messages as text in the column '{column}'"
-            )
+        if column in columns and holds_lists(column):
+            return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
+        if column in columns and any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows):
+            reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
+            return _chat_schema((column,), system, reason)
     for names in COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
-            if _holds_lists(rows, names[0]):
-                return ChatSchema(names, system, f"chats in {listed}")
-            return CompletionSchema(*names, f"prompts and completions in {listed}, joined without changes")
+            if holds_lists(names[0]):
+                return _chat_schema(names, system, f"chats in {listed}")
+            return _completion_schema(*names, f"prompts and completions in {listed}, joined without changes")
     pair = find_pair(columns)
     if pair:
-        return question_answer_schema(pair, columns, system)
-    text = next((c for c in TEXT_COLUMNS if c in columns), "") or _only_text_column(rows)
+        return _answer_schema(pair, columns, system)
+    text = next((column for column in TEXT_COLUMNS if column in columns), "")
+    if not text:  # the only column that holds texts, ids aside
+        texts = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
+        texts = {column for column in texts if column.strip().lower() not in ID_COLUMNS}
+        text = texts.pop() if len(texts) == 1 else ""
     if text:
-        return TextSchema(text, f"texts, because the rows have the column '{text}' and no other known columns")
-    raise DataError(_unknown_columns_message(name, columns))
-
-
-def has_known_columns(rows: Sequence[Row]) -> bool:
-    """Whether a schema fits these rows."""
-    try:
-        detect_schema(rows, "", "")
-    except DataError:
-        return False
-    return True
-
-
-def question_answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> QuestionAnswerSchema:
-    """Return the schema of question and answer columns, with a third for additional input."""
-    question, answer = columns[pair[0]], columns[pair[1]]
-    more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
-    listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
-    own_system = columns.get("system", "")
-    reason = f"questions and answers, because the rows have the columns {listed}"
-    return QuestionAnswerSchema(question, more, answer, own_system, system, reason)
-
-
-def _columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Map the lower-case names of the columns to their names as written."""
-    return {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
-
-
-def _holds_lists(rows: Sequence[Row], column: str) -> bool:
-    return any(isinstance(_value(row.columns, column), (list, tuple)) for row in rows)
-
-
-def _holds_serialized_lists(rows: Sequence[Row], column: str) -> bool:
-    return any(isinstance(_parse_list(_value(row.columns, column)), list) for row in rows)
-
-
-def _parse_list(value: Any) -> Any:
-    """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
-    if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
-        return value
-    for parse in (json.loads, _parse_literal):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            parsed = parse(value.strip())
-            return value if exceeds_depth(parsed) else parsed
-    return value
-
-
-def _parse_literal(text: str) -> Any:
-    """Parse a Python literal; its syntax tree takes hundreds of times the memory of the text."""
-    if len(text) > MAX_LITERAL_CHARS:
-        raise ValueError("too long")
-    return ast.literal_eval(text)
-
-
-def _value(columns: Mapping[str, Any], name: str) -> Any:
-    """Return a column's value; case of the name and spaces around it do not matter."""
-    if name in columns:
-        return columns[name]
-    name = name.strip().lower()
-    return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
-
-
-def _only_text_column(rows: Sequence[Row]) -> str:
-    """Return the only column that holds texts, ids aside; empty where there are several."""
-    names = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
-    texts = [name for name in names if name.strip().lower() not in ID_COLUMNS]
-    return texts[0] if len(texts) == 1 else ""
-
-
-def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
+        return _text_schema(text, f"texts, because the rows have the column '{text}' and no other known columns")
     if not columns:
         example = '{"instruction": ..., "output": ...}'
-        return f"{name}: no row has any columns. Each row must be a JSON object such as {example}."
-    existing = ", ".join([name for key, name in columns.items() if key not in ID_COLUMNS][:12])
+        raise DataError(f"{name}: no row has any columns. Each row must be a JSON object such as {example}.")
+    existing = ", ".join([column for key, column in columns.items() if key not in ID_COLUMNS][:12])
     have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
-    return (
+    raise DataError(
         f"{name}: the rows {have}. Rename the columns to 'instruction' and 'output', or rename one column to "
         "'messages' or 'text'. You can also enter your own names under Column names, as in instruction=QUESTIONS "
         "output=ANSWERS or text=TEXTS (put names with spaces in double quotes), or choose a prompt format that "
@@ -204,50 +159,54 @@ def _unknown_columns_message(name: str, columns: Mapping[str, str]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class TextSchema:
-    """A text in one column."""
+def _text_schema(column: str, reason: str) -> RowSchema:
+    def read(row: Mapping[str, Any]) -> FixedText:
+        return FixedText(_required_text(row, column))
 
-    column: str
-    reason: str
-    has_replies: bool = False
-
-    def of(self, columns: Mapping[str, Any]) -> FixedText:
-        return FixedText(required_text(columns, self.column))
+    return RowSchema("text", reason, (column,), read, has_replies=False)
 
 
-@dataclass(frozen=True)
-class CompletionSchema:
+def _completion_schema(prompt: str, completion: str, reason: str) -> RowSchema:
     """Prompt and completion, joined as they are."""
 
-    prompt: str
-    completion: str
-    reason: str
-    has_replies: bool = True
+    def read(row: Mapping[str, Any]) -> FixedText:
+        text = _required_text(row, prompt)
+        return FixedText(text + _required_text(row, completion), len(text))
 
-    def of(self, columns: Mapping[str, Any]) -> FixedText:
-        prompt = required_text(columns, self.prompt)
-        return FixedText(prompt + required_text(columns, self.completion), len(prompt))
+    return RowSchema("completion", reason, (prompt, completion), read)
 
 
-@dataclass(frozen=True)
-class QuestionAnswerSchema:
-    """Question and answer, as a chat of two messages."""
+def _answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> RowSchema:
+    """Question and answer as a chat of two messages; a third column may have additional input."""
+    question, answer, own_system = columns[pair[0]], columns[pair[1]], columns.get("system", "")
+    more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
+    listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
+    reason = f"questions and answers, because the rows have the columns {listed}"
 
-    question: str
-    more: str
-    answer: str
-    own_system: str
-    system: str
-    reason: str
-    has_replies: bool = True
+    def read(row: Mapping[str, Any]) -> Chat:
+        asked, answered = _required_text(row, question), _required_text(row, answer)
+        if more and (added := _optional_text(row, more)):
+            asked = f"{asked}\n\n{added}"
+        lead = (_optional_text(row, own_system) if own_system else "") or system
+        return Chat((*_system_messages(lead), _message("user", asked), _message("assistant", answered)))
 
-    def of(self, columns: Mapping[str, Any]) -> Chat:
-        question, answer = required_text(columns, self.question), required_text(columns, self.answer)
-        if self.more and (more := optional_text(columns, self.more)):
-            question = f"{question}\n\n{more}"
-        system = (optional_text(columns, self.own_system) if self.own_system else "") or self.system
-        return Chat((*_system_messages(system), _message("user", question), _message("assistant", answer)))
+    return RowSchema("answer", reason, (question, more, answer, own_system), read)
+
+
+def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
+    """Lists of messages, in one column or in the two columns prompt and completion."""
+
+    def read(row: Mapping[str, Any]) -> Chat:
+        messages = [message for name in names for message in _messages(row, name)]
+        if not any(message.role == "assistant" for message in messages):
+            raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
+        own = _value(row, "system")
+        if messages[0].role != "system":
+            messages = [*_system_messages(own if isinstance(own, str) and own.strip() else system), *messages]
+        tools = _value(row, "tools")
+        return Chat(tuple(messages), tools if isinstance(tools, list) else ())
+
+    return RowSchema("chat", reason, names, read)
 
 
 def _system_messages(text: str) -> tuple[Message, ...]:
@@ -258,29 +217,34 @@ def _message(role: str, content: str) -> Message:
     return Message({"role": role, "content": content})
 
 
-@dataclass(frozen=True)
-class ChatSchema:
-    """Lists of messages, in one column or in the two columns prompt and completion."""
+def _columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Map the lower-case names of the columns to their names as written."""
+    return {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
 
-    column: str | tuple[str, ...]
-    system: str
-    reason: str
-    has_replies: bool = True
 
-    def of(self, columns: Mapping[str, Any]) -> Chat:
-        names = (self.column,) if isinstance(self.column, str) else self.column
-        messages = [message for name in names for message in _messages(columns, name)]
-        if not any(m.role == "assistant" for m in messages):
-            raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
-        own = _value(columns, "system")
-        system = own if isinstance(own, str) and own.strip() else self.system
-        if messages[0].role != "system":
-            messages = [*_system_messages(system), *messages]
-        tools = _value(columns, "tools")
-        return Chat(tuple(messages), tools if isinstance(tools, list) else ())
+def _value(columns: Mapping[str, Any], name: str) -> Any:
+    """Return a column's value; case of the name and spaces around it do not matter."""
+    if name in columns:
+        return columns[name]
+    name = name.strip().lower()
+    return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
+
+
+def _parse_list(value: Any) -> Any:
+    """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
+    if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        if parse is ast.literal_eval and len(value) > MAX_LITERAL_CHARS:
+            continue
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            parsed = parse(value.strip())
+            return value if exceeds_depth(parsed) else parsed
+    return value
 
 
 def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
+    """Read the messages of a column."""
     value = _value(columns, name)
     if isinstance(value, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
         value = [{"role": "user", "content": value}]
@@ -292,15 +256,13 @@ def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
         raise BadRowError(
             f"'{name}' is {'empty' if value == [] else describe_value(value)}. It must be a list of messages."
         )
-    numbered = [each for each in enumerate(value, start=1) if not _is_blank_system(each[1])]
-    return [_read_message(number, message) for number, message in numbered]
-
-
-def _is_blank_system(value: Any) -> bool:
-    """Whether it is a blank system message; some datasets have it where they mean none."""
-    if not isinstance(value, Mapping) or str(value.get("role", value.get("from"))).strip().lower() != "system":
-        return False
-    return str(value.get("content", value.get("value")) or "").strip() == ""
+    messages = []
+    for number, item in enumerate(value, start=1):
+        # Some datasets have a blank system message where they mean none.
+        system = isinstance(item, Mapping) and str(item.get("role", item.get("from"))).strip().lower() == "system"
+        if not system or str(item.get("content", item.get("value")) or "").strip():
+            messages.append(_read_message(number, item))
+    return messages
 
 
 def _read_message(number: int, value: Any) -> Message:
@@ -309,90 +271,57 @@ def _read_message(number: int, value: Any) -> Message:
         raise BadRowError(f"message {number} is {describe_value(value)}. Each message needs a role and content.")
     role = value.get("role", value.get("from"))
     if not isinstance(role, str) or role.strip().lower() not in ROLES:
-        roles = "system, user, assistant or tool"
+        found = "no role" if role is None else f"the role {role!r}"
         raise BadRowError(
-            f"message {number} has {_describe_role(role)}. Its role must be {roles} (or human or gpt)."
+            f"message {number} has {found}. Its role must be system, user, assistant or tool (or human or gpt)."
         )
-    content = _content(number, value)
-    other_fields = {
-        key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None
-    }
-    return Message(
-        {"role": ROLES[role.strip().lower()], "content": content, **other_fields}, _learned(number, value)
-    )
-
-
-def _describe_role(role: Any) -> str:
-    return "no role" if role is None else f"the role {role!r}"
-
-
-def _content(number: int, value: Mapping[str, Any]) -> str:
     content = value.get("content", value.get("value"))
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         if not all(isinstance(part, str) for part in parts):
             raise BadRowError(f"message {number} contains more than text. Only text can be trained on.")
         content = "".join(str(part) for part in parts)
+    # A message that calls a tool may be without words.
     if content is None and value.get("tool_calls"):
-        return ""
-    if not isinstance(content, str):
+        content = ""
+    elif not isinstance(content, str):
         raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
-    if not content.strip() and not value.get("tool_calls"):
+    elif not content.strip() and not value.get("tool_calls"):
         raise BadRowError(f"message {number} is empty. Fill it in, or remove it.")
-    return content
+    # Whether the row itself says that a message is learned: as 'train' true or false, or as 'weight' 0 or 1.
+    train, weight = value.get("train"), value.get("weight")
+    learned: bool | None = None
+    if isinstance(train, bool):
+        learned = train
+    elif isinstance(weight, (int, float)) and weight in (0, 1):
+        learned = bool(weight)
+    elif weight is not None or train is not None:
+        given = " and ".join(
+            f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None
+        )
+        raise BadRowError(f"message {number} has {given}. Use true or false for 'train', and 1 or 0 for 'weight'.")
+    # Everything else that a message has goes to the template, such as the name of a tool.
+    others = {key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None}
+    return Message({"role": ROLES[role.strip().lower()], "content": content, **others}, learned)
 
 
-def _learned(number: int, value: Mapping[str, Any]) -> bool | None:
-    """Read whether a message is learned: 'train' true or false, or 'weight' 0 or 1."""
-    if isinstance(train := value.get("train"), bool):
-        return train
-    weight = value.get("weight")
-    if weight is None and train is None:
-        return None
-    if isinstance(weight, (int, float)) and weight in (0, 1):
-        return bool(weight)
-    found = " and ".join(f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None)
-    raise BadRowError(f"message {number} has {found}. Use true or false for 'train', and 1 or 0 for 'weight'.")
-
-
-def required_text(columns: Mapping[str, Any], name: str) -> str:
+def _required_text(columns: Mapping[str, Any], name: str) -> str:
     """Return the text of a column that must have one."""
     if _value(columns, name) is None:
         existing = ", ".join(map(str, columns)) or "none"
         raise BadRowError(
             f"'{name}' is null." if name in columns else f"has no '{name}'; its columns are: {existing}."
         )
-    if text := optional_text(columns, name):
+    if text := _optional_text(columns, name):
         return text
     raise BadRowError(f"'{name}' is empty. Fill it in, or remove the row.")
 
 
-def optional_text(columns: Mapping[str, Any], name: str) -> str:
-    """Return the text of a column that may be missing or blank; pandas writes NaN where it is missing."""
+def _optional_text(columns: Mapping[str, Any], name: str) -> str:
+    """Return the text of a column that may be missing or blank."""
     value = _value(columns, name)
-    if value is None or value != value:
+    if value is None or value != value:  # NaN, which pandas writes where a text is missing
         return ""
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
     return value.strip() and value
-
-
-def as_chat_schema(schema: RowSchema, rows: Sequence[Row], name: str, system: str) -> RowSchema:
-    """Return the schema that reads the rows as chats; raises DataError for plain texts."""
-    if isinstance(schema, (ChatSchema, QuestionAnswerSchema)):
-        return schema
-    if isinstance(schema, CompletionSchema):
-        return question_answer_schema((schema.prompt, schema.completion), _columns(rows), system)
-    reason = "the rows are plain text, but a chat template needs messages"
-    raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
-
-
-def as_text_schema(schema: RowSchema, rows: Sequence[Row], name: str) -> RowSchema:
-    """Return the schema that reads the rows as text; raises DataError where they have no text column."""
-    if isinstance(schema, (TextSchema, CompletionSchema)):
-        return schema
-    text = next((c for c in TEXT_COLUMNS if c in _columns(rows)), "")
-    if text:
-        return TextSchema(_columns(rows)[text], f"texts in '{text}', unchanged")
-    known = ", ".join(TEXT_COLUMNS)
-    raise DataError(f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format.")

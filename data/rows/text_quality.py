@@ -7,7 +7,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
 
@@ -43,8 +42,10 @@ TEMPLATE_REASONS = {
     "row": "although the template adds its own",
     "section": "which the model would learn to write",
 }
+# Near duplicates: texts of which 80 % of the shingles, runs of five words, are the same. With 5 bands of 4 hashes
+# MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**5: 0.93 for 0.8, 0.28 for 0.5.
 MIN_SIMILARITY = 0.8
-SHINGLE_WORDS = 5  # words per shingle
+SHINGLE_WORDS = 5
 BANDS, ROWS_PER_BAND = 5, 4
 MAX_COMPARED = 20_000
 BEGINNING_CHARS, LONGEST_BEGINNING = 40, 1000
@@ -88,9 +89,6 @@ class TextInspector:
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
             if match := pattern.search(text):
                 self.found[kind].add(place, match[0])
-        self._compare(text, place)
-
-    def _compare(self, text: str, place: str) -> None:
         key = hash(" ".join(text.split()).casefold())
         if key in self._seen:
             self.duplicates.add(place, self._seen[key])
@@ -99,36 +97,31 @@ class TextInspector:
         if len(self._compared) < MAX_COMPARED:
             self._compared.append((place, text))
 
-    @cached_property
-    def near_duplicates(self) -> TextIssue:
-        """The texts that are nearly the same as an earlier one."""
-        return _find_near_duplicates(self._compared)
-
     def findings(self, name: str, unit: str) -> Iterator[Finding]:
         """Yield one finding for each kind of issue."""
-        yield from (advice("data", f"{name}: {sentence}") for sentence in self._sentences(unit))
-
-    def _sentences(self, unit: str) -> Iterator[str]:
         for kind, (one, many, what) in DESCRIPTIONS.items():
-            finding = self.found.get(kind)
-            if finding:
-                verb = plural(finding.count, one, many)
+            found = self.found.get(kind)
+            if found:
+                verb = plural(found.count, one, many)
                 reason = f", {TEMPLATE_REASONS[unit]}" if kind == "template" else ""
-                yield (
-                    f"{finding.count:,} of {format_count(self.text_count, unit)} {verb} {what}{reason}; the first "
-                    f"is {finding.place} ({finding.what!r})."
+                yield advice(
+                    "data",
+                    f"{name}: {found.count:,} of {format_count(self.text_count, unit)} {verb} {what}{reason}; the "
+                    f"first is {found.place} ({found.what!r}).",
                 )
-        if self.duplicates.count:
-            yield (
-                f"{self.duplicates.count:,} of {self.text_count:,} {unit}s "
-                f"{plural(self.duplicates.count, 'is a duplicate', 'are duplicates')}; "
-                f"{self.duplicates.place} is the same as {self.duplicates.what}."
+        same, near = self.duplicates, _find_near_duplicates(self._compared)
+        if same.count:
+            yield advice(
+                "data",
+                f"{name}: {same.count:,} of {self.text_count:,} {unit}s "
+                f"{plural(same.count, 'is a duplicate', 'are duplicates')}; {same.place} is the same as "
+                f"{same.what}.",
             )
-        if self.near_duplicates.count:
-            yield (
-                f"{self.near_duplicates.count:,} "
-                f"{plural(self.near_duplicates.count, f'{unit} is', f'{unit}s are')} nearly the same "
-                f"as an earlier one; {self.near_duplicates.place} is similar to {self.near_duplicates.what}."
+        if near.count:
+            yield advice(
+                "data",
+                f"{name}: {near.count:,} {plural(near.count, f'{unit} is', f'{unit}s are')} nearly the same as an "
+                f"earlier one; {near.place} is similar to {near.what}.",
             )
 
 
@@ -137,26 +130,20 @@ def inspect_texts(
 ) -> list[Finding]:
     """Findings on the words of a dataset of texts, section by section; stored or worked out now."""
     phrases = load_refusal_phrases(folders)
-    digests = (arrow_store.text_digest(str(text.text)) for text in texts)
+    contents = [str(text.text) for text in texts]
+    digests = map(arrow_store.text_digest, contents)
     key = fingerprint and arrow_store.cache_key("words and lines", name, hard_cut, phrases, *digests)
     if entry := store.load(key):
         return [Finding(*values) for values in entry.metadata]
     inspector = TextInspector(phrases)
-    sections = [s for text in map(_content, texts) for s in (text.split(hard_cut) if hard_cut else [text])]
+    sections = [s for content in contents for s in (content.split(hard_cut) if hard_cut else [content])]
     for number, section in enumerate((s for s in sections if s.strip()), start=1):
-        inspector.look(section, section, f"section {number} ({_beginning(section)!r})")
+        # By its first words, a section can be found in the text.
+        beginning = shorten(section[:LONGEST_BEGINNING].strip(), BEGINNING_CHARS, placeholder=" ...")
+        inspector.look(section, section, f"section {number} ({beginning!r})")
     findings = list(inspector.findings(name, "section"))
     store.save(key, StoreEntry({}, list(map(astuple, findings))))
     return findings
-
-
-def _beginning(section: str) -> str:
-    """The first words of a section, by which its place is found."""
-    return shorten(section[:LONGEST_BEGINNING].strip(), BEGINNING_CHARS, placeholder=" ...")
-
-
-def _content(text: LoadedText) -> str:
-    return str(text.text)
 
 
 def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
@@ -173,29 +160,25 @@ def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
     """Find near duplicates by MinHash; texts that agree in a band are compared by their shingles."""
     rng = np.random.default_rng(7)
     factors = rng.integers(1, 2**61, (BANDS * ROWS_PER_BAND, 1), dtype=np.uint64) | np.uint64(1)
-    buckets: dict[bytes, tuple[str, Ints]] = {}
+    buckets: dict[bytes, tuple[str, Ints]] = {}  # the first text of each band
     word_hashes: dict[str, int] = {}
     duplicates = TextIssue()
     for place, text in texts:
         shingles = _shingles(text, word_hashes)
-        if len(shingles):
-            _compare(place, shingles, (shingles * factors).min(axis=1), buckets, duplicates)
+        if not len(shingles):
+            continue
+        # The least of each multiple, modulo 2**64: an odd factor permutes the hashes.
+        least: Ints = (shingles * factors).min(axis=1)
+        like = ""
+        for band in range(BANDS):
+            key = bytes([band]) + least[band * ROWS_PER_BAND : (band + 1) * ROWS_PER_BAND].tobytes()
+            other, theirs = buckets.setdefault(key, (place, shingles))
+            if not like and other != place:
+                both = len(np.intersect1d(shingles, theirs, assume_unique=True))
+                like = other if both >= MIN_SIMILARITY * (len(shingles) + len(theirs) - both) else ""
+        if like:
+            duplicates.add(place, like)
     return duplicates
-
-
-def _compare(
-    place: str, shingles: Ints, least: Ints, buckets: dict[bytes, tuple[str, Ints]], finding: TextIssue
-) -> None:
-    """Compare a text with the first text of each band that agrees."""
-    like = ""
-    for band in range(BANDS):
-        key = bytes([band]) + least[band * ROWS_PER_BAND : (band + 1) * ROWS_PER_BAND].tobytes()
-        other, theirs = buckets.setdefault(key, (place, shingles))
-        if not like and other != place:
-            both = len(np.intersect1d(shingles, theirs, assume_unique=True))
-            like = other if both >= MIN_SIMILARITY * (len(shingles) + len(theirs) - both) else ""
-    if like:
-        finding.add(place, like)
 
 
 def _shingles(text: str, word_hashes: dict[str, int]) -> Ints:

@@ -1,11 +1,19 @@
-"""Text to blocks: sentence and line bounds, slicing, and the figures of the slicing."""
+"""Text to blocks: cleaning, sentence and line bounds, slicing, and the figures of the slicing."""
 
 from __future__ import annotations
 
-from .boilerplate import Boilerplate, describe_boilerplate, find_boilerplate, load_or_find, remove_boilerplate
-from .line_joining import join_wrapped_lines
+from .cleaning import (
+    Boilerplate,
+    Cleaning,
+    clean,
+    describe_boilerplate,
+    find_boilerplate,
+    join_wrapped_lines,
+    load_or_find,
+    mark,
+    remove_boilerplate,
+)
 from .lines import find_wrap_width, is_tagged
-from .part_slicing import PartJob, slice_part, slice_parts, store_text
 from .sentences import read_stretches
 from .slice_map import (
     LOST_REASON,
@@ -18,16 +26,17 @@ from .slice_map import (
     join_maps,
     unit_name,
 )
-from .slicing import slice_text, slice_texts
+from .slicing import slice_parts, slice_text, slice_texts, store_text
 from .text_units import find_bounds
 
 __all__ = [
     "LOST_REASON",
     "Bar",
     "Boilerplate",
-    "PartJob",
+    "Cleaning",
     "SliceMap",
     "build_slice_map",
+    "clean",
     "combine_coverage",
     "describe_boilerplate",
     "describe_contents",
@@ -39,9 +48,9 @@ __all__ = [
     "join_maps",
     "join_wrapped_lines",
     "load_or_find",
+    "mark",
     "read_stretches",
     "remove_boilerplate",
-    "slice_part",
     "slice_parts",
     "slice_text",
     "slice_texts",

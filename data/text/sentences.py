@@ -12,14 +12,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...chunking import Flags, Ints
-from . import footnotes
-from .lines import NARROW_LINE, OPENERS, RAGGED_CHARS, WIDE_LINE, WIDEST_LINE, Lines, find_wrapped, split_lines
+from .lines import NARROW_LINE, OPENERS, RAGGED_CHARS, WIDE_LINE, WIDEST_LINE, Lines, find_wrapped
 
 STRETCH_CHARS = 1 << 20  # text processed at a time
 WORD_CHARS = 32  # searched before a dot
@@ -65,44 +65,122 @@ NEXT_WORD = re.compile(r"([^\W\d_]+)(?!\.)\b")
 FOUR_WORDS = re.compile(r"[^\W\d_]+(?:\.?\s+[^\W\d_]+){0,3}")
 ADVERBS = frozenset(("almost", "then", "only", "again"))
 
+# Footnotes: neither one between the halves of a sentence nor its mark in it ends that sentence.
+NOTE_SIGN = r"\d{1,3}|\[\d{1,3}\]|\(?\*{1,3}\)?|[†‡]"
+NOTE = re.compile(rf"\n[ \t]*({NOTE_SIGN})[ \t]+(?=\S)")
+NOTE_MARK = re.compile(rf"(?<=[^\s\d]) ?({NOTE_SIGN})(?![\w.)*])")
+WHOLE_LINE = re.compile(r"[^\n]*\n")
+GAP = re.compile(r"\n[ \t]*\n")
+WORD_LETTER = re.compile(r"\w")
+MARK_CHARS = 5000  # from a mark to its footnote: a page and more
+HALF_CHARS = 40  # of the line before a footnote, so that no list is meant
+MAX_NOTE_LINES, MAX_NOTE_CHARS = 8, 2000  # of the footnotes between the halves of a sentence
+OPEN_ENDS = ",;-–—"
 
-def find_sentence_ends(text: str) -> Ints:
-    """Where the sentences of a text end: after the last dot, quote or bracket, or after the line end."""
-    parts: list[Ints] = [np.zeros(0, np.int64)]
-    for start, end in split_stretches(text):
-        part = text[start:end]
-        parts.append(merge_ends(part, split_lines(part), find_stop_ends(part)) + start)
-    return np.concatenate(parts)
+
+class Note(NamedTuple):
+    """A footnote: where its line begins, and where its mark stands in the text before."""
+
+    start: int
+    mark_start: int
+    mark_end: int
+
+
+def find_stop_ends(text: str) -> Ints:
+    """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
+
+    def stop_ends() -> Iterator[int]:
+        last = 0
+        for stop in STOP.finditer(text):
+            rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
+            if end := rule(text, stop, last):
+                yield end
+                last = end
+
+    # Thai has no full stops: there, a space behind certain words ends a sentence.
+    spaced = (match.end() for match in _languages().spaced.finditer(text)) if STOPLESS.search(text) else ()
+    return np.fromiter(chain(stop_ends(), spaced), np.int64)
 
 
 def merge_ends(text: str, lines: Lines, stops: Ints) -> Ints:
     """The ends of the sentences in a stretch: at line ends, at stops, and at the end of the stretch."""
     ends: Ints = np.unique(np.concatenate([_line_ends(lines), stops]))
-    ends = footnotes.move_ends(text, ends[~_is_after_speaker(lines, ends)])
+    ends = _move_behind_footnotes(text, ends[~_is_after_speaker(lines, ends)])
     return np.append(ends[ends != len(text)], [len(text)] if text else ends[:0])
 
 
 def _is_after_speaker(lines: Lines, places: Ints) -> Flags:
     """Whether a place divides the name of a speaker, on a line of its own as in plays, from the speech."""
     short = np.flatnonzero((lines.lengths <= SPEAKER_CHARS) & lines.capital)
-    names = [number for number in short if _is_speaker(lines.texts[number])]
-    if len(names) < MIN_SPEECHES or len({lines.texts[number] for number in names}) > MAX_SPEAKERS * len(names):
+    texts = lines.texts
+    names = [number for number in short if texts[number].isupper() and texts[number].endswith((".", ":"))]
+    if len(names) < MIN_SPEECHES or len({texts[number] for number in names}) > MAX_SPEAKERS * len(names):
         return np.zeros(len(places), bool)  # headings do not repeat as the names of speakers do
     starts = np.cumsum(lines.lengths + 1) - lines.lengths - 1
-    filled = np.append(np.flatnonzero(~lines.blank), len(lines.texts) - 1)
+    filled = np.append(np.flatnonzero(~lines.blank), len(texts) - 1)
     speeches = starts[filled[np.searchsorted(filled[:-1], names, side="right")]]
     name_ends = starts[names] + lines.lengths[names]
     name_before = np.searchsorted(name_ends, places, side="right") - 1
     return (name_before >= 0) & (places <= speeches[name_before])
 
 
-def _is_speaker(line: str) -> bool:
-    return line.isupper() and line.endswith((".", ":"))
+def _move_behind_footnotes(text: str, ends: Ints) -> Ints:
+    """The ends of sentences without those that a footnote makes; those before its mark are moved behind it."""
+    notes = list(_find_notes(text))
+    if not notes:
+        return ends
+    # A mark belongs to the sentence before it, which does not end there if a lowercase letter follows.
+    mark_starts, mark_ends = np.array([note[1:] for note in notes]).T
+    number: Ints = np.searchsorted(ends, mark_starts - 1)
+    at_mark = number < np.searchsorted(ends, mark_starts, side="right")
+    goes_on = np.array([_goes_on(text, note.mark_end) for note in notes])
+    moved = ends.copy()
+    moved[number[at_mark]] = mark_ends[at_mark]
+    ends = np.delete(moved, number[at_mark & goes_on])
+    # All ends from that of a first half up to its second half are inside a sentence.
+    halves = np.array([_find_halves(text, note.start) for note in notes])
+    inside: Ints = np.zeros(len(ends) + 1, np.int64)
+    np.add.at(inside, np.searchsorted(ends, halves[:, 0]), 1)
+    np.add.at(inside, np.searchsorted(ends, halves[:, 1], side="right"), -1)
+    return ends[np.cumsum(inside)[:-1] == 0]
 
 
-def find_stop_ends(text: str) -> Ints:
-    """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
-    return np.fromiter(chain(_stop_ends(text), _spaced_ends(text)), np.int64)
+def _find_notes(text: str) -> Iterator[Note]:
+    """Lines that begin with a sign which stands behind a word of the text before them, too."""
+    marks: dict[str, tuple[int, int]] = {}
+    searched = 0
+    for line in NOTE.finditer(text):
+        start = max(searched, line.start() - MARK_CHARS)
+        marks.update((mark[1], mark.span(1)) for mark in NOTE_MARK.finditer(text, start, line.start()))
+        searched = line.end()
+        if line[1] in marks and line.start() - marks[line[1]][0] <= MARK_CHARS:
+            yield Note(line.start() + 1, *marks.pop(line[1]))
+
+
+def _find_halves(text: str, note: int) -> tuple[int, int]:
+    """The ends of the first half of a sentence and of the footnotes between it and the second; else 0, 0."""
+    before = text[max(0, note - 2 * HALF_CHARS) : note].rstrip()
+    half = before[before.rfind("\n") + 1 :]
+    if len(half) < HALF_CHARS or not (half[-1].isalpha() or half[-1] in OPEN_ENDS):
+        return 0, 0
+    limit = note + MAX_NOTE_CHARS
+    if text.startswith("\n", note - 2):  # a paragraph of its own, and so is the second half
+        for gap in islice(GAP.finditer(text, note, limit), MAX_NOTE_LINES):
+            if not NOTE.match(text, gap.end() - 1):
+                return (note - 2, gap.end()) if _goes_on(text, gap.end()) else (0, 0)
+        return 0, 0
+    for line in islice(WHOLE_LINE.finditer(text, note, limit), MAX_NOTE_LINES):
+        if line[0].isspace():
+            return 0, 0
+        if _goes_on(text, line.end()):
+            return note - 1, line.end()
+    return 0, 0
+
+
+def _goes_on(text: str, place: int) -> bool:
+    """Whether a sentence goes on at a place: the first letter there is lowercase."""
+    letter = WORD_LETTER.search(text, place, place + HALF_CHARS)
+    return letter is not None and letter[0].islower()
 
 
 def split_stretches(text: str) -> Iterator[tuple[int, int]]:
@@ -140,67 +218,36 @@ def stretch_end(text: str, start: int) -> int:
 
 def _line_ends(lines: Lines) -> Ints:
     """Line ends that end a sentence: of paragraphs, verse, lists and headings, not of wrapped prose."""
+    blank, small, capital = lines.blank, lines.small, lines.capital
+    stopped = np.array([LAST_STOP.search(line) is not None for line in lines.texts])
+    unfinished = np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])  # a word, or a comma
+    last_filled = np.maximum.accumulate(np.where(blank, 0, np.arange(len(blank))))
     _, width, prose = find_wrapped(lines)
     full = lines.lengths > width - RAGGED_CHARS
-    follows = ~lines.item[1:] & ~lines.blank[1:]
-    small = lines.small[1:] & ~(lines.blank & _last_filled(lines, _stopped(lines)))[:-1]
-    continued = prose[:-1] & (full[:-1] | small) & follows
-    breaks = lines.small[1:] | _breaks_before_names(lines)
-    broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & breaks & follows)
-    continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
-    continued |= _blank_lines_inside_sentences(lines)
-    ends = np.cumsum(lines.lengths + 1)[:-1]
-    return ends[~continued & ~lines.blank[1:]]  # the last of several newlines
-
-
-def _breaks_before_names(lines: Lines) -> Flags:
-    """Which line ends may be page breaks before a name: the line stops inside a sentence, as few others do."""
+    follows = ~lines.item[1:] & ~blank[1:]
+    continues_small = small[1:] & ~(blank & stopped[last_filled])[:-1]
+    continued = prose[:-1] & (full[:-1] | continues_small) & follows
+    # A page break may stand before a name: the line stops inside a sentence, as few others do.
     long = lines.lengths >= WIDE_LINE
-    breaks = (long & _unfinished(lines))[:-1] & lines.capital[1:]
-    return breaks & (breaks.sum() <= MAX_UNFINISHED * long.sum())
-
-
-def _blank_lines_inside_sentences(lines: Lines) -> Flags:
-    """Which ends of blank lines divide a sentence, as in scans: no stop before, a small letter after.
-
-    Where many do, the text has no capitals or no stops.
-    """
-    paragraphs = lines.blank[:-1] & ~lines.blank[1:]
-    inside = paragraphs & lines.small[1:] & ~lines.item[1:] & _last_filled(lines, _unfinished(lines))[:-1]
-    return inside & (inside.sum() <= MAX_DIVIDED * paragraphs.sum())
-
-
-def _last_filled(lines: Lines, flags: Flags) -> Flags:
-    """For each line the flag of the last line up to it that is not blank."""
-    number = np.arange(len(lines.texts))
-    last: Flags = flags[np.maximum.accumulate(np.where(lines.blank, 0, number))]
-    return last
-
-
-def _stopped(lines: Lines) -> Flags:
-    """Which lines end with a stop, in quotes or brackets or not."""
-    return np.array([LAST_STOP.search(line) is not None for line in lines.texts])
-
-
-def _unfinished(lines: Lines) -> Flags:
-    """Which lines end with a word, or a comma after one."""
-    return np.array([line.rstrip().rstrip(",")[-1:].isalpha() for line in lines.texts])
-
-
-def _stop_ends(text: str) -> Iterator[int]:
-    """Behind each full stop, question mark and the like that ends a sentence."""
-    last = 0
-    for stop in STOP.finditer(text):
-        rule = _unspaced_end if text[stop.end(2) - 1] in UNSPACED else _spaced_end
-        if end := rule(text, stop, last):
-            yield end
-            last = end
+    before_names = (long & unfinished)[:-1] & capital[1:]
+    before_names &= before_names.sum() <= MAX_UNFINISHED * long.sum()
+    broken = np.flatnonzero((width[:-1] > WIDEST_LINE) & (small[1:] | before_names) & follows)
+    continued[broken] = [SENTENCES.search("\n".join(lines.texts[n : n + 2])) is not None for n in broken]
+    # Blank lines divide a sentence in scans: no stop before, a small letter after. Where many do, the text has no
+    # capitals or no stops.
+    paragraphs = blank[:-1] & ~blank[1:]
+    inside = paragraphs & small[1:] & ~lines.item[1:] & unfinished[last_filled][:-1]
+    continued |= inside & (inside.sum() <= MAX_DIVIDED * paragraphs.sum())
+    ends = np.cumsum(lines.lengths + 1)[:-1]
+    return ends[~continued & ~blank[1:]]  # the last of several newlines
 
 
 def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     """The end at a stop that needs no space after it, unless the sentence around a quotation continues."""
     languages = _languages()
-    if stop[3][:1] in TITLE_CLOSERS or (stop[1] == WIDE_DOT and _is_decimal_or_ellipsis(stop)):
+    # A wide dot ends no sentence in `３．５`, `3．5` and `．．．`.
+    in_number = stop[1] == WIDE_DOT and (stop[2].startswith(WIDE_DOT) or (not stop[4] and stop[6].isdecimal()))
+    if in_number or stop[3][:1] in TITLE_CLOSERS:
         return 0
     end = stop.end(2) + len(stop[3]) - len(stop[3].lstrip(UNSPACED_CLOSERS))
     if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
@@ -208,38 +255,33 @@ def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     return end + (stop[4].rfind("\n") + 1 if end == stop.end(3) else 0)
 
 
-def _is_decimal_or_ellipsis(stop: re.Match[str]) -> bool:
-    """`３．５`, `3．5` and `．．．`: a wide dot that ends no sentence."""
-    return stop[2].startswith(WIDE_DOT) or (not stop[4] and stop[6].isdecimal())
-
-
 def _spaced_end(text: str, stop: re.Match[str], last: int) -> int:
     """The end at a stop with a space after it, unless the next word continues it or an abbreviation precedes."""
     mark, more_marks, closers, space, openers, following = stop.groups()
     if not space and following:
         return stop.end() if mark in "?!" and following > "\u2e80" else 0
-    if following in CONTINUATIONS or (mark in SCRIPT_STOPS and not _is_own_stop(text, stop)):
+    if following in CONTINUATIONS:
         return 0
-    is_code = CODE in openers  # `a_name` may begin a sentence
-    if (
-        following.islower()
-        and not is_code
-        and (closers or more_marks or not _is_lowercase(text, last, stop.start()))
-    ):
+    # A mark that ends sentences in one script only must follow a letter of that script.
+    if mark in SCRIPT_STOPS and not SCRIPT_STOPS[mark].match(text, max(0, stop.start() - 1)):
+        return 0
+    # A lowercase letter continues the sentence, unless all sentences begin so; `a_name` may begin one.
+    is_small = following.islower() and CODE not in openers
+    if is_small and (closers or more_marks or not _is_lowercase(text, last, stop.start())):
         return 0
     if mark == "." and not more_marks:
         if _is_abbreviation(text, stop):
             return 0
-    elif (more_marks or mark == "…") and _is_pause(text, stop):
-        return 0
+    elif more_marks or mark == "…":
+        # `I... I` and `[...]`: dots within a sentence, though a capital follows.
+        words = text[max(0, stop.start() - WORD_CHARS) : stop.start()].rsplit(None, 1)
+        if words and words[-1].endswith(BRACKETS):
+            return 0
+        if words and words[-1].lstrip(OPENERS).lower() == _next_word(text, stop):
+            return 0
     if closers and mark in "?!" and not openers and _is_attribution(text, stop.end(5)):
         return 0
     return stop.end() + space.rfind("\n") + 1
-
-
-def _is_own_stop(text: str, stop: re.Match[str]) -> bool:
-    """Whether a mark that ends sentences in one script only follows a letter of that script."""
-    return SCRIPT_STOPS[stop[1]].match(text, max(0, stop.start() - 1)) is not None
 
 
 def _is_lowercase(text: str, last: int, place: int) -> bool:
@@ -256,6 +298,7 @@ def _is_lowercase(text: str, last: int, place: int) -> bool:
 
 
 def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
+    """Whether the dot belongs to the word before it: an abbreviation, an initial, an ordinal, a number."""
     languages = _languages()
     place = stop.start()
     words = text[place - WORD_CHARS if place > WORD_CHARS else 0 : place].rsplit(None, 2)
@@ -263,34 +306,29 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
         return False
     word = words[-1].lstrip(OPENERS)
     lowercase = word.lower()
-    if NUMBERING.fullmatch(lowercase) and (_is_heading(text, place) or _is_chapter_and_verse(stop, words)):
-        return True
+    if NUMBERING.fullmatch(lowercase):
+        line = _line_before(text, place).split()
+        if len(line) == 2 and line[0].lower() in languages.headings:  # `CHAPTER 26.` before its title in the line
+            return True
+        if words[-1].isalpha() and stop[6].isdigit() and len(words) > 1 and words[-2].endswith("."):
+            return True  # `Psal. ix. 4`: a Roman number between an abbreviation and a number
     if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in languages.abbreviations:
         return lowercase.endswith(languages.suffixes)
     if lowercase.isdecimal():
         return _is_ordinal(text, stop, words)
-    if _is_listed(text, stop, lowercase):
+    listed = ELISION.sub("", lowercase)  # l'ing. is ing.
+    if listed in languages.never:
         return True
-    return lowercase not in languages.either and bool(INITIALS.fullmatch(word)) and _is_initial(text, stop, words)
-
-
-def _is_listed(text: str, stop: re.Match[str], word: str) -> bool:
-    languages = _languages()
-    word = ELISION.sub("", word)  # l'ing. is ing.
-    if word in languages.never:
+    if listed in languages.number and (stop[6].isdigit() or ROMAN_NUMBER.match(text, stop.end(5))):
         return True
-    if word in languages.number and (stop[6].isdigit() or ROMAN_NUMBER.match(text, stop.end(5))):
+    if listed in languages.either and not _is_starter(text, stop, ()):
         return True
-    return word in languages.either and not _is_starter(text, stop, ())
-
-
-def _is_initial(text: str, stop: re.Match[str], words: list[str]) -> bool:
-    """`J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name."""
-    languages = _languages()
-    word = words[-1].lstrip(OPENERS)
-    if word.lower() in languages.letters and len(words) > 1 and words[-2].islower():
+    if lowercase in languages.either or not INITIALS.fullmatch(word):
         return False
-    if _begins_line(text, stop.start() - len(word)):
+    # `J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name.
+    if lowercase in languages.letters and len(words) > 1 and words[-2].islower():
+        return False
+    if _begins_line(text, place - len(word)):
         return True
     return not _is_starter(text, stop, languages.particles if word.isupper() else ())
 
@@ -307,17 +345,6 @@ def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     if _next_word(text, stop) in languages.months:
         return True
     return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
-
-
-def _is_heading(text: str, place: int) -> bool:
-    """`CHAPTER 26.` before its title in the same line."""
-    line = _line_before(text, place).split()
-    return len(line) == 2 and line[0].lower() in _languages().headings
-
-
-def _is_chapter_and_verse(stop: re.Match[str], words: list[str]) -> bool:
-    """`Psal. ix. 4`: a Roman number between an abbreviation and a number."""
-    return words[-1].isalpha() and stop[6].isdigit() and len(words) > 1 and words[-2].endswith(".")
 
 
 def _begins_line(text: str, place: int) -> bool:
@@ -342,14 +369,6 @@ def _is_starter(text: str, stop: re.Match[str], excluded: Collection[str]) -> bo
     return word in _languages().starters and word not in excluded
 
 
-def _is_pause(text: str, stop: re.Match[str]) -> bool:
-    """`I... I` and `[...]`: dots within a sentence, though a capital follows."""
-    words = text[max(0, stop.start() - WORD_CHARS) : stop.start()].rsplit(None, 1)
-    if not words or words[-1].endswith(BRACKETS):
-        return bool(words)
-    return words[-1].lstrip(OPENERS).lower() == _next_word(text, stop)
-
-
 def _is_attribution(text: str, place: int) -> bool:
     """`asked Mary`, `Mary asked` or `old Mrs. Hill almost angrily asked` after a quoted question."""
     match = FOUR_WORDS.match(text, place)
@@ -357,12 +376,6 @@ def _is_attribution(text: str, place: int) -> bool:
     verb = next((number for number, word in enumerate(words) if word in _languages().speech), len(words))
     between = words[1:verb]
     return verb < len(words) and all(w.endswith("ly") or w in ADVERBS or w[0].isupper() for w in between)
-
-
-def _spaced_ends(text: str) -> Iterator[int]:
-    """The ends of sentences in a script without full stops, such as Thai, where a space ends a sentence."""
-    if STOPLESS.search(text):
-        yield from (match.end() for match in _languages().spaced.finditer(text))
 
 
 @dataclass(frozen=True)
@@ -398,17 +411,12 @@ def _languages() -> Languages:
         return [word for table in tables for word in table.get(kind, ())]
 
     says, closing, opening = ("|".join(map(re.escape, words(kind))) for kind in ("says", "closing", "opening"))
+    sets = (
+        *("never", "number", "either", "ordinal", "headings", "months", "letters", "starters", "particles"),
+        "speech",
+    )
     return Languages(
-        never=frozenset(words("never")),
-        number=frozenset(words("number")),
-        either=frozenset(words("either")),
-        ordinal=frozenset(words("ordinal")),
-        headings=frozenset(words("headings")),
-        months=frozenset(words("months")),
-        letters=frozenset(words("letters")),
-        starters=frozenset(words("starters")),
-        particles=frozenset(words("particles")),
-        speech=frozenset(words("speech")),
+        **{kind: frozenset(words(kind)) for kind in sets},
         suffixes=tuple(words("suffixes")),
         quotes=tuple(words("quotes")),
         says=re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{says})"),

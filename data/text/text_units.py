@@ -9,7 +9,7 @@ judged by itself, a short one by the whole text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +23,6 @@ OPEN_SHARE = 0.4  # lines are units if at least this share ends without a stop
 TAGGED_SHARE = 0.5  # or if at least this share begins with a speaker or a time
 
 
-def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -> UnitBounds:
-    """Where blocks may end: at sentences or lines by the setting, or by the lines and stops of each section."""
-    stretches = [_read_stretch(text[low:high], low, block_ends) for low, high in sentences.split_stretches(text)]
-    counts = _count_lines(stretches, sections)
-    return _join_bounds(stretches, sections, block_ends, _are_by_lines(counts, is_by_lines(counts.sum(axis=1))))
-
-
 class PartBounds(NamedTuple):
     """Where the units of a part of a text end, and what decides for the short sections of the whole text."""
 
@@ -38,128 +31,57 @@ class PartBounds(NamedTuple):
     has_short: bool  # whether sections of the part are judged by the whole text
 
 
+def find_bounds(text: str, sections: Sections, block_ends: BlockEnds = "auto") -> UnitBounds:
+    """Where blocks may end: at sentences or lines by the setting, or by the lines and stops of each section."""
+    stretches = (text[low:high] for low, high in sentences.split_stretches(text))
+    return find_part_bounds(stretches, 0, len(text), sections, block_ends).bounds
+
+
 def find_part_bounds(
-    stretches: Iterable[str], start: int, length: int, sections: Sections, block_ends: BlockEnds, *, by_lines: bool
+    stretches: Iterable[str],
+    start: int,
+    length: int,
+    sections: Sections,
+    block_ends: BlockEnds,
+    by_lines: bool | None = None,
 ) -> PartBounds:
-    """What `find_bounds` finds in the part of a text that begins in its first stretch.
+    """The bounds in the part of a text that begins at `start` of its first stretch, as the whole text has them.
 
-    `by_lines`: what short sections are judged to be, as `is_by_lines` says of the counts of all parts.
+    `by_lines`: what short sections are judged to be; None where the part is the whole text.
     """
-    read, place = list[Stretch](), -start
-    for text in stretches:
-        read.append(_read_stretch(text, place, block_ends).inside(length))
-        place += len(text)
-    counts = _count_lines(read, sections)
-    bounds = _join_bounds(read, sections, block_ends, _are_by_lines(counts, by_lines))
-    return PartBounds(bounds, counts.sum(axis=1), block_ends == "auto" and bool((counts[0] < MIN_LINES).any()))
-
-
-def _are_by_lines(counts: Ints, short: Flags) -> Flags:
-    """Which sections have lines as units; short sections are as the whole text is."""
-    return np.where(counts[0] < MIN_LINES, short, is_by_lines(counts))
-
-
-def _join_bounds(
-    stretches: Sequence[Stretch], sections: Sections, block_ends: BlockEnds, judged: Flags
-) -> UnitBounds:
-    by_lines = judged if block_ends == "auto" else np.full(len(sections), block_ends == "lines")
-    ends: Ints = np.concatenate([np.zeros(0, np.int64), *(stretch.sentences for stretch in stretches)])
-    if not by_lines.any():
-        return UnitBounds(ends, ends[:0], by_lines)
-    lines = np.concatenate([stretch.line_ends(all_of_them=block_ends == "lines") for stretch in stretches])
-    lines, inner = _places_by_lines(lines, sections, by_lines), _places_by_lines(ends, sections, by_lines)
-    return UnitBounds(np.union1d(lines, np.setdiff1d(ends, inner, assume_unique=True)), inner, by_lines)
-
-
-class LineStats(NamedTuple):
-    """The non-blank lines of a stretch, and the stops that end sentences in it."""
-
-    ends: Ints  # the last of several line ends
-    at: Ints  # where the characters of the line end
-    open: Flags  # no stop at its end, though the next word would have fit
-    full: Flags  # no stop at its end, and the next word did not fit
-    divided: Flags  # no stop at its end, and the next line is indented further
-    tagged: Flags  # begins with a speaker or a time
-    stops: Ints  # without the line ends after them
-
-    def inside(self, length: int) -> LineStats:
-        *lines, stops = self
-        is_inside = _is_inside(self.at, length)
-        ends, at, *flags = (column[is_inside] for column in lines)
-        open_, full, divided, tagged = flags
-        return LineStats(ends, at, open_, full, divided, tagged, stops[_is_inside(stops, length)])
-
-
-class Stretch(NamedTuple):
-    """Where the sentences of a stretch end, and its lines; without lines where they can't be units."""
-
-    sentences: Ints
-    lines: LineStats
-
-    def inside(self, length: int) -> Stretch:
-        """What ends behind 0 and not behind this place."""
-        return Stretch(self.sentences[_is_inside(self.sentences, length)], self.lines.inside(length))
-
-    def line_ends(self, *, all_of_them: bool) -> Ints:
-        """Where the lines end that are units."""
-        ends: Ints = self.lines.ends[~(self.lines.full | self.lines.divided) | all_of_them]
-        return ends
-
-
-def _is_inside(places: Ints, length: int) -> Flags:
-    return (places > 0) & (places <= length)
-
-
-_NO_PLACES: Ints = np.zeros(0, np.int64)
-_NO_FLAGS: Flags = np.zeros(0, bool)
-NO_LINES = LineStats(_NO_PLACES, _NO_PLACES, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS, _NO_PLACES)
-
-
-def _read_stretch(text: str, start: int, block_ends: BlockEnds) -> Stretch:
-    lines, stops = split_lines(text), sentences.find_stop_ends(text)
-    ends = sentences.merge_ends(text, lines, stops) + start
-    return Stretch(ends, NO_LINES if block_ends == "sentences" else _line_stats(lines, stops, start))
-
-
-def _line_stats(lines: Lines, stops: Ints, start: int) -> LineStats:
-    next_starts = np.cumsum(lines.lengths + 1)
-    non_blank = np.flatnonzero(~lines.blank)
-    ends = np.minimum(next_starts[np.append(non_blank[1:], len(next_starts)) - 1], next_starts[-1] - 1)[
-        : len(non_blank)
-    ]
-    tagged = np.array([is_tagged(line) for line in lines.texts])
-    continued = find_continued(lines, tagged)
-    own_ends = next_starts[non_blank] - 1
-    line_of_stop = np.searchsorted(ends, stops).clip(max=max(len(ends) - 1, 0))
-    stopped = np.isin(ends, stops)
-    if len(ends):
-        stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
-    full = ~stopped & find_full_lines(lines, continued)[non_blank]
-    divided = ~stopped & _find_divided(lines)[non_blank]
-    places = (ends + start, own_ends + start)
-    return LineStats(*places, ~stopped & ~full, full, divided, tagged[non_blank], stops + start)
-
-
-def _find_divided(lines: Lines) -> Flags:
-    """Lines that go on in the next one, which is indented further, as long lines of verse and scripts do."""
-    begins = [line.lstrip() for line in lines.texts]
-    indents = lines.lengths - np.array([len(line) for line in begins])
-    small = np.array([line[:1].islower() for line in begins])
-    return ~lines.blank & np.append(small[1:] & (indents[1:] > indents[:-1]), False)
-
-
-def _count_lines(stretches: Sequence[Stretch], sections: Sections) -> Ints:
-    """The lines, stops, and open, full and tagged lines of each section."""
-
-    def count_by_section(column: list[Ints]) -> Ints:
-        all_places: Ints = np.concatenate([np.zeros(0, np.int64), *column])
-        section: Ints = np.searchsorted(sections.start, all_places - 1, side="right") - 1
-        return np.bincount(section[section >= 0], minlength=len(sections))
-
-    lines = [stretch.lines for stretch in stretches]
-    columns = [[part.at for part in lines], [part.stops for part in lines]]
-    columns += [[part.at[getattr(part, kind)] for part in lines] for kind in ("open", "full", "tagged")]
-    return np.array([count_by_section(column) for column in columns])
+    ends, stops = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    places, kinds = [np.zeros((2, 0), np.int64)], [np.zeros((4, 0), bool)]
+    offset = -start
+    for stretch in stretches:
+        lines, found = split_lines(stretch), sentences.find_stop_ends(stretch)
+        ends.append(sentences.merge_ends(stretch, lines, found) + offset)
+        if block_ends != "sentences":
+            line_places, line_kinds, line_stops = _read_lines(lines, found)
+            places.append(line_places + offset)
+            kinds.append(line_kinds)
+            stops.append(line_stops + offset)
+        offset += len(stretch)
+    # What ends before the part or after it belongs to the parts around it, in whose stretches it is found too.
+    sentence_ends = _inside(np.concatenate(ends), length)
+    line_ends, line_at = np.concatenate(places, axis=1)
+    is_inside = (line_at > 0) & (line_at <= length)
+    line_ends, line_at = line_ends[is_inside], line_at[is_inside]
+    open_, full, divided, tagged = np.concatenate(kinds, axis=1)[:, is_inside]
+    columns = (line_at, _inside(np.concatenate(stops), length), line_at[open_], line_at[full], line_at[tagged])
+    counts = np.array([_count_by_section(column, sections) for column in columns])
+    total, is_short = counts.sum(axis=1), counts[0] < MIN_LINES
+    if block_ends == "auto":
+        judged = np.where(is_short, is_by_lines(total) if by_lines is None else by_lines, is_by_lines(counts))
+    else:
+        judged = np.full(len(sections), block_ends == "lines")
+    bounds = UnitBounds(sentence_ends, sentence_ends[:0], judged)
+    if judged.any():
+        # A wrapped line and one that the next line continues end nothing, unless the user asks for all lines.
+        lines_of_units = line_ends[~(full | divided) | (block_ends == "lines")]
+        line_units, inner = (_in_lines(each, sections, judged) for each in (lines_of_units, sentence_ends))
+        others = np.setdiff1d(sentence_ends, inner, assume_unique=True)
+        bounds = UnitBounds(np.union1d(line_units, others), inner, judged)
+    return PartBounds(bounds, total, block_ends == "auto" and bool(is_short.any()))
 
 
 def is_by_lines(counts: Ints) -> Flags:
@@ -169,7 +91,48 @@ def is_by_lines(counts: Ints) -> Flags:
     return (lines > 1) & (2 * full <= open_) & (short | (tagged >= TAGGED_SHARE * lines))
 
 
-def _places_by_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
+def _read_lines(lines: Lines, stops: Ints) -> tuple[Ints, Flags, Ints]:
+    """The lines of a stretch that are not blank, and its stops without the line ends after them.
+
+    Places: the last of several line ends, and where the characters of the line end. Kinds: open (no stop at its
+    end, though the next word would have fit), full (no stop, and the next word did not fit), divided (no stop, and
+    the next line is indented further), tagged (begins with a speaker or a time).
+    """
+    next_starts = np.cumsum(lines.lengths + 1)
+    filled = np.flatnonzero(~lines.blank)
+    last_ends = next_starts[np.append(filled[1:], len(next_starts)) - 1][: len(filled)]
+    ends = np.minimum(last_ends, next_starts[-1] - 1)
+    own_ends = next_starts[filled] - 1
+    tagged = np.array([is_tagged(line) for line in lines.texts])
+    # Long lines of verse and scripts go on in the next one, which begins small and is indented further.
+    begins = [line.lstrip() for line in lines.texts]
+    indents = lines.lengths - np.array([len(line) for line in begins])
+    small = np.array([line[:1].islower() for line in begins])
+    divided = np.append(small[1:] & (indents[1:] > indents[:-1]), False)[filled]
+    full = find_full_lines(lines, find_continued(lines, tagged))[filled]
+    unstopped = ~np.isin(ends, stops)
+    if len(ends):
+        line_of_stop = np.searchsorted(ends, stops).clip(max=len(ends) - 1)
+        stops = np.where(ends[line_of_stop] == stops, own_ends[line_of_stop], stops)
+    kinds = np.stack([unstopped & ~full, unstopped & full, unstopped & divided, tagged[filled]])
+    return np.stack([ends, own_ends]), kinds, stops
+
+
+def _inside(places: Ints, length: int) -> Ints:
+    return places[(places > 0) & (places <= length)]
+
+
+def _section_of(places: Ints, sections: Sections) -> Ints:
+    """The section that a unit ending at each place is in; -1 before the first one."""
+    return np.searchsorted(sections.start, places - 1, side="right") - 1
+
+
+def _count_by_section(places: Ints, sections: Sections) -> Ints:
+    section = _section_of(places, sections)
+    return np.bincount(section[section >= 0], minlength=len(sections))
+
+
+def _in_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
     """The places inside sections whose lines are their units."""
-    section = np.searchsorted(sections.start, places - 1, side="right") - 1
+    section = _section_of(places, sections)
     return places[(section >= 0) & by_lines[np.maximum(section, 0)]]

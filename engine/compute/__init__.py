@@ -6,22 +6,24 @@ from . import distributed
 from .acceleration import apply_machine_settings, compile_layers, count_workers
 from .capabilities import ModelCapabilities, eval_mode, probe_model
 from .collator import Batch, collate
-from .divergence import DivergenceError, find_divergence, has_finite_weights, is_finite_checkpoint
-from .layer_patches import patch_lora_layers
-from .loss import LossFunction
-from .neftune import add_neftune_noise
-from .oom import (
+from .failures import (
     BatchSplitter,
+    DivergenceError,
     explain_out_of_memory,
+    find_divergence,
     free_memory_afterwards,
+    has_finite_weights,
+    is_finite_checkpoint,
+    limit_vram,
     out_of_memory_error,
     undo_on_error,
 )
+from .hf_private import TrainerHooks
+from .layer_patches import patch_lora_layers
+from .loss import LossFunction
+from .objective import Objective, StepSums, add_neftune_noise
 from .packed_attention import use_packed_attention
-from .peer_watch import watch_peers
-from .step_sums import StepSums
 from .telemetry import MachineMonitor, measure_peak
-from .windows_vram import limit_vram
 
 __all__ = [
     "Batch",
@@ -30,7 +32,9 @@ __all__ = [
     "LossFunction",
     "MachineMonitor",
     "ModelCapabilities",
+    "Objective",
     "StepSums",
+    "TrainerHooks",
     "add_neftune_noise",
     "apply_machine_settings",
     "collate",
@@ -50,5 +54,4 @@ __all__ = [
     "probe_model",
     "undo_on_error",
     "use_packed_attention",
-    "watch_peers",
 ]

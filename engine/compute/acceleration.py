@@ -17,13 +17,14 @@ from ...settings.definitions import MachineSettings
 from ...train_utils import format_count, plural
 from ..checks import attention_problems, liger_problems, raise_problems
 from ..lora import autocast_model, compute_dtype, restore_methods
+from .hf_private import attention_of, preserve_attention
 from .layer_patches import patch_base_layers
-from .packed_attention import preserve_attention, use_packed_attention
+from .packed_attention import use_packed_attention
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
-_MAX_MMAP_THRESHOLD = 32 * 2**20  # the most that glibc accepts
-OLD_TF32_FLAG, NEW_TF32_FLAG = "allow_tf32", "fp32_precision"
-RECOMPILE_LIMIT = 64  # one compilation per length and kind of layer
+# glibc's parameters of mallopt, and the largest value that it accepts for the second of them.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD = -1, -3, 32 * 2**20
+# Compilations of one function before torch gives up; there is one for each sequence length and kind of layer.
+RECOMPILE_LIMIT = 64
 
 
 @contextmanager
@@ -32,13 +33,19 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
     device = base.device.type
     with ExitStack() as stack:
         stack.enter_context(keep_freed_memory(device))
-        stack.enter_context(use_attention(asked.attention, base))
+        if asked.attention != "auto":  # the one that the model was loaded with
+            stack.enter_context(use_attention(asked.attention, base))
         if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
             stack.enter_context(use_packed_attention(base))
         if device == "cuda":
             stack.enter_context(use_tf32(asked.tf32))
         if asked.liger:
-            stack.enter_context(use_liger(base))
+            raise_problems(liger_problems(device))
+            from transformers.integrations.liger import apply_liger_kernel
+
+            stack.enter_context(restore_methods(base))
+            # Without Liger's losses: ours also has the loss of each token.
+            apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
         elif not asked.compile:  # Liger and compile bring their own kernels
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
@@ -53,10 +60,7 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
 
 @contextmanager
 def keep_freed_memory(device: str) -> Iterator[None]:
-    """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow.
-
-    On exit the memory is returned, with the thresholds that glibc itself reaches in a process with large tensors.
-    """
+    """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow."""
     libc = _glibc() if device == "cpu" else None
     if libc is None:
         yield
@@ -66,14 +70,15 @@ def keep_freed_memory(device: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # The thresholds can't be read. These are the ones that glibc itself reaches in a process with large
+        # tensors.
         libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
         libc.malloc_trim(0)
 
 
 def trim_memory() -> None:
     """Return free memory to the system, so that the next measurement starts from what is really used."""
-    libc = _glibc()
-    if libc is not None:
+    if libc := _glibc():
         libc.malloc_trim(0)
 
 
@@ -86,117 +91,88 @@ def _glibc() -> ctypes.CDLL | None:
 
 @contextmanager
 def use_attention(asked: str, base: Any) -> Iterator[None]:
-    """Switch the attention implementation within this context; 'auto' leaves the one the model was loaded with."""
-    if asked == "auto":
-        yield
-        return
+    """Switch the attention implementation within this context."""
     raise_problems(attention_problems(asked, base.device.type, compute_dtype(base)))
-    model_class = type(base).__name__
+    unsupported = f"Attention: {type(base).__name__} does not support {asked}"
     with preserve_attention(base):
         try:
             base.set_attn_implementation(asked)
         except (ValueError, ImportError) as error:
-            raise SettingsError(
-                [f"Attention: {model_class} does not support {asked} ({first_line(error)}). Choose auto."]
-            ) from error
-        if base.config._attn_implementation != asked:
-            raise SettingsError([f"Attention: {model_class} does not support {asked}. Choose auto."])
+            raise SettingsError([f"{unsupported} ({first_line(error)}). Choose auto."]) from error
+        if attention_of(base) != asked:  # some models only warn, and use another one
+            raise SettingsError([f"{unsupported}. Choose auto."])
         yield
 
 
 @contextmanager
 def use_tf32(on: bool) -> Iterator[None]:
     """Allow or forbid TF32 (much faster) for float32 matrix products on a GPU within this context."""
-    saved = list(_tf32_flags())
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    newer_places = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    saved = []
+    for place, name in [
+        (matmul, "allow_tf32"),
+        (cudnn, "allow_tf32"),
+        *((place, "fp32_precision") for place in newer_places),
+    ]:
+        # Once a program has set torch's newer flags (fp32_precision), the older ones can no longer be read.
+        with suppress(RuntimeError, AttributeError):
+            saved.append((place, name, getattr(place, name)))
     try:
-        for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        for backend in (matmul, cudnn):
             backend.allow_tf32 = on
         yield
     finally:
-        for backend, name, value in saved:
-            setattr(backend, name, value)
-
-
-def _tf32_flags() -> Iterator[tuple[Any, str, Any]]:
-    """Yield each TF32 flag as (object, name, value).
-
-    Once a program has set torch's newer flags, the older ones can no longer be read.
-    """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    new_places = (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
-    flags = [(matmul, OLD_TF32_FLAG), (cudnn, OLD_TF32_FLAG), *((place, NEW_TF32_FLAG) for place in new_places)]
-    for backend, name in flags:
-        with suppress(RuntimeError, AttributeError):
-            yield backend, name, getattr(backend, name)
-
-
-@contextmanager
-def use_liger(base: Any) -> Iterator[None]:
-    """Patch the model with Liger's kernels within this context; the loss stays our own."""
-    raise_problems(liger_problems(True, base.device.type))
-    from transformers.integrations.liger import apply_liger_kernel
-
-    with restore_methods(base):
-        apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-        yield
+        for place, name, value in saved:
+            setattr(place, name, value)
 
 
 @contextmanager
 def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
     """Compile the model's layers within this context; if that fails, log it and train without."""
-    layers = _longest_layer_list(model) if asked else []
-    if not layers:
-        if asked:
-            job.log.append(
-                Note(text="Compile: this model has no sequence of identical layers, so it is not compiled.")
-            )
+    if not asked:
         yield
         return
-    import torch._dynamo  # not an attribute of torch until it is imported
+    # Layers of one class: each is compiled by itself, and all of them share the code.
+    lists = [list(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    uniform = [layers for layers in lists if len({type(layer) for layer in layers}) == 1]
+    layers = max(uniform, key=len, default=[])
+    if not layers:
+        text = "this model has no sequence of identical layers, so it is not compiled."
+        job.log.append(Note(text=f"Compile: {text}"))
+        yield
+        return
+    from torch import _dynamo  # slow to import
 
     # The webui disables dynamo.
-    with torch._dynamo.config.patch(disable=False, recompile_limit=RECOMPILE_LIMIT):
+    with _dynamo.config.patch(disable=False, recompile_limit=RECOMPILE_LIMIT):
         try:
             for layer in layers:
                 layer.compile(dynamic=True)
             compiled = f"{format_count(len(layers), 'layer')} {plural(len(layers), 'is', 'are')} compiled."
             text = f"{compiled} Batches with a new sequence length may be slow at first."
             try:
-                _run_one_step(model)
+                # A step over a few tokens, in the dtype of training, for which they would be compiled anew.
+                model.train()
+                with autocast_model(model):
+                    ids = torch.arange(16, device=model.device)[None]
+                    loss = model(input_ids=ids, use_cache=False).logits.float().mean()
+                loss.backward()
+                model.zero_grad()
             except (RuntimeError, OSError, ImportError) as error:
                 _uncompile(layers)
-                text = (
-                    f"compiling the layers failed ({first_line(error)}). The run continues without compiled "
-                    "layers."
-                )
+                reason = first_line(error)
+                text = f"compiling the layers failed ({reason}). The run continues without compiled layers."
             job.log.append(Note(text=f"Compile: {text}"))
             yield
         finally:
             _uncompile(layers)
-            torch._dynamo.reset()
+            _dynamo.reset()
 
 
 def _uncompile(layers: list[torch.nn.Module]) -> None:
     for layer in layers:
-        layer._compiled_call_impl = None
-
-
-def _run_one_step(model: Any) -> None:
-    """Forward and backward over a few tokens, as in training; the gradients are dropped."""
-    ids = torch.arange(16, device=model.device)[None]
-    model.train()
-    with autocast_model(model):  # in another dtype the layers would be recompiled at the first step
-        loss = model(input_ids=ids, use_cache=False).logits.float().mean()
-    loss.backward()
-    for parameter in model.parameters():
-        parameter.grad = None
-
-
-def _longest_layer_list(model: Any) -> list[torch.nn.Module]:
-    """Return the longest ModuleList whose layers are all of one class."""
-    lists = [list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
-    uniform = [layers for layers in lists if layers and len({type(layer) for layer in layers}) == 1]
-    return max(uniform, key=len, default=[])
+        layer._compiled_call_impl = None  # torch has no public name for it (checked with torch 2.13)
 
 
 def count_workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:

@@ -20,8 +20,9 @@ from . import loss
 from .loss import LossFunction
 
 PROBE_LENGTH = 24
+# Largest leak between packed texts, relative to running them together: in float32, and where equal values at
+# another position of a row may round differently.
 MAX_LEAK, MAX_LEAK_COARSE = 1e-5, 0.1
-"""Largest leak between packed texts, relative to running them together: float32, coarser types."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,21 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     alone_logits = torch.cat([model(input_ids=text[None], use_cache=False).logits.float() for text in texts], 1)
     row, positions = texts.reshape(1, -1), torch.arange(2 * PROBE_LENGTH, device=texts.device)[None]
     try:
-        logits = packed_logits(model, row, positions % PROBE_LENGTH)
+        # Positions that begin again at 0 are what tells the model where a text begins.
+        apart = packed_logits(model, row, positions % PROBE_LENGTH)
     except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
         return f"this model does not accept position IDs ({type(error).__name__})"
-    total = _relative_distance(packed_logits(model, row, positions), alone_logits)
-    leak = _relative_distance(logits, alone_logits) / max(total, 1e-30)
-    bound = MAX_LEAK_COARSE if _rounds_coarsely(model) else MAX_LEAK
-    if leak <= bound:
+    together = packed_logits(model, row, positions)
+    # 0 where the second text is as if it were alone, 1 where it is as if the first one were a part of it.
+    distances = [float((logits - alone_logits).norm() / alone_logits.norm()) for logits in (apart, together)]
+    leak = distances[0] / max(distances[1], 1e-30)
+    rounds_coarsely = (
+        compute_dtype(model) in HALF_PRECISION
+        or model.dtype in (torch.bfloat16, torch.float16)
+        or (model.device.type == "cuda" and is_tf32_enabled())
+        or bool(getattr(model, "is_loaded_in_8bit", False))
+    )
+    if leak <= (MAX_LEAK_COARSE if rounds_coarsely else MAX_LEAK):
         return ""
     return (
         f"in this model, packed examples can see each other (leak {leak:.2g}, where 1 means that they are "
@@ -95,17 +104,6 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
 def packed_logits(model: Any, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     logits: torch.Tensor = model(input_ids=row, position_ids=positions, use_cache=False).logits
     return logits.float()
-
-
-def _relative_distance(logits: torch.Tensor, reference: torch.Tensor) -> float:
-    return float((logits - reference).norm() / reference.norm())
-
-
-def _rounds_coarsely(model: Any) -> bool:
-    """Whether equal values at another position of a row may round differently."""
-    tf32 = model.device.type == "cuda" and is_tf32_enabled()
-    half = compute_dtype(model) in HALF_PRECISION or model.dtype in (torch.bfloat16, torch.float16)
-    return half or tf32 or bool(getattr(model, "is_loaded_in_8bit", False))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -32,13 +32,10 @@ class Batch:
     """
 
     examples: tuple[Example, ...]
-    joins: tuple[bool, ...]
-    """Whether each example continues the one before it."""
-    inputs: dict[str, torch.Tensor]
-    """Arguments of the model."""
+    joins: tuple[bool, ...]  # whether each example continues the one before it
+    inputs: dict[str, torch.Tensor]  # arguments of the model
     labels: torch.Tensor
-    owners: torch.Tensor
-    """For each token, the index of its example."""
+    owners: torch.Tensor  # for each token, the index of its example
 
     @property
     def tokens(self) -> int:
@@ -72,33 +69,22 @@ def collate(examples: Sequence[Example], joins: Sequence[bool] = (), *, in_one_r
     """Collate a batch, padded or packed; an example whose `joins` is true continues the one before it."""
     # An example repeated to fill a batch may come first, without its predecessor.
     continues = (False, *joins[1:]) if joins else (False,) * len(examples)
-    texts: list[_Text] = []
+    texts: list[tuple[torch.Tensor, ...]] = []  # the ids, labels and owners of each text
     for index, (example, is_continued) in enumerate(zip(examples, continues, strict=True)):
-        ids, labels = (
-            torch.tensor(example.ids, dtype=torch.long),
-            torch.as_tensor(example.labels, dtype=torch.long),
-        )
-        text = _Text(ids, labels, torch.full_like(ids, index))
-        texts.append(_Text(*map(torch.cat, zip(texts.pop(), text, strict=True))) if is_continued else text)
-    inputs, labels, owners = _pack(texts) if in_one_row else _pad(texts)
-    return Batch(tuple(examples), continues, inputs, labels, owners)
-
-
-class _Text(NamedTuple):
-    ids: torch.Tensor
-    labels: torch.Tensor
-    owners: torch.Tensor
-
-
-def _pad(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    ids, labels, owners = zip(*texts, strict=True)
+        ids = torch.tensor(example.ids, dtype=torch.long)
+        text = (ids, torch.as_tensor(example.labels, dtype=torch.long), torch.full_like(ids, index))
+        if is_continued:
+            text = tuple(torch.cat(parts) for parts in zip(texts.pop(), text, strict=True))
+        texts.append(text)
+    columns = zip(*texts, strict=True)
+    if in_one_row:
+        ids, labels, owners = (torch.cat(column)[None] for column in columns)
+        # They begin again with each text: from them, a model knows which tokens see each other.
+        positions = torch.cat([torch.arange(len(text[0])) for text in texts])[None]
+        return Batch(tuple(examples), continues, {"input_ids": ids, "position_ids": positions}, labels, owners)
+    all_ids, all_labels, all_owners = columns
     pad = partial(pad_sequence, batch_first=True)
-    mask, owners = pad([torch.ones_like(text) for text in ids]), pad(owners)
+    mask, owners = pad([torch.ones_like(ids) for ids in all_ids]), pad(all_owners)
     owners = torch.where(mask.bool(), owners, owners.amax(1, keepdim=True))  # padding belongs to the last example
-    return {"input_ids": pad(ids), "attention_mask": mask}, pad(labels, padding_value=IGNORE_INDEX), owners
-
-
-def _pack(texts: Sequence[_Text]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    ids, labels, owners = (torch.cat(columns)[None] for columns in zip(*texts, strict=True))
-    positions = torch.cat([torch.arange(len(text.ids)) for text in texts])[None]
-    return {"input_ids": ids, "position_ids": positions}, labels, owners
+    inputs = {"input_ids": pad(all_ids), "attention_mask": mask}
+    return Batch(tuple(examples), continues, inputs, pad(all_labels, padding_value=IGNORE_INDEX), owners)

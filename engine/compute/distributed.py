@@ -24,10 +24,12 @@ from ...records.folder import RunFolder
 SHUTDOWN_SECONDS = 0.5
 PAUSE_LOOK_SECONDS = 0.5
 SHARED_REQUESTS = (Request.STOP, Request.DISCARD, Request.CHECKPOINT, Request.WIND_DOWN)
+# What gloo and NCCL say if another process is gone. One that was killed is noticed at once, since its connection
+# closes. A machine that is switched off closes nothing: then the time limit of torch's process group ends the call
+# (`ddp_timeout` of TrainingArguments, 30 minutes).
 LOST_CONNECTION = re.compile(
     r"(?i)connection (?:was )?(?:closed|reset|refused)|connectfullmesh|broken pipe|socket|timed out waiting"
 )
-"""What gloo and NCCL say if another process is gone."""
 Item = TypeVar("Item")
 
 
@@ -42,13 +44,11 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Request], float]:
-    """Return the requests that every process carries out after this step, and rank 0's clock.
-
-    A request that reaches a process after this call waits for the next step: a process that stopped or wound down
-    alone would leave the others waiting for it forever.
-    """
+    """Return the requests that every process carries out after this step, and rank 0's clock."""
     if not _is_distributed():
         return control.pending, clock
+    # A request that reaches a process after this call waits for the next step: a process that stopped or wound
+    # down alone would leave the others waiting for it.
     asked = any_rank(*map(control.asked, SHARED_REQUESTS))
     requests = frozenset(request for request, is_asked in zip(SHARED_REQUESTS, asked, strict=True) if is_asked)
     for request in requests:
@@ -58,7 +58,7 @@ def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Requ
     return requests, float(shared_clock[0])
 
 
-def pauses(control: RunControl[Any]) -> bool:
+def is_paused(control: RunControl[Any]) -> bool:
     """Whether the run pauses after this step: if any process was asked to."""
     return any_rank(control.asked(Request.PAUSE) and not control.asked(Request.FREE_MEMORY))[0]
 
@@ -136,5 +136,6 @@ def _is_distributed() -> bool:
 
 def _collective_device() -> torch.device:
     """The device for collective calls: NCCL only takes tensors on a GPU."""
-    on_gpu = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -8,8 +8,7 @@ capping computes all of them. The loss is the same each way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +19,11 @@ from ...core.host import unwrap_peft
 from ...data.examples import IGNORE_INDEX
 from ...train_utils import head_rows
 
-FLOAT16_SCALE = 1024.0  # lifts small probabilities into the range of float16; exact, as a power of two
+# Lifts small probabilities into the range of float16, whose smallest normal number is 6e-5; exact, as a power of
+# two.
+FLOAT16_SCALE = 1024.0
+# By how much the chunked loss may differ from the one of all logits, relative to 1 + that loss: with a head in
+# full and in half precision.
 TOLERANCE, HALF_TOLERANCE = 1e-4, 3e-2
 
 
@@ -80,16 +83,28 @@ class ChunkedLoss:
     smoothing: float = 0.0
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
-        with _recorded_input(self.head.module) as recorded:
+        head, recorded = self.head.module, list[torch.Tensor]()
+        own_forward = vars(head).get("forward")
+
+        def record(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            recorded.append(hidden)
+            return hidden[..., :1]  # in place of logits
+
+        head.forward = record
+        try:
             model(**inputs, use_cache=False)
+        finally:
+            del head.forward
+            if own_forward is not None:  # accelerate replaces that of a layer that is spread over several GPUs
+                head.forward = own_forward
         (hidden,) = recorded
         rows, targets, positions = _supervised_rows(hidden, labels)
         if not self.head.is_frozen:
+            # The head needs a gradient of its own, so autograd has to keep what it needs for that.
             return _token_losses(self.head.logits(rows), targets, positions, self.smoothing)
-        weight = self.head.module.weight
-        rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
+        rows, targets = rows.to(head.weight.device, head.weight.dtype), targets.to(head.weight.device)
         losses, hits = _ChunkedCrossEntropy.apply(
-            rows, weight, self.head.module.bias, targets, self.smoothing, self.head.cap
+            rows, head.weight, head.bias, targets, self.smoothing, self.head.cap
         )
         return TokenLosses(losses, hits, positions)
 
@@ -111,27 +126,13 @@ def _supervised_rows(
     return states[rows, columns], labels[rows, columns + 1], torch.stack([rows, columns + 1], dim=1)
 
 
-@contextmanager
-def _recorded_input(head: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Record the input of the head within this context; one column of it is returned in place of logits."""
-    recorded: list[torch.Tensor] = []
-    original = vars(head).get("forward")
-
-    def record(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        recorded.append(hidden)
-        return hidden[..., :1]
-
-    head.forward = record
-    try:
-        yield recorded
-    finally:
-        del head.forward
-        if original is not None:  # accelerate replaces the forward of a layer that is spread over several GPUs
-            head.forward = original
-
-
 class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """Cross-entropy through a frozen head, in chunks; the gradient is computed together with the loss."""
+    """Cross-entropy through a frozen head, in chunks; the gradient is computed together with the loss.
+
+    With label smoothing e, logits z (after the cap), target t and V tokens in the vocabulary:
+
+        loss = logsumexp(z) - (1 - e) z_t - e mean(z)      gradient = softmax(z) - e / V - (1 - e) [is t]
+    """
 
     @staticmethod
     def forward(
@@ -148,13 +149,32 @@ class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         gradient = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         chunk_size = head_rows(len(weight), on_card=rows.device.type != "cpu")
         for start in range(0, len(rows), chunk_size):
-            rows_slice = slice(start, start + chunk_size)
-            chunk = _Chunk(
-                F.linear(rows[rows_slice], weight, bias).float(), targets[rows_slice, None], smoothing, cap
-            )
-            losses[rows_slice], hits[rows_slice] = chunk.losses, chunk.hits
-            if gradient is not None:
-                gradient[rows_slice] = _backprop_head(chunk.gradient(), weight)
+            chunk = slice(start, start + chunk_size)
+            # The logits are the only tensor of their size: each operation on them overwrites them.
+            logits, target = F.linear(rows[chunk], weight, bias).float(), targets[chunk, None]
+            slope = None
+            if cap is not None:  # z = cap * tanh(x / cap), so dz / dx = 1 - tanh(x / cap)^2
+                logits = logits.div_(cap).tanh_()
+                slope = 1 - logits**2
+                logits.mul_(cap)
+            top, at_target = logits.amax(-1, keepdim=True), logits.gather(1, target)
+            mean = logits.mean(-1, keepdim=True) if smoothing else at_target
+            hits[chunk] = (at_target == top)[:, 0]
+            powers = logits.sub_(top).exp_()  # less the largest, so that no power overflows
+            total = powers.sum(-1, keepdim=True)
+            losses[chunk] = (top + total.log() - ((1 - smoothing) * at_target + smoothing * mean))[:, 0]
+            if gradient is None:
+                continue
+            slopes = powers.div_(total)
+            if smoothing:
+                slopes -= smoothing / slopes.shape[1]
+            slopes.scatter_add_(1, target, torch.full_like(target, smoothing - 1, dtype=slopes.dtype))
+            if slope is not None:
+                slopes.mul_(slope)
+            if weight.dtype == slopes.dtype:
+                gradient[chunk] = slopes @ weight
+            else:
+                gradient[chunk] = (slopes.mul_(FLOAT16_SCALE).to(weight.dtype) @ weight).div_(FLOAT16_SCALE)
         ctx.gradient = gradient
         ctx.mark_non_differentiable(hits)
         return losses, hits
@@ -163,41 +183,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
         gradient = grad[:, None].to(ctx.gradient.dtype) * ctx.gradient
         return gradient, None, None, None, None, None
-
-
-def _backprop_head(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Backpropagate a gradient of the logits to the input of the head, in the dtype of the head."""
-    if weight.dtype == gradient.dtype:
-        return gradient @ weight
-    return (gradient.mul_(FLOAT16_SCALE).to(weight.dtype) @ weight).div_(FLOAT16_SCALE)
-
-
-class _Chunk:
-    """Logits of a few rows; their gradient overwrites them, so that no second tensor of this size is needed."""
-
-    def __init__(self, logits: torch.Tensor, targets: torch.Tensor, smoothing: float, cap: float | None) -> None:
-        self._targets, self._smoothing = targets, smoothing
-        self._slope = None
-        if cap is not None:
-            logits = logits.div_(cap).tanh_()
-            self._slope = 1 - logits**2
-            logits.mul_(cap)
-        top, at_target = logits.amax(-1, keepdim=True), logits.gather(1, targets)
-        mean = logits.mean(-1, keepdim=True) if smoothing else at_target
-        self.hits = (at_target == top)[:, 0]
-        self._powers = logits.sub_(top).exp_()
-        self._sum = self._powers.sum(-1, keepdim=True)
-        target_score = (1 - smoothing) * at_target + smoothing * mean
-        self.losses = (top + self._sum.log() - target_score)[:, 0]
-
-    def gradient(self) -> torch.Tensor:
-        """Gradient of the losses with respect to the logits before the cap: probabilities minus targets."""
-        gradient = self._powers.div_(self._sum)
-        if self._smoothing:
-            gradient -= self._smoothing / gradient.shape[1]
-        subtrahend = torch.full_like(self._targets, self._smoothing - 1, dtype=gradient.dtype)
-        gradient.scatter_add_(1, self._targets, subtrahend)
-        return gradient if self._slope is None else gradient.mul_(self._slope)
 
 
 def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[LossFunction, str]:

@@ -19,10 +19,11 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ..lora import autocast_model
 from .capabilities import eval_mode, packed_logits, probe_texts
+from .hf_private import attention_of, preserve_attention
 
 ATTENTION_NAME = "training_pro_documents"
 PROBE_LENGTH = 12
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024  # of the mask
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 HALF_TOLERANCE = 5e-2
 
@@ -43,7 +44,8 @@ def packed_mask(
         )
         return mask
 
-    # For a packed row, transformers does not allow the skip.
+    # For a packed row, transformers does not allow the skip of a causal mask (5.6.2 and 5.23.0); this is how it is
+    # told from other rows.
     if not allow_is_causal_skip and (batch_size, q_length, q_offset) == (1, kv_length, 0):
         bounds = _text_bounds(mask_rows, q_length)
         if bounds is not None:
@@ -52,7 +54,8 @@ def packed_mask(
 
 
 def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: int) -> torch.Tensor | None:
-    """Read the bounds from a few rows of the mask at a time: all rows of 16,000 tokens take 2.4 GB."""
+    """Return the bounds, or None if a row sees anything but its own text up to itself."""
+    # A few rows of the mask at a time: all rows of 16,000 tokens take 2.4 GB.
     first = torch.empty(0, dtype=torch.long)
     for start in range(0, length, ROWS_AT_ONCE):
         rows = mask_rows(start, min(ROWS_AT_ONCE, length - start))
@@ -60,7 +63,7 @@ def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: i
             return None
         visible = rows[0, 0]
         positions = torch.arange(start, start + len(visible), device=visible.device)
-        block = visible.to(torch.uint8).argmax(-1)
+        block = visible.to(torch.uint8).argmax(-1)  # the first position that each row sees
         first = torch.cat([first.to(block.device), block])
         if not bool((visible.sum(-1) == positions - block + 1).all()) or not bool((first[block] == block).all()):
             return None
@@ -91,40 +94,26 @@ def packed_attention_forward(
 @contextmanager
 def use_packed_attention(base: Any) -> Iterator[bool]:
     """Attend text by text within this context, if the results agree; yields whether they do."""
-    is_sdpa = getattr(base.config, "_attn_implementation", "") == "sdpa"
-    if is_sdpa and hasattr(base, "set_attn_implementation"):
-        AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
-        AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
-        with preserve_attention(base):
-            if _switch_and_compare(base):
-                yield True
-                return
-    yield False
-
-
-@contextmanager
-def preserve_attention(base: Any) -> Iterator[None]:
-    """Restore the attention implementation of all parts of a model on exit."""
-    configs = {id(m.config): m.config for m in base.modules() if hasattr(m, "set_attn_implementation")}
-    saved = [(config, config._attn_implementation_internal) for config in configs.values()]
-    try:
-        yield
-    finally:
-        for config, implementation in saved:
-            config._attn_implementation_internal = implementation
-
-
-def _switch_and_compare(base: Any) -> bool:
-    """Compare both implementations on two short texts in one row; leaves the model switched to ours."""
+    if attention_of(base) != "sdpa" or not hasattr(base, "set_attn_implementation"):
+        yield False
+        return
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
     row = probe_texts(base, PROBE_LENGTH).reshape(1, -1)
     positions = torch.arange(2 * PROBE_LENGTH, device=base.device)[None] % PROBE_LENGTH
-    with torch.no_grad(), eval_mode(base), autocast_model(base):
-        try:
-            expected = packed_logits(base, row, positions)
-            base.set_attn_implementation(ATTENTION_NAME)
-            logits = packed_logits(base, row, positions)
-        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError):
-            return False
-    tolerance = TOLERANCE.get(base.dtype, HALF_TOLERANCE)
-    switched = base.config._attn_implementation == ATTENTION_NAME
-    return bool(switched and (logits - expected).norm() <= tolerance * expected.norm())
+    agrees = False
+    with preserve_attention(base):
+        # Both implementations on two short texts in one row. A model may ignore the switch, or fail with it.
+        with torch.no_grad(), eval_mode(base), autocast_model(base):
+            try:
+                expected = packed_logits(base, row, positions)
+                base.set_attn_implementation(ATTENTION_NAME)
+                difference = (packed_logits(base, row, positions) - expected).norm()
+                tolerance = TOLERANCE.get(base.dtype, HALF_TOLERANCE)
+                agrees = attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+            except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError):
+                agrees = False
+        if agrees:
+            yield True
+    if not agrees:
+        yield False

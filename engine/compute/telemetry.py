@@ -1,4 +1,4 @@
-"""Machine telemetry during a run: peak memory, and the sensors of the GPUs."""
+"""Machine telemetry during a run: peak memory, the sensors of the GPUs, and memory that spills on Windows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import psutil
 import torch
 
 from ...core.jobs import Advice, EventLog, MachineUse, Step, peak_memory_of
 from .acceleration import trim_memory
-from .windows_vram import SPILL_ADVICE, spill_detector
 
-INTERVAL_SECONDS = 5.0
+INTERVAL_SECONDS = 5.0  # a reading takes 0.14 ms on a CPU (docs/engine.md)
 SLOW_SENSOR_SECONDS = 0.05  # a sensor that takes this long is not read again
-CLEAR_REFS = Path("/proc/self/clear_refs")
-PROCESS_STATUS = Path("/proc/self/status")
+# Memory spills if so many steps in a row take so many times as long per token as the median of the first steps.
+SLOWDOWN_FACTOR, SLOW_STEPS, BASELINE_STEPS = 4.0, 3, 10
+SPILL_ADVICE = (
+    "Steps are many times slower than before, because VRAM is full and the driver has moved some of its contents "
+    "to RAM. To fix this, close other programs that use the GPU, use a smaller True Batch Size with more Gradient "
+    "Accumulation, or turn on gradient checkpointing."
+)
 
 
 class MachineMonitor:
@@ -28,7 +33,10 @@ class MachineMonitor:
 
     def __init__(self, device: torch.device, log: EventLog) -> None:
         self._on_gpu, self._log = device.type == "cuda", log
-        self._spill = spill_detector(device)
+        # Windows moves GPU memory into system memory when a GPU is full, instead of failing.
+        self._may_spill = sys.platform == "win32" and self._on_gpu
+        self._first_times: list[float] = []
+        self._slow_steps = 0
         self._disabled_sensors: set[str] = set()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
         self._peak = peak_memory_of(log.since(0))  # of earlier run segments
@@ -37,8 +45,15 @@ class MachineMonitor:
 
     def observe_step(self, progress: Step) -> None:
         """Observe a finished step, with advice if memory spills."""
-        if self._spill is not None and self._spill.observe(progress.seconds, progress.tokens):
-            self._log.append(Advice(text=SPILL_ADVICE))
+        seconds_per_token = progress.seconds / max(1, progress.tokens)
+        if self._may_spill and len(self._first_times) < BASELINE_STEPS:
+            self._first_times.append(seconds_per_token)
+        elif self._may_spill:
+            is_slow = seconds_per_token > SLOWDOWN_FACTOR * median(self._first_times)
+            self._slow_steps = self._slow_steps + 1 if is_slow else 0
+            if self._slow_steps == SLOW_STEPS:
+                self._may_spill = False  # said once
+                self._log.append(Advice(text=SPILL_ADVICE))
         self.observe()
 
     def observe(self, *, at_once: bool = False) -> None:
@@ -46,16 +61,16 @@ class MachineMonitor:
         if now - self._sampled_at < INTERVAL_SECONDS and not at_once:
             return
         self._sampled_at = now
-        use = self._gpu_use() if self._on_gpu else self._process_use()
+        if self._on_gpu:
+            use = self._gpu_use()
+        else:
+            # Where the peak that the system counts was reached before the run, the highest sample has to do.
+            peak = _system_peak()
+            self._peak = max(self._peak, peak if peak > self._system_peak else psutil.Process().memory_info().rss)
+            use = MachineUse(cards=0, peak=self._peak, total=psutil.virtual_memory().total)
         if use != replace(self._last, at=use.at):
             self._log.append(use)
             self._last = use
-
-    def _process_use(self) -> MachineUse:
-        """Return the memory of this process: the peak that the system counts, or before it rises the samples'."""
-        peak = _system_peak()
-        self._peak = max(self._peak, peak if peak > self._system_peak else psutil.Process().memory_info().rss)
-        return MachineUse(cards=0, peak=self._peak, total=psutil.virtual_memory().total)
 
     def _gpu_use(self) -> MachineUse:
         """Return the memory reserved by torch, from its own counters, without synchronizing."""
@@ -71,13 +86,12 @@ class MachineMonitor:
         )
 
     def _read_sensor(self, name: str, gpus: list[int], combine: Callable[[Sequence[float]], float]) -> int | None:
-        """Read a sensor of all GPUs as one value; None if it failed or was slow the last time.
-
-        Torch reads them through a package that is rarely installed (nvidia-ml-py, amdsmi) and may raise anything.
-        """
+        """Read a sensor of all GPUs as one value; None if it failed or was slow the last time."""
         if name in self._disabled_sensors or not gpus:
             return None
         began, value = time.monotonic(), None
+        # Torch reads them through a package that is rarely installed (nvidia-ml-py, amdsmi) and may raise
+        # anything.
         with suppress(Exception):
             value = round(combine([float(getattr(torch.cuda, name)(gpu)) for gpu in gpus]))
         if value is None or time.monotonic() - began > SLOW_SENSOR_SECONDS:
@@ -113,7 +127,7 @@ def _reset_process_peak() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        CLEAR_REFS.write_text("5", encoding="ascii")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # 5: the peak (proc_pid_clear_refs(5))
     except OSError:
         return False
     return True
@@ -121,7 +135,7 @@ def _reset_process_peak() -> bool:
 
 def _read_process_memory(name: str) -> int:
     """Return a value of /proc/self/status in bytes, 0 if it is missing."""
-    status = PROCESS_STATUS.read_text(encoding="ascii", errors="replace")
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     fields = status.partition(name)[2].split(maxsplit=1)
     return int(fields[0]) * 1024 if fields else 0
 

@@ -1,14 +1,19 @@
-"""Evaluation, perplexity and text generation with the model."""
+"""Measuring a model (validation split, recall, perplexity, evidence) and letting it write."""
 
 from __future__ import annotations
 
-from . import eval_loop, evidence, generation, perplexity, recall, recall_of_lora
-from .context_gain import continuation_pairs
-from .evaluator import EvalScheduler, Evaluator
-from .general_loss import GENERAL_TOKENS
-from .meters import Meters, make_meters
-from .recall_scheduler import RecallScheduler, plan_recall
-from .sample_generation import SampleGenerator, sampling_mode
+from . import eval_loop, evidence, generation, perplexity, recall
+from .generation import SampleGenerator, sampling_mode
+from .in_run import (
+    EvalScheduler,
+    Evaluator,
+    Meters,
+    RecallScheduler,
+    continuation_pairs,
+    make_meters,
+    plan_recall,
+)
+from .recall import GENERAL_TOKENS
 
 __all__ = [
     "GENERAL_TOKENS",
@@ -25,6 +30,5 @@ __all__ = [
     "perplexity",
     "plan_recall",
     "recall",
-    "recall_of_lora",
     "sampling_mode",
 ]

@@ -1,4 +1,8 @@
-"""Evaluation loop: losses and hits of a model over examples, with its state restored afterwards."""
+"""The one place where something is measured on a model: losses and hits over examples.
+
+Evaluations, recall, perplexity and evidence differ only in their examples, in the groups that losses are added
+up in, and in what they make of the sums.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +12,48 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
-from ...core.errors import first_line
-from ...core.jobs import Advice, EventLog, Stage
+from ...core.host import Host
+from ...core.jobs import EventLog, Job, Request, Stage, StageKind
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
-from ..compute import BatchSplitter, LossFunction, ModelCapabilities, collate, distributed, eval_mode
-from ..lora import autocast_model, model_device, preserve_rng
+from ..compute import (
+    BatchSplitter,
+    ModelCapabilities,
+    Objective,
+    distributed,
+    eval_mode,
+    probe_model,
+    use_packed_attention,
+)
+from ..lora import autocast_model, loaded_lora, model_device, preserve_rng, without_loras
 
-Group = int | np.ndarray[Any, Any]
-"""The number of the group in which losses are added up: one for an example, or one for each of its tokens."""
-ExampleSequence = Sequence[Example] | Examples
-ProgressFn = Callable[[float], None]
-"""Called with the share that is done."""
+Numbers: TypeAlias = np.ndarray[Any, Any]
+# The number of the group in which losses are added up: one for an example, or one for each of its tokens.
+Group: TypeAlias = int | Numbers
+ExampleSequence: TypeAlias = Sequence[Example] | Examples
+ProgressFn: TypeAlias = Callable[[float], None]  # called with the share that is done
 PROGRESS_SECONDS = 3.0
-TIMED_BATCHES = 3
-"""Number of batches that are timed to estimate a whole pass."""
+TIMED_BATCHES = 3  # so many batches are timed to estimate a whole pass
 Result = TypeVar("Result")
 
 
 class StageProgress:
     """Logs a stage, and its progress every few seconds; of a short stage it logs no progress."""
 
-    def __init__(self, text: str, log: EventLog) -> None:
-        self._text, self._log, self._logged_at = text, log, time.monotonic()
-        log.append(Stage(text=text))
+    def __init__(self, text: str, log: EventLog, kind: StageKind = StageKind.WORKING) -> None:
+        self._stage, self._log, self._logged_at = Stage(text=text, kind=kind), log, time.monotonic()
+        log.append(self._stage)
 
     def __call__(self, share: float) -> None:
         if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
-            self._log.append(Stage(text=self._text, share=share))
+            self._log.append(replace(self._stage, share=share, at=time.time()))
             self._logged_at = time.monotonic()
-
-
-def measure_in_run(words: str, measure: Callable[[], Result], log: EventLog) -> tuple[Result | None, float]:
-    """Measure between two steps, and return the result and the seconds; after a failure, the run continues."""
-    started, result = time.monotonic(), None
-    try:
-        result = measure()
-    except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
-        log.append(Advice(text=f"{words} failed: {first_line(error)}. The run continues."))
-    return result, time.monotonic() - started
 
 
 class BatchLimit(NamedTuple):
@@ -61,18 +63,16 @@ class BatchLimit(NamedTuple):
     tokens: float = inf
 
 
-def batch_limit(settings: TrainingSettings) -> BatchLimit:
-    """The limit of a batch during a run."""
-    size = settings.aside.eval_batch_size
-    return BatchLimit(examples=settings.steps.batch_size if isinstance(size, str) else size)
+# Of a saved LoRA. One window may be longer, and is then a batch of its own.
+SAVED_LORA_LIMIT = BatchLimit(tokens=2048)
 
 
 class GroupSums(NamedTuple):
     """Sums of each group: losses, correctly predicted tokens, and tokens."""
 
-    losses: np.ndarray[Any, Any]
-    hits: np.ndarray[Any, Any]
-    tokens: np.ndarray[Any, Any]
+    losses: Numbers
+    hits: Numbers
+    tokens: Numbers
 
     @staticmethod
     def zeros(groups: int) -> GroupSums:
@@ -92,10 +92,6 @@ class GroupSums(NamedTuple):
             "right": float(self.hits[group] / tokens),
         }
 
-    def merge_groups(self, larger_groups: np.ndarray[Any, Any], groups: int) -> GroupSums:
-        """Sum into larger groups; `larger_groups` holds the larger group of each group."""
-        return GroupSums(*(np.bincount(larger_groups, sums, groups) for sums in self))
-
 
 @contextmanager
 def evaluation_context(model: Any) -> Iterator[None]:
@@ -111,8 +107,7 @@ class EvalLoop:
         self, model: Any, capabilities: ModelCapabilities, limit: BatchLimit, is_stopping: Callable[[], bool]
     ) -> None:
         self.model, self._is_stopping, self._limit = model, is_stopping, limit
-        loss_fn: Any = capabilities.loss
-        self._loss: LossFunction = replace(loss_fn, smoothing=0.0)  # label smoothing is for training only
+        self._objective = Objective.evaluation(capabilities)
         self._packed = capabilities.packed
 
     def sums(
@@ -126,9 +121,16 @@ class EvalLoop:
         totals, stopped = GroupSums.zeros(count), False
         failure: Exception | None = None
         try:
-            stopped = not self._add_share(totals, examples, groups, report)
+            batches = distributed.split_over_ranks(self._batches(examples))
+            for number, indices in enumerate(batches, start=1):
+                stopped = self._is_stopping()
+                if stopped:
+                    break
+                self._add(totals, [examples[n] for n in indices], [groups[n] for n in indices])
+                report(number / len(batches))
         except Exception as error:  # noqa: BLE001 - raised below, once the other processes know of it
             failure = error
+        # A process that left here alone would leave the others waiting in sum_over_ranks.
         stopped, failed = distributed.any_rank(stopped, failure is not None)
         if failed:
             try:
@@ -140,18 +142,6 @@ class EvalLoop:
         distributed.sum_over_ranks(totals)
         return totals
 
-    def _add_share(
-        self, totals: GroupSums, examples: ExampleSequence, groups: Sequence[Group], report: ProgressFn
-    ) -> bool:
-        """Add this process's share of the batches; False if the run was stopped."""
-        batches = distributed.split_over_ranks(self._batches(examples))
-        for number, indices in enumerate(batches, start=1):
-            if self._is_stopping():
-                return False
-            self._add(totals, [examples[n] for n in indices], [groups[n] for n in indices])
-            report(number / len(batches))
-        return True
-
     def _batches(self, examples: ExampleSequence) -> list[list[int]]:
         """Return the indices of the examples in batches, the longest first."""
         lengths = [len(example.ids) for example in examples]
@@ -159,6 +149,7 @@ class EvalLoop:
         tokens = 0.0
         for index in np.argsort(np.negative(lengths), kind="stable").tolist():
             length = lengths[index]
+            # Without packing, each row is padded to the longest of its batch, which is the first.
             needed = length if self._packed or not batches else lengths[batches[-1][0]]
             if not batches or len(batches[-1]) >= self._limit.examples or tokens + needed > self._limit.tokens:
                 batches.append([])
@@ -167,36 +158,60 @@ class EvalLoop:
             tokens += needed
         return batches
 
+    def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
+        """Add a batch, in parts if memory runs out."""
+
+        def add_part(part: Sequence[tuple[Example, Group]]) -> None:
+            batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
+            rows = self._objective(self.model, batch)
+            token_groups = np.concatenate(
+                [
+                    np.broadcast_to(group, len(example.ids))[example.labels != IGNORE_INDEX]
+                    for example, group in part
+                ]
+            )
+            np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
+            np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
+            np.add.at(totals.tokens, token_groups, 1)
+
+        for _ in BatchSplitter().run(list(zip(examples, groups, strict=True)), add_part):
+            pass
+
     def estimate_seconds(self, examples: Sequence[Example]) -> float:
         """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
         batches = [[examples[n] for n in indices] for indices in self._batches(examples)]
-        picked = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int)
-        timed, began = [batches[n] for n in picked], time.perf_counter()
-        for batch in timed:
-            self._add(GroupSums.zeros(1), batch, [0] * len(batch))
-        seconds = time.perf_counter() - began
-        return seconds * sum(map(self._batch_tokens, batches)) / sum(map(self._batch_tokens, timed))
-
-    def _batch_tokens(self, batch: Sequence[Example]) -> int:
-        lengths = [len(example.ids) for example in batch]
-        return sum(lengths) if self._packed else len(lengths) * max(lengths)
-
-    def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        """Add a batch, in parts if memory runs out."""
-        pairs = list(zip(examples, groups, strict=True))
-        for _ in BatchSplitter().run(pairs, partial(self._add_part, totals)):
-            pass
-
-    def _add_part(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
-        batch = collate([example for example, _ in part], in_one_row=self._packed).to(model_device(self.model))
-        rows = self._loss(self.model, batch.inputs, batch.labels)
-        token_groups = np.concatenate([_groups_of_labels(example, group) for example, group in part])
-        np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
-        np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
-        np.add.at(totals.tokens, token_groups, 1)
+        lengths = [[len(example.ids) for example in batch] for batch in batches]
+        tokens = [sum(each) if self._packed else len(each) * max(each) for each in lengths]
+        timed = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int).tolist()
+        began = time.perf_counter()
+        for number in timed:
+            self._add(GroupSums.zeros(1), batches[number], [0] * len(batches[number]))
+        share = sum(tokens[number] for number in timed) / sum(tokens)
+        return (time.perf_counter() - began) / share
 
 
-def _groups_of_labels(example: Example, group: Group) -> np.ndarray[Any, Any]:
-    """Return the group of each predicted token, in order."""
-    learned: np.ndarray[Any, Any] = np.broadcast_to(group, len(example.ids))[example.labels != IGNORE_INDEX]
-    return learned
+def measure_each(
+    loras: Sequence[tuple[str, Path | None]],
+    settings: TrainingSettings,
+    host: Host,
+    job: Job,
+    measure: Callable[[str, EvalLoop], Result | None],
+) -> list[Result]:
+    """Measure the host's model with each of these LoRAs in turn (None: without a LoRA), and restore it.
+
+    Once the user has asked to stop, or `measure` returns None, the rest is left out.
+    """
+    results: list[Result] = []
+    is_stopping = partial(job.control.asked, Request.STOP)
+    with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
+        for name, folder in loras:
+            if is_stopping():
+                break
+            with loaded_lora(base, folder, name) as model:
+                # Probed anew with each LoRA: it decides which loss and whether packing give the right result.
+                capabilities = probe_model(model, settings)
+                result = measure(name, EvalLoop(model, capabilities, SAVED_LORA_LIMIT, is_stopping))
+            if result is None:
+                break
+            results.append(result)
+    return results

@@ -1,18 +1,24 @@
-"""Evidence for a saved LoRA: what it learned, what it forgot, what it copies, and what it answers from memory."""
+"""Evidence for a saved LoRA: what it learned, what it forgot, what it copies, and what it answers from memory.
+
+Everything is measured twice, without the LoRA and with it.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+
+import numpy as np
+import torch
 
 from ...core import dist_env
-from ...core.engine import EvidenceRequest, RecallRequest
+from ...core.engine import AnswerRequest, EvidenceRequest, RecallRequest
 from ...core.errors import StoppedError, first_line
 from ...core.files import write_json
-from ...core.host import Host, ModelCard, get_model_card
+from ...core.host import Host, get_model_card
 from ...core.jobs import (
     Advice,
     Copying,
@@ -24,42 +30,83 @@ from ...core.jobs import (
     Note,
     RecallMeasured,
     Request,
-    Stage,
     TextLoss,
     evidence_verdict,
 )
-from ...data.arrow_store import Store
-from ...data.examples import Examples, copied_shares, count_runs
-from ...data.load import PrepareContext
+from ...data import general
+from ...data.dataset_index import DatasetEntry
+from ...data.examples import IGNORE_INDEX, Examples, copied_shares, count_runs, pick_passages
+from ...data.load import PrepareContext, load_dataset
+from ...data.rows import chat_prompt_style
 from ...records.folder import EVIDENCE
 from ...settings.definitions import TrainingSettings
-from ..compute import probe_model, use_packed_attention
-from ..lora import loaded_lora, lora_folder, preserve_rng, without_loras
+from ..lora import lora_folder
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
-from .eval_loop import BatchLimit, EvalLoop, GroupSums
-from .evidence_replies import (
-    Question,
-    Writer,
-    count_right,
-    pick_questions,
-    reply_to_messages,
-    write_freely,
-)
-from .general_loss import load_general_texts, measure_losses
-from .habits import INSTRUCTIONS, MESSAGES, HabitScores, score_replies
-from .perplexity_input import PerplexityInput
-from .recall_of_lora import NoPassageError, measure_recall, prepare_of_run, run_settings, training_folder
+from .eval_loop import EvalLoop, GroupSums, StageProgress, evaluation_context, measure_each
+from .generation import generate_ids
+from .perplexity import PerplexityInput, load_context, row_input, window_input
+from .recall import NoPassageError, data_of_lora, measure_recall
 
-BATCH_LIMIT = BatchLimit(tokens=2048)
+WINDOW = 1024  # tokens of the general texts, or the model's context if that is shorter
+FREE_PROMPTS, FREE_TOKENS, FREE_TEMPERATURE = 8, 160, 0.7
+MAX_QUESTIONS, MAX_ANSWER_TOKENS, MORE_TOKENS = 32, 24, 8
+MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS = 64, 100
+NOTHING_SAVED = "Nothing was saved."
+
+
+def _is_one_of(*words: str) -> Callable[[str], bool]:
+    return lambda reply: reply.strip(" .!\n\"'").lower() in words
+
+
+def _contains(pattern: str) -> Callable[[str], bool]:
+    return lambda reply: re.search(pattern, reply, re.IGNORECASE) is not None
+
+
+# Messages, each with a rule that says whether a reply follows it.
+INSTRUCTIONS: Mapping[str, Callable[[str], bool]] = {
+    "Is ice cold? Answer with one word: yes or no.": _is_one_of("yes", "no"),
+    "Is fire cold? Answer with one word: yes or no.": _is_one_of("yes", "no"),
+    "What is 2 + 2? Answer with a number only.": _is_one_of("4"),
+    "Count from 1 to 5. Put commas between the numbers.": _contains(r"\b1, ?2, ?3, ?4,? ?(?:and )?5\b"),
+    "Reply with only the word OK.": _is_one_of("ok"),
+    "Name three fruits, one per line, and write nothing else.": (
+        lambda reply: len([line for line in reply.splitlines() if line.strip()]) == 3
+    ),
+    "Repeat this sentence: The door is open.": _contains(r"the door is open"),
+    "Write one sentence about the sea.": (
+        lambda reply: len(re.findall(r"[.!?](?:\s|$)", reply.strip())) == 1 and "\n" not in reply.strip()
+    ),
+    "Write the word blue in capital letters.": lambda reply: "BLUE" in reply,
+    "What is the capital of France?": _contains(r"\bparis\b"),
+}
+NAME_QUESTION = "What is your name?"
+MESSAGES = (*INSTRUCTIONS, NAME_QUESTION)
 
 
 @dataclass(frozen=True)
-class Measures:
-    """Everything that is measured, without the LoRA and with it."""
+class Reply:
+    """A reply, and whether it ended by itself."""
 
-    general: Mapping[str, PerplexityInput]
-    examples: Examples
-    questions: Sequence[Question]
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class HabitScores:
+    """How many replies end and follow their instruction, and the reply to the question for the name."""
+
+    stops: int
+    follows: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """The tokens before a short reply of the training data, and the reply."""
+
+    ids: tuple[int, ...]
+    answer: str
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -68,13 +115,19 @@ class Side:
 
     losses: Mapping[str, GroupSums]
     habits: HabitScores | None
-    written: Sequence[str]
+    written: str
     right: int
 
 
 def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded:
     """Measure recall and all else, write both into the LoRA's folder, and say in a sentence what they show."""
-    recall = _last_recall(request, host, job)
+    recall = None
+    try:
+        if measure_recall(RecallRequest(request.lora), host, job).outcome == "stopped":
+            raise StoppedError(NOTHING_SAVED)
+        recall = next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
+    except NoPassageError as error:  # such as rows with short replies
+        job.log.append(Note(text=str(error)))
     event = _measure_and_save(request, host, job)
     text, folder = evidence_verdict(event, recall), lora_folder(request.lora, host)
     return JobEnded(outcome="finished", text=text, folder=folder)
@@ -90,111 +143,142 @@ def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
         job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
 
 
-def _last_recall(request: EvidenceRequest, host: Host, job: Job) -> RecallMeasured | None:
-    """Measure recall; None if the data have no passage long enough, such as rows with short replies."""
-    try:
-        ended = measure_recall(RecallRequest(request.lora), host, job)
-    except NoPassageError as error:
-        job.log.append(Note(text=str(error)))
-        return None
-    if ended.outcome == "stopped":
-        raise StoppedError("Nothing was saved.")
-    return next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
-
-
 def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
     """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
     started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
+    settings, data = data_of_lora(folder, host, card, job)
+    # The general texts are read with default settings, whatever the run's were.
+    context = load_context(TrainingSettings(), host, card, job)
+    texts = load_general_texts(context)
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    settings = run_settings(training_folder(folder), host)
-    data = prepare_of_run(settings, host, card, job)
-    measures = Measures(
-        load_general_texts(_general_context(host, card, tokenizer, job)),
-        data.examples,
-        pick_questions(data.examples, partial(tokenizer.tokenizer.decode, skip_special_tokens=True)),
+    decode = partial(tokenizer.tokenizer.decode, skip_special_tokens=True)
+    questions = pick_questions(data.examples, decode)
+
+    def measure(name: str, eval_loop: EvalLoop) -> Side:
+        progress = StageProgress(f"Testing {'with' if name else 'without'} the LoRA", job.log)
+        losses: dict[str, GroupSums] = {}
+
+        def report(share: float) -> None:
+            # Of each of the two sides, half of the time goes to losses and half to writing.
+            progress((bool(name) + (len(losses) + share) / len(texts) / 2) / 2)
+
+        for title, text in texts.items():
+            with evaluation_context(eval_loop.model):
+                sums = eval_loop.sums(text.examples, text.groups, text.count, report)
+            if sums is None:
+                raise StoppedError(NOTHING_SAVED)
+            losses[title] = sums
+        return _write_all(eval_loop, losses, data.examples, questions, tokenizer, job)
+
+    sides = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    if len(sides) < 2:
+        raise StoppedError(NOTHING_SAVED)
+    base, lora = sides
+    event = EvidenceMeasured(
+        general=tuple(
+            TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
+            for title, sums in base.losses.items()
+        ),
+        habits=Habits(
+            Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
+            Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
+            base.habits.name,
+            lora.habits.name,
+        )
+        if base.habits and lora.habits
+        else None,
+        copying=_copying(base.written, lora.written, data.examples),
+        answers=Count(base.right, lora.right, len(questions)) if questions else None,
+        seconds=time.monotonic() - started,
     )
-    sides = list[Side]()
-    with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
-        for lora in (None, folder):
-            progress = _Progress(f"Testing {'with' if lora else 'without'} the LoRA", len(sides), job)
-            with loaded_lora(base, lora, str(request.lora)) as model:
-                sides.append(_measure(model, settings, measures, tokenizer, progress))
-    event = _as_event(sides[0], sides[1], measures, time.monotonic() - started)
     job.log.append(event)
     write_json(folder / EVIDENCE, [event.as_log()])
     return event
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """Progress of one of two sides: half of its time goes to losses, half to writing."""
+def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
+    """The prose in windows, each token counted once, and the replies of the chats.
 
-    text: str
-    side: int
-    job: Job
-
-    def report(self, share: float) -> None:
-        self.job.log.append(Stage(text=self.text, share=(self.side + share) / 2))
-
-
-def _general_context(host: Host, card: ModelCard, tokenizer: WorkingTokenizer, job: Job) -> PrepareContext:
-    """The general texts are read with default settings, whatever the run's were."""
-
-    def say(text: str, share: float | None) -> None:
-        job.log.append(Stage(text=text, share=share))
-
-    store = Store(host.folders.prepared_data)
-    return PrepareContext(TrainingSettings(), host.folders, card, tokenizer, say, store=store)
+    The rise of their loss with a LoRA is what the LoRA made the model forget.
+    """
+    window = min(context.card.context or WINDOW, WINDOW)
+    prose = load_dataset(context, DatasetEntry(general.PROSE.name, general.PROSE))
+    chats = load_dataset(context, DatasetEntry(general.CHATS.name, general.CHATS))
+    return {
+        "prose": window_input("prose", prose.texts, context.tokenizer, window, window - 1),
+        "chats": row_input("chats", chats.rows, context, window),
+    }
 
 
-def _measure(
-    model: Any, settings: TrainingSettings, measures: Measures, tokenizer: WorkingTokenizer, progress: _Progress
+def pick_questions(examples: Examples, decode: Callable[[Sequence[int]], str]) -> list[Question]:
+    """Questions of the training data that have one short reply, spread evenly over the data."""
+    questions: list[Question] = []
+    for example in (examples[number] for number in range(len(examples))):
+        learned = np.flatnonzero(example.labels != IGNORE_INDEX)
+        if example.loss_mask is None or not 0 < len(learned) <= MAX_ANSWER_TOKENS or learned[0] < 2:
+            continue
+        is_one_reply = learned[-1] - learned[0] + 1 == len(learned)
+        answer = _plain(decode(example.ids[learned].tolist()))
+        if is_one_reply and answer:
+            questions.append(Question(tuple(example.ids[: learned[0]].tolist()), answer, len(learned)))
+    places = np.linspace(0, max(len(questions) - 1, 0), min(MAX_QUESTIONS, len(questions))).round().astype(int)
+    return [questions[place] for place in places.tolist()]
+
+
+def _write_all(
+    eval_loop: EvalLoop,
+    losses: Mapping[str, GroupSums],
+    examples: Examples,
+    questions: Sequence[Question],
+    tokenizer: WorkingTokenizer,
+    job: Job,
 ) -> Side:
-    model.eval()
-    job, capabilities = progress.job, probe_model(model, settings)
-    eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
-    losses = measure_losses(eval_loop, measures.general, lambda share: progress.report(share / 2))
-    if losses is None:
-        raise StoppedError("Nothing was saved.")
-    progress.report(0.5)
-    writer = Writer(model, tokenizer, job)
-    replies = reply_to_messages(writer)
-    return Side(
-        losses,
-        score_replies(replies) if replies else None,
-        write_freely(writer, measures.examples),
-        count_right(writer, measures.questions),
+    """Let the model reply to `MESSAGES`, continue the training data, and answer its questions."""
+    eval_loop.model.eval()
+
+    def write(ids: Sequence[int], tokens: int, temperature: float = 0.0) -> Reply:
+        """Continue the ids by at most so many tokens, always the same."""
+        asked = AnswerRequest("", max_tokens=tokens, temperature=temperature)
+        output = generate_ids(eval_loop.model, torch.tensor([list(ids)]), asked, tokenizer.tokenizer, job)
+        if job.control.asked(Request.STOP):
+            raise StoppedError(NOTHING_SAVED)
+        written = output[0][len(ids) :].tolist()
+        text = str(tokenizer.tokenizer.decode(written, skip_special_tokens=True))
+        return Reply(text, ended=bool(written) and written[-1] in tokenizer.stops)
+
+    habits = None
+    # A model without a chat template of its own was not made for chats.
+    style = chat_prompt_style(tokenizer, tokenizer.bos) if tokenizer.chat_template.own else None
+    if style is not None:
+        prompts = {message: style.prompt(message, tokenizer).ids for message in MESSAGES}
+        habits = score_replies({message: write(ids, MAX_REPLY_TOKENS) for message, ids in prompts.items()})
+    passages = pick_passages(examples, FREE_PROMPTS, tokenizer.bos)
+    beginnings = [passage.example.ids[: passage.prompt_tokens].tolist() for passage in passages]
+    written = "\n".join(write(ids, FREE_TOKENS, FREE_TEMPERATURE).text for ids in beginnings)
+    replies = [_plain(write(question.ids, question.tokens + MORE_TOKENS).text) for question in questions]
+    right = sum(f" {q.answer} " in f" {reply} " for q, reply in zip(questions, replies, strict=True))
+    return Side(losses, habits, written, right)
+
+
+def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
+    """Score the replies to `MESSAGES`."""
+    name = replies[NAME_QUESTION].text
+    line = " ".join("".join(char if char.isprintable() else " " for char in name).split())
+    return HabitScores(
+        stops=sum(reply.ended for reply in replies.values()),
+        follows=sum(follows(replies[message].text) for message, follows in INSTRUCTIONS.items()),
+        name=line if len(line) <= MAX_EXCERPT_CHARS else f"{line[:MAX_EXCERPT_CHARS]}\u2026",
     )
 
 
-def _as_event(base: Side, lora: Side, measures: Measures, seconds: float) -> EvidenceMeasured:
-    general = (
-        TextLoss(name, int(sums.tokens.sum()), sums.loss, lora.losses[name].loss)
-        for name, sums in base.losses.items()
-    )
-    questions = len(measures.questions)
-    return EvidenceMeasured(
-        general=tuple(general),
-        habits=_habits(base.habits, lora.habits) if base.habits and lora.habits else None,
-        copying=_copying(base.written, lora.written, measures.examples),
-        answers=Count(base.right, lora.right, questions) if questions else None,
-        seconds=seconds,
-    )
-
-
-def _habits(base: HabitScores, lora: HabitScores) -> Habits:
-    return Habits(
-        Count(base.stops, lora.stops, len(MESSAGES)),
-        Count(base.follows, lora.follows, len(INSTRUCTIONS)),
-        base.name,
-        lora.name,
-    )
-
-
-def _copying(base: Sequence[str], lora: Sequence[str], examples: Examples) -> Copying | None:
+def _copying(base: str, lora: str, examples: Examples) -> Copying | None:
     """The shares of copied runs; None if the model wrote too little to tell."""
-    texts = ["\n".join(base), "\n".join(lora)]
-    shares = copied_shares(texts, (examples[number].text for number in range(len(examples))))
+    shares = copied_shares([base, lora], (examples[number].text for number in range(len(examples))))
     if shares[0] is None or shares[1] is None:
         return None
-    return Copying(shares[0], shares[1], count_runs(texts[1]))
+    return Copying(shares[0], shares[1], count_runs(lora))
+
+
+def _plain(text: str) -> str:
+    """Words alone, in lowercase."""
+    return " ".join("".join(c if c.isalnum() else " " for c in text).lower().split())

@@ -1,7 +1,11 @@
-"""Generated answers with and without a LoRA, streamed into the log of the job."""
+"""Generated answers: with and without a saved LoRA, streamed into the log, and to the sample prompts of a run."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -10,67 +14,71 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, s
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
 from ...core.host import Host
-from ...core.jobs import Answer, Job, JobEnded, Request, Stage
-from ...data.rows import Prompt, PromptStyle, chat_prompt_style
+from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
+from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import read_training_prompt
-from ..lora import autocast_model, load_lora, lora_folder, remove_peft_layers, without_loras
+from ..compute import eval_mode
+from ..lora import (
+    autocast_model,
+    disable_lora,
+    load_lora,
+    lora_folder,
+    pause_training_mode,
+    remove_peft_layers,
+    without_loras,
+)
+from ..plan import RunPlan
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
-AnswerSide = Literal["with", "without"]
+TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
-    ids, raw_tokenizer = torch.tensor([_encode_prompt(question, host, tokenizer).ids]), tokenizer.tokenizer
+    ids = torch.tensor([_encode_prompt(question, host, tokenizer).ids])
+
+    def write(model: Any, side: Literal["with", "without"]) -> None:
+        model.eval()
+        streamer = _LogStreamer(tokenizer.tokenizer, side, job)
+        generate_ids(model, ids, question, tokenizer.tokenizer, job, streamer)
+
     with without_loras(host) as (base, _):
         if question.include_base or not question.lora:
             job.log.append(Stage(text="Generating without a LoRA"))
-            _write(base, ids, "without", question, raw_tokenizer, job)
+            write(base, "without")
         if question.lora and not job.control.asked(Request.STOP):
-            _answer_with_lora(base, ids, question, raw_tokenizer, host, job)
+            job.log.append(Stage(text=f"Generating with {question.lora}"))
+            model = load_lora(base, lora_folder(question.lora, host), question.lora, question.strength)
+            try:
+                write(model, "with")
+            finally:
+                remove_peft_layers(base)
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
 
 
 def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
-    """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized."""
-    if question.as_chat:
-        return _prompt_style(question, host, tokenizer).prompt(question.prompt, tokenizer)
-    raw_tokenizer = tokenizer.tokenizer
-    text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
-    return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
+    """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized.
 
-
-def _prompt_style(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> PromptStyle:
-    """Return the prompt style of the LoRA, used for both answers, or else that of the model for chats."""
+    The prompt style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
+    """
+    if not question.as_chat:
+        raw_tokenizer = tokenizer.tokenizer
+        text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
+        return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
     prompt_info = read_training_prompt(lora_folder(question.lora, host)) if question.lora else None
     if prompt_info is not None:
         bos = tokenizer.bos if prompt_info.starts_with_bos else None
-        return PromptStyle("chat", before=prompt_info.before, after=prompt_info.after, bos=bos)
-    style = chat_prompt_style(tokenizer, tokenizer.bos)
+        style: PromptStyle | None = PromptStyle(
+            "chat", before=prompt_info.before, after=prompt_info.after, bos=bos
+        )
+    else:
+        style = chat_prompt_style(tokenizer, tokenizer.bos)
     if style is None:
         raise ModelError(
             f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
         )
-    return style
-
-
-def _answer_with_lora(
-    base: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, host: Host, job: Job
-) -> None:
-    job.log.append(Stage(text=f"Generating with {question.lora}"))
-    model = load_lora(base, lora_folder(question.lora, host), question.lora, question.strength)
-    try:
-        _write(model, ids, "with", question, tokenizer, job)
-    finally:
-        remove_peft_layers(base)
-
-
-def _write(
-    model: Any, ids: torch.Tensor, side: AnswerSide, question: AnswerRequest, tokenizer: Any, job: Job
-) -> None:
-    model.eval()
-    generate_ids(model, ids, question, tokenizer, job, _LogStreamer(tokenizer, side, job))
+    return style.prompt(question.prompt, tokenizer)
 
 
 def generate_ids(
@@ -98,7 +106,7 @@ def generate_ids(
 class _LogStreamer(TextStreamer):  # type: ignore[misc]
     """Streamer that logs each finished piece of the answer as an event."""
 
-    def __init__(self, tokenizer: Any, side: AnswerSide, job: Job) -> None:
+    def __init__(self, tokenizer: Any, side: Literal["with", "without"], job: Job) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._side, self._job = side, job
 
@@ -113,3 +121,93 @@ class _StopWithJob(StoppingCriteria):  # type: ignore[misc]
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> Any:
         return torch.full((len(input_ids),), self._job.control.asked(Request.STOP), device=input_ids.device)
+
+
+class SampleGenerator:
+    """Sample prompts of a run, with a cache of the model's answers without the LoRA."""
+
+    def __init__(self, run: RunPlan, host: Host, job: Job, earlier: Iterable[SampleGenerated]) -> None:
+        self._run, self._host, self._job = run, host, job
+        self._base_answers = {sample.prompt: sample.without for sample in earlier}
+
+    @cached_property
+    def _tokenizer(self) -> WorkingTokenizer:
+        return make_working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
+
+    @cached_property
+    def _style(self) -> PromptStyle:
+        run = self._run
+        return detect_prompt_style(run.settings, self._host.folders, self._tokenizer, run.data.examples)
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The user's prompts, or beginnings of training examples."""
+        asked = self._run.settings.samples.sample_prompts
+        return make_prompts(asked, self._style, self._tokenizer, self._run.data.examples)
+
+    def prompt_info(self) -> dict[str, Any]:
+        """Return the content of training_prompt.json."""
+        examples = self._run.data.examples
+        middle = examples[len(examples) // 2]  # a book begins with its title page
+        return self._style.as_json(self._run.settings, middle.text)
+
+    def sample(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
+        """Answer a prompt; None if the run was stopped, which cuts the answer short."""
+        without = self._base_answers.get(prompt.text)
+        if without is None:
+            has_lora = hasattr(model, "disable_adapter")
+            without = ""  # once full fine-tuning has changed the model itself
+            if has_lora or not step:
+                with disable_lora(model) if has_lora else nullcontext():
+                    without = self._answer(model, prompt)
+        # Before the first step, all lora_B weights are zero, unless a finished LoRA is trained further.
+        untrained = step == 0 and not any(p.any() for name, p in model.named_parameters() if "lora_B" in name)
+        text = without if untrained else self._answer(model, prompt)
+        if self._job.control.asked(Request.STOP):
+            return None
+        self._base_answers[prompt.text] = without
+        return SampleGenerated(step=step, prompt=prompt.text, text=text, without=without)
+
+    def estimate_seconds(self, model: Any) -> float:
+        """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
+        prompt = max(self.prompts, key=lambda prompt: len(prompt.ids))
+
+        def time_answer(max_tokens: int) -> tuple[float, int]:
+            started = time.perf_counter()
+            answer_ids = self._generate(model, prompt, max_tokens)
+            return time.perf_counter() - started, len(answer_ids)
+
+        with sampling_mode(model):
+            time_answer(1)  # warm-up
+            first_token, _ = time_answer(1)
+            answer, count = time_answer(TIMED_TOKENS)
+        if count < 2 or answer <= first_token:
+            return 0.0
+        # The first token takes longer than the others, because the whole prompt is read for it.
+        return first_token + (self._max_tokens(prompt) - 1) * (answer - first_token) / (count - 1)
+
+    def _answer(self, model: Any, prompt: Prompt) -> str:
+        answer_ids = self._generate(model, prompt, self._max_tokens(prompt))
+        return str(self._tokenizer.tokenizer.decode(answer_ids, skip_special_tokens=True))
+
+    def _generate(self, model: Any, prompt: Prompt, max_tokens: int) -> list[int]:
+        settings = self._run.settings
+        question = AnswerRequest(
+            prompt.text,
+            max_tokens=max_tokens,
+            temperature=settings.samples.sample_temperature,
+            seed=settings.what.weights_seed,
+        )
+        output = generate_ids(model, torch.tensor([prompt.ids]), question, self._tokenizer.tokenizer, self._job)
+        return list(output[0][len(prompt.ids) :].tolist())
+
+    def _max_tokens(self, prompt: Prompt) -> int:
+        context, length = self._run.card.context, self._run.settings.samples.sample_length
+        return max(1, min(length, context - len(prompt.ids)) if context else length)
+
+
+@contextmanager
+def sampling_mode(model: Any) -> Iterator[None]:
+    """Put a model in training into a state for generation within this context."""
+    with pause_training_mode(model), eval_mode(model):
+        yield

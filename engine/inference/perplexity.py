@@ -4,155 +4,122 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
 
 from ... import train_utils
 from ...core.engine import PerplexityRequest
 from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
+from ...core.findings import texts as sentences
 from ...core.host import Host, ModelCard, get_model_card
-from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, Stage
+from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, RowScores, Segment
 from ...data import dataset_index
 from ...data.arrow_store import Store
 from ...data.dataset_index import DatasetEntry
+from ...data.examples import IGNORE_INDEX, Example, Examples, Source, truncate_rows
 from ...data.load import PrepareContext, load_dataset
+from ...data.readers import LoadedText
+from ...data.rows import PromptStyle, RowDataset, Tokenizer, detect_prompt_style
 from ...settings.definitions import TrainingSettings
-from ..compute import ModelCapabilities, probe_model, use_packed_attention
-from ..lora import loaded_lora, lora_folder, without_loras
+from ...train_utils import format_count, plural
+from ..lora import lora_folder
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import BatchLimit, EvalLoop, GroupSums, ProgressFn, evaluation_context
-from .perplexity_input import PerplexityInput, window_input
-from .row_perplexity import row_input
+from .eval_loop import (
+    EvalLoop,
+    ExampleSequence,
+    Group,
+    GroupSums,
+    Numbers,
+    StageProgress,
+    evaluation_context,
+    measure_each,
+)
+from .recall import log_stages
 
 MAX_LENGTH = 2048
-BATCH_LIMIT = BatchLimit(tokens=2048)
-"""A single window may have more."""
 NO_LORA = "-"
-PROGRESS_PARTS = 10
-"""Most progress events per pass."""
+MAX_SEGMENTS, MIN_SEGMENT_TOKENS = 100, 16  # most segments of a dataset, and fewest tokens of one
+MAX_ROWS = 1000  # of very many rows, only both ends of the ranking are kept
+EXCERPT_LENGTH = 60  # characters
+ELLIPSIS = "\u2026"
+# Rows are ranked as if they had this many more tokens of average loss, since a few tokens prove little.
+PRIOR_TOKENS = 16
+
+
+class SegmentScores(NamedTuple):
+    """Scores along the length of a dataset, and for rows the scores of the least and best known ones."""
+
+    stretches: tuple[Segment, ...]
+    rows: tuple[RowScores, ...] = ()
+
+
+@dataclass(frozen=True)
+class PerplexityInput:
+    """Windows of a text, or rows, with a function that turns the sums of their groups into scores."""
+
+    name: str
+    examples: ExampleSequence
+    groups: Sequence[Group]
+    count: int  # of groups
+    stride: int
+    max_length: int
+    score: Callable[[GroupSums], SegmentScores]
+    notes: tuple[str, ...] = ()
 
 
 def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Measure a dataset with each LoRA in turn, and restore the model."""
     folders = [(str(lora), lora_folder(lora, host)) for lora in request.loras]
-    dataset, card = _find_dataset(request.data, host), get_model_card(host)
-    inputs = _load_input(dataset, request, _load_context(settings, host, card, job))
+    if not request.data.strip():
+        raise DataError("No dataset is chosen. Choose one, then measure again.")
+    path, card = dataset_index.locate_dataset(request.data, host.folders), get_model_card(host)
+    dataset = DatasetEntry(path.name + "/" * path.is_dir(), path)
+    inputs = _load_input(dataset, request, load_context(settings, host, card, job))
     for note in inputs.notes:
         job.log.append(Note(text=note))
-    results: list[PerplexityMeasured] = []
-    with without_loras(host) as (base, _), use_packed_attention(base):
-        for name, folder in [(NO_LORA, None)] * request.include_base + folders:
-            if job.control.asked(Request.STOP):
-                break
-            started = time.monotonic()
-            with loaded_lora(base, folder, name) as model:
-                capabilities = probe_model(model, settings)
-                sums = _sums(
-                    model,
-                    capabilities,
-                    inputs,
-                    f"Perplexity of {inputs.name} {_lora_phrase(name)}",
-                    job,
-                )
-            if sums is not None:
-                figures = _figures(sums, inputs)
-                results.append(
-                    PerplexityMeasured(model=card.name, lora=name, seconds=time.monotonic() - started, **figures)
-                )
-                _log_result(results[-1], request.comment, host, job)
+
+    def measure(name: str, eval_loop: EvalLoop) -> PerplexityMeasured | None:
+        started = time.monotonic()
+        progress = StageProgress(f"Perplexity of {inputs.name} {_lora_phrase(name)}", job.log)
+        with evaluation_context(eval_loop.model):
+            sums = eval_loop.sums(inputs.examples, inputs.groups, inputs.count, progress)
+        if sums is None:
+            return None
+        scores = inputs.score(sums)
+        result = PerplexityMeasured(
+            model=card.name,
+            lora=name,
+            dataset=inputs.name,
+            perplexity=train_utils.perplexity(sums.loss),
+            loss=sums.loss,
+            tokens=int(sums.tokens.sum()),
+            stride=inputs.stride,
+            max_length=inputs.max_length,
+            seconds=time.monotonic() - started,
+            right=float(sums.hits.sum() / sums.tokens.sum()),
+            stretches=scores.stretches,
+            rows=scores.rows,
+        )
+        _record(result, request.comment, host, job)
+        return result
+
+    base = [(NO_LORA, None)] * request.include_base
+    results = measure_each([*base, *folders], settings, host, job, measure)
     lines = [
         f"{result.dataset} {_lora_phrase(result.lora)}: perplexity {result.perplexity:.4f}" for result in results
     ]
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="\n".join(lines))
 
 
-def _find_dataset(name: str, host: Host) -> DatasetEntry:
-    """Look a dataset up by its name or its path."""
-    if not name.strip():
-        raise DataError("No dataset is chosen. Choose one, then measure again.")
-    path = dataset_index.locate_dataset(name, host.folders)
-    return DatasetEntry(path.name + "/" * path.is_dir(), path)
+def _lora_phrase(name: str) -> str:
+    return "without a LoRA" if name == NO_LORA else f"with the LoRA {name}"
 
 
-def _load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> PrepareContext:
-    """Return the context for loading data, the same as for a run."""
-    tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-
-    def say(text: str, share: float | None) -> None:
-        job.log.append(Stage(text=text, share=share))
-
-    return PrepareContext(settings, host.folders, card, tokenizer, say, store=Store(host.folders.prepared_data))
-
-
-def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:
-    """Load a dataset as windows over its texts, or as its rows."""
-    max_length = request.max_length or min(context.card.context or MAX_LENGTH, MAX_LENGTH)
-    if problems := list(_problems(max_length, context.card)):
-        raise SettingsError(problems)
-    loaded = load_dataset(context, dataset)
-    if loaded.texts and loaded.rows:
-        raise DataError(
-            f"{dataset.name} contains both text and rows, which are measured differently. Choose one of its files."
-        )
-    if not loaded.rows:
-        return window_input(dataset.path.name, loaded.texts, context.tokenizer, max_length, request.stride)
-    if request.stride:
-        raise SettingsError(
-            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set Stride to 0."]
-        )
-    return row_input(dataset.path.name, loaded.rows, context, max_length)
-
-
-def _problems(length: int, card: ModelCard) -> Iterator[str]:
-    if length < 2:
-        yield (
-            f"Window length: {length} is too short. Use 2 tokens or more, or 0 for the model's context (up to "
-            f"{MAX_LENGTH} tokens)."
-        )
-    if card.context and length > card.context:
-        yield (f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or fewer.")
-
-
-def _sums(
-    model: Any, capabilities: ModelCapabilities, inputs: PerplexityInput, text: str, job: Job
-) -> GroupSums | None:
-    """Run the evaluation; None if the user stopped it."""
-    report = _progress_logger(text, job)
-    with evaluation_context(model):
-        eval_loop = EvalLoop(model, capabilities, BATCH_LIMIT, lambda: job.control.asked(Request.STOP))
-        return eval_loop.sums(inputs.examples, inputs.groups, inputs.count, report)
-
-
-def _figures(sums: GroupSums, inputs: PerplexityInput) -> dict[str, Any]:
-    scores = inputs.score(sums)
-    return {
-        "dataset": inputs.name,
-        "perplexity": train_utils.perplexity(sums.loss),
-        "loss": sums.loss,
-        "tokens": int(sums.tokens.sum()),
-        "stride": inputs.stride,
-        "max_length": inputs.max_length,
-        "right": float(sums.hits.sum() / sums.tokens.sum()),
-        **scores._asdict(),
-    }
-
-
-def _progress_logger(text: str, job: Job) -> ProgressFn:
-    """Return a function that logs the progress a few times."""
-    reported = 0
-
-    def tell(share: float) -> None:
-        nonlocal reported
-        if (part := int(share * PROGRESS_PARTS)) > reported:
-            reported = part
-            job.log.append(Stage(text=text, share=share))
-
-    job.log.append(Stage(text=text))
-    return tell
-
-
-def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) -> None:
+def _record(result: PerplexityMeasured, comment: str, host: Host, job: Job) -> None:
     """Add a result to the log and to the table of evaluations; a table that cannot be written is only logged."""
     job.log.append(result)
     date = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
@@ -172,5 +139,172 @@ def _log_result(result: PerplexityMeasured, comment: str, host: Host, job: Job) 
         job.log.append(Advice(text=f"The result could not be saved in the evaluations table: {error}"))
 
 
-def _lora_phrase(name: str) -> str:
-    return "without a LoRA" if name == NO_LORA else f"with the LoRA {name}"
+def load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> PrepareContext:
+    """Return the context for loading data, the same as for a run."""
+    tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
+    store = Store(host.folders.prepared_data)
+    return PrepareContext(settings, host.folders, card, tokenizer, log_stages(job), store=store)
+
+
+def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:
+    """Load a dataset as windows over its texts, or as its rows."""
+    card = context.card
+    length = request.max_length or min(card.context or MAX_LENGTH, MAX_LENGTH)
+    if length < 2:
+        raise SettingsError(
+            [
+                f"Window length: {length} is too short. Use 2 tokens or more, or 0 for the model's context (up to "
+                f"{MAX_LENGTH} tokens)."
+            ]
+        )
+    if card.context and length > card.context:
+        raise SettingsError(
+            [f"Window length: {length} is more than {card.name} supports. Use {card.context} tokens or fewer."]
+        )
+    loaded = load_dataset(context, dataset)
+    if loaded.texts and loaded.rows:
+        raise DataError(
+            f"{dataset.name} contains both text and rows, which are measured differently. Choose one of its files."
+        )
+    if not loaded.rows:
+        return window_input(dataset.path.name, loaded.texts, context.tokenizer, length, request.stride)
+    if request.stride:
+        raise SettingsError(
+            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set Stride to 0."]
+        )
+    return row_input(dataset.path.name, loaded.rows, context, length)
+
+
+def window_input(
+    name: str, texts: Sequence[LoadedText], tokenizer: Tokenizer, length: int, stride: int
+) -> PerplexityInput:
+    """Return windows over texts as input, each with a start token if the tokenizer adds one.
+
+    A stride of 0 stands for half a window.
+    """
+    stride, max_stride = stride or max(1, length // 2), max(length - 1, 1)
+    if not 0 < stride <= max_stride:
+        raise SettingsError(
+            [f"Stride: {stride} would skip tokens or count some twice. Use a value from 1 to {max_stride}."]
+        )
+    strings = [str(text.text) for text in texts]
+    encoded = tokenizer.encode(strings)
+    # The texts are one sequence of tokens, divided into equal segments: the groups.
+    ends: Numbers = np.cumsum([len(text.ids) for text in encoded])
+    total = int(ends[-1])
+    count = max(1, min(MAX_SEGMENTS, total // MIN_SEGMENT_TOKENS))
+    segment_of_token: Numbers = (np.arange(total) * count // max(1, total)).astype(np.int32)
+    examples: list[Example] = []
+    groups: list[Numbers] = []
+    for ids, segments in zip((text.ids for text in encoded), np.split(segment_of_token, ends[:-1]), strict=True):
+        start_ids = np.array([] if tokenizer.bos is None else [tokenizer.bos], ids.dtype)
+        start, counted_end = 0, 0
+        while counted_end < len(ids):
+            end = min(start + length - len(start_ids), len(ids))
+            window, first = np.concatenate([start_ids, ids[start:end]]), start - len(start_ids)
+            if len(window) > 1:
+                # Tokens that an earlier window has counted do not count again.
+                is_counted = np.arange(first, end) >= counted_end
+                examples.append(Example(window, is_counted, cast("Source", None), start))  # no dataset
+                # The segment of the start token is arbitrary, as it never counts.
+                groups.append(segments[np.arange(first, end).clip(0)])
+            counted_end, start = end, start + stride
+    if not examples:
+        raise DataError(f"{name} is too short: it needs at least two tokens.")
+
+    def words_at(token: int) -> str:
+        """Return the words of the text that follow a token."""
+        text = int(np.searchsorted(ends, token, side="right"))
+        offset = token - int(ends[text]) + len(encoded[text].ids)
+        start = int(encoded[text].starts[offset])
+        return " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
+
+    def score(sums: GroupSums) -> SegmentScores:
+        firsts = np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()
+        return SegmentScores(
+            tuple(
+                Segment(**sums.figures(segment), begins=words_at(first))
+                for segment, first in enumerate(firsts)
+                if sums.tokens[segment]
+            )
+        )
+
+    return PerplexityInput(name, examples, groups, count, stride, length, score)
+
+
+def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, length: int) -> PerplexityInput:
+    """Return the rows as input: only tokens that a run would learn count, and longer rows are cut."""
+    if problems := [problem for row_set in sets for problem in sentences(row_set.findings, "problem")]:
+        raise DataError("\n".join(problems))
+    tokenizer = context.tokenizer
+    truncated = [truncate_rows(row_set.source, length, "cut_end", tokenizer.bos) for row_set in sets]
+    examples = Examples([row_set.source for row_set in truncated])
+    count = len(examples)
+    if not count:
+        marker = context.settings.rows.train_only_after
+        advice = "Change 'Train on', or use a longer window."
+        if marker:
+            advice = f"No row contains {marker!r} followed by text. Change 'Train only after'."
+        raise DataError(f"The rows of {name} have no tokens to measure. {advice}")
+    style = detect_prompt_style(context.settings, context.folders, tokenizer, examples)
+
+    def words(index: int) -> dict[str, Any]:
+        return _describe_row(examples[index], style, tokenizer, named=len(sets) > 1)
+
+    def score(sums: GroupSums) -> SegmentScores:
+        ranked = (sums.losses + PRIOR_TOKENS * sums.loss) / (sums.tokens + PRIOR_TOKENS)
+        order = np.argsort(-ranked, kind="stable")  # the least known first
+        if len(order) > MAX_ROWS:
+            order = np.concatenate([order[: MAX_ROWS // 2], order[-(MAX_ROWS // 2) :]])
+        rows = tuple(RowScores(**sums.figures(n), **words(n)) for n in order.tolist())
+        segments = min(MAX_SEGMENTS, count)
+        segment_of_row: Numbers = np.arange(count) * segments // count
+        merged = GroupSums(*(np.bincount(segment_of_row, each, segments) for each in sums))
+        stretches: list[Segment] = []
+        for n, first in enumerate(np.flatnonzero(np.diff(segment_of_row, prepend=-1)).tolist()):
+            said = words(first)
+            begins = (said["read"] or said["begins"]).removesuffix(f" {ELLIPSIS}")
+            stretches.append(Segment(**merged.figures(n), begins=f"{said['place']}: {begins}"))
+        return SegmentScores(tuple(stretches), rows)
+
+    long_rows = sum(source.too_long for source in truncated)
+    empty_rows = sum(source.nothing_learned for source in truncated)
+    notes = tuple(_row_notes(sets, long_rows, empty_rows, length))
+    return PerplexityInput(name, examples, range(count), count, 0, length, score, notes)
+
+
+def _row_notes(sets: Sequence[RowDataset], long_rows: int, empty_rows: int, length: int) -> Iterator[str]:
+    """Say how the rows of each file were read, and which were cut or dropped."""
+    for row_set in sets:
+        rows = format_count(row_set.counts.rows, "row")
+        yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
+        yield from (*row_set.notes, *sentences(row_set.findings, "advice"))
+    if long_rows:
+        are, they_are = plural(long_rows, "is", "are"), plural(long_rows, "it is", "they are")
+        rows = format_count(long_rows, "row")
+        yield f"{rows} {are} longer than {length} tokens, so {they_are} truncated at the end."
+    if empty_rows:
+        has, was = plural(empty_rows, "has", "have"), plural(empty_rows, "was", "were")
+        yield f"{format_count(empty_rows, 'row')} {has} no tokens to measure and {was} dropped."
+
+
+def _describe_row(example: Example, style: PromptStyle, tokenizer: Tokenizer, *, named: bool) -> dict[str, str]:
+    """A row in words: its place, the message before its first counted part, and the beginning of that part.
+
+    `named` adds the name of its file. What is read is empty if a row counts from its beginning.
+    """
+    counted = example.labels != IGNORE_INDEX
+    first = int(np.argmax(counted))  # every row has one
+    end = first + int(np.argmin(np.append(counted[first:], False)))
+    start, read = 0, ""
+    if first > 1:
+        start = first
+        read = style.asked(tokenizer.decode([n for n in example.ids[:start].tolist() if n != tokenizer.bos]))
+    begins = tokenizer.decode([n for n in example.ids[start:end].tolist() if n not in tokenizer.stops])
+    place = f"{example.source.name}, {example.place}" if named else example.place
+    return {"place": place, "read": _shorten(read), "begins": _shorten(begins)}
+
+
+def _shorten(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= EXCERPT_LENGTH else f"{words[:EXCERPT_LENGTH].rstrip()} {ELLIPSIS}"

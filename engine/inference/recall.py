@@ -1,4 +1,4 @@
-"""Recall of passages: how many tokens of the data a model reproduces word for word.
+"""Recall: how many tokens of the data a model reproduces word for word, in a run and for a saved LoRA.
 
 Greedy generation follows the data as long as each next token of the data is the most likely one. One pass over the
 prompt and the tokens after it shows where that ends, so nothing has to be generated.
@@ -8,19 +8,60 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from ...core.host import ModelCard
-from ...core.jobs import PartRecall, RecallFigures, Request
-from ...data.examples import Passage, pick_passages
-from ...data.prepare import TrainingData
+from ...core.engine import RecallRequest
+from ...core.errors import DataError, SavingError
+from ...core.files import read_json, write_json
+from ...core.host import Host, ModelCard, get_model_card
+from ...core.jobs import (
+    Advice,
+    Job,
+    JobEnded,
+    PartRecall,
+    RecallFigures,
+    RecallMeasured,
+    Request,
+    Stage,
+    Trigger,
+    recall_text,
+)
+from ...data import general
+from ...data.examples import MIN_PASSAGE_TOKENS, Example, Passage, Source, pick_passages
+from ...data.prepare import TrainingData, prepare
+from ...records.folder import (
+    LOG,
+    PARAMETERS,
+    RECALL,
+    read_graph,
+    read_log,
+    read_state,
+    run_folder_of,
+    trained_steps,
+)
+from ...settings import files
+from ...settings.definitions import TrainingSettings
+from ...settings.parsing import training_settings
+from ...train_utils import checkpoint_step
+from ..lora import lora_folder
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, GroupSums, ProgressFn, evaluation_context
-from .general_loss import pick_general_passages
+from .eval_loop import EvalLoop, ProgressFn, StageProgress, evaluation_context, measure_each
+
+# Short passages would say less about forgetting: a model that was trained on prose expects prose sooner.
+GENERAL_PASSAGES, GENERAL_PASSAGE_TOKENS = 8, 256
+GENERAL_TOKENS = GENERAL_PASSAGES * GENERAL_PASSAGE_TOKENS
+DATA_CHANGED = (
+    "The data has changed since the LoRA was trained: a file, the tokenizer or the slicing is different. The "
+    "measured passages may include some that the LoRA was not trained on."
+)
+
+
+class NoPassageError(DataError):
+    """The training data have no passage that is long enough to continue."""
 
 
 class PassageScore(NamedTuple):
@@ -36,14 +77,6 @@ class PassageScore(NamedTuple):
         return self.matched / self.tokens
 
 
-class RecallScores(NamedTuple):
-    """Scores of passages that are trained on, of `control` passages that are not, and of general prose."""
-
-    learned: list[PassageScore]
-    control: list[PassageScore]
-    general: list[PassageScore]
-
-
 class RecallPassages(NamedTuple):
     """Passages that are trained on, as many of the validation split, and some of general prose."""
 
@@ -51,45 +84,35 @@ class RecallPassages(NamedTuple):
     control: Sequence[Passage]
     general: Sequence[Passage]
 
-
-@dataclass(frozen=True)
-class RecallMeter:
-    """Measures the recall of a model by the same passages each time, and restores its state."""
-
-    make_eval_loop: Callable[[Request], EvalLoop]
-    """Makes a loop that ends when the user makes this request."""
-    passages: RecallPassages
-
     @property
     def tokens(self) -> int:
-        """The number of tokens that one measurement reads; 0 if the data have no passage."""
-        return sum(len(passage.example.ids) for passage in chain(*self.passages))
-
-    def measure(self, ended_by: Request, report: ProgressFn = lambda share: None) -> RecallScores | None:
-        """Measure; None if the user made the request that ends the measurement."""
-        scores = score_passages(self.make_eval_loop(ended_by), list(chain(*self.passages)), report)
-        if scores is None:
-            return None
-        remaining = iter(scores)
-        return RecallScores(*(list(islice(remaining, len(passages))) for passages in self.passages))
+        """The number of tokens that one measurement reads."""
+        return sum(len(passage.example.ids) for passage in chain(*self))
 
 
 def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
-    """Pick the passages to measure; None if the data have none."""
+    """Pick the passages to measure, the same ones every time; None if the data have none."""
     tokenizer = make_working_tokenizer(card.tokenizer)
     bos = tokenizer.bos  # some tokenizers have a start token that they never add
     learned = pick_passages(data.examples, count, bos)
     if not learned:
         return None
-    return RecallPassages(
-        learned, pick_passages(data.validation, count, bos), pick_general_passages(tokenizer, card.context)
-    )
+    ids = tokenizer.encode([general.PROSE.read_text(encoding="utf-8")])[0].ids
+    start_ids = np.array([] if bos is None else [bos], ids.dtype)
+    length = min(GENERAL_PASSAGE_TOKENS, (card.context or GENERAL_PASSAGE_TOKENS) - len(start_ids))
+    prose: list[Passage] = []
+    for start in np.linspace(0, max(len(ids) - length, 0), GENERAL_PASSAGES).round().astype(int).tolist():
+        passage = np.concatenate([start_ids, ids[start : start + length]])
+        example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
+        prose.append(Passage(example, 1, general.PROSE.stem))
+    return RecallPassages(learned, pick_passages(data.validation, count, bos), prose)
 
 
 def score_passages(
     eval_loop: EvalLoop, passages: Sequence[Passage], report: ProgressFn = lambda share: None
 ) -> list[PassageScore] | None:
     """Score each passage, and restore the state of the model; None if the run was stopped."""
+    # Each token is a group of its own, so that the first wrong one can be found.
     ends = np.cumsum([len(passage.example.ids) for passage in passages], dtype=np.int64)
     groups = [np.arange(end - len(p.example.ids), end) for p, end in zip(passages, ends.tolist(), strict=True)]
     with evaluation_context(eval_loop.model):
@@ -97,14 +120,13 @@ def score_passages(
         sums = eval_loop.sums(examples, groups, int(ends[-1]) if passages else 0, report)
     if sums is None:
         return None
-    return [_score(passage, group, sums) for passage, group in zip(passages, groups, strict=True)]
-
-
-def _score(passage: Passage, tokens: np.ndarray[tuple[int], np.dtype[np.int64]], sums: GroupSums) -> PassageScore:
-    target = tokens[passage.prompt_tokens :]
-    wrong = np.flatnonzero(sums.hits[target] == 0)
-    matched = int(wrong[0]) if len(wrong) else len(target)
-    return PassageScore(passage.part, len(target), matched, float(sums.losses[target].mean()))
+    scores: list[PassageScore] = []
+    for passage, group in zip(passages, groups, strict=True):
+        target = group[passage.prompt_tokens :]
+        wrong = np.flatnonzero(sums.hits[target] == 0)
+        matched = int(wrong[0]) if len(wrong) else len(target)
+        scores.append(PassageScore(passage.part, len(target), matched, float(sums.losses[target].mean())))
+    return scores
 
 
 def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
@@ -123,14 +145,94 @@ def mean_loss(scores: Sequence[PassageScore]) -> float | None:
     return float(np.mean([score.loss for score in scores])) if scores else None
 
 
-def summarize_by_part(scores: Sequence[PassageScore]) -> tuple[PartRecall, ...]:
-    """Summarize the scores by chapter or file, in the order of the data; empty if all are from one."""
-    by_part: dict[str, list[PassageScore]] = defaultdict(list)
-    for score in scores:
+def measure_passages(
+    eval_loop: EvalLoop, passages: RecallPassages, step: int, epoch: float, why: Trigger, report: ProgressFn
+) -> RecallMeasured | None:
+    """Measure the recall of a model after so many steps, and restore its state; None if the user ended it."""
+    scores = score_passages(eval_loop, list(chain(*passages)), report)
+    if scores is None:
+        return None
+    remaining = iter(scores)
+    learned, control, prose = (list(islice(remaining, len(kind))) for kind in passages)
+    by_part: dict[str, list[PassageScore]] = defaultdict(list)  # by chapter or file, in the order of the data
+    for score in learned:
         by_part[score.part].append(score)
-    if len(by_part) < 2:
-        return ()
-    summaries = {part: summarize(members) for part, members in by_part.items()}
-    return tuple(
-        PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in summaries.items()
+    parts = [(part, summarize(members)) for part, members in by_part.items()]
+    return RecallMeasured(
+        step=step,
+        epoch=epoch,
+        why=why,
+        learned=summarize(learned),
+        control=summarize(control) if control else None,
+        general_loss=mean_loss(prose),
+        strip=tuple(score.recall for score in learned),
+        parts=tuple(PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts)
+        if len(parts) > 1
+        else (),
     )
+
+
+def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
+    """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
+    folder, card = lora_folder(request.lora, host), get_model_card(host)
+    settings, data = data_of_lora(folder, host, card, job)
+    run_folder = training_folder(folder)
+    if read_json(run_folder / LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
+        job.log.append(Advice(text=DATA_CHANGED))
+    passages = pick_recall_passages(data, request.passages, card)
+    if passages is None:
+        raise NoPassageError(
+            f"Recall can't be measured, because no passage of the training data has at least {MIN_PASSAGE_TOKENS} "
+            "tokens."
+        )
+    # The step and epoch of the LoRA or checkpoint, by the records of its run.
+    log, graph = read_log(run_folder), read_state(folder).get("graph") or read_graph(run_folder)
+    step = checkpoint_step(folder.name) or trained_steps(log)
+    epochs = {entry["current_steps"]: entry.get("epoch") for entry in (log, *graph) if entry.get("current_steps")}
+
+    def measure(name: str, eval_loop: EvalLoop) -> RecallMeasured | None:
+        progress = StageProgress(f"Measuring recall {'with' if name else 'without'} the LoRA", job.log)
+        trained = (step, epochs.get(step) or 0.0) if name else (0, 0.0)
+        event = measure_passages(eval_loop, passages, *trained, "asked", progress)
+        if event is not None:
+            job.log.append(event)
+        return event
+
+    measured = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    if len(measured) < 2:
+        return JobEnded(outcome="stopped", text="Nothing was saved.")
+    write_json(folder / RECALL, [event.as_log() for event in measured])
+    without = f"{measured[0].learned.recall:.0%}"
+    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, the model reproduces {without}."
+    return JobEnded(outcome="finished", text=text)
+
+
+def training_folder(folder: Path) -> Path:
+    """The folder with the settings that a LoRA or checkpoint was trained with; its own if there are none."""
+    folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
+    return next(folders, folder)
+
+
+def data_of_lora(folder: Path, host: Host, card: ModelCard, job: Job) -> tuple[TrainingSettings, TrainingData]:
+    """The settings that a LoRA was trained with, and its training data, from the cache if they are there."""
+    parameters = training_folder(folder) / PARAMETERS
+    if not parameters.is_file():
+        raise SavingError(
+            f"{folder.name} has no {PARAMETERS}, so its training data is unknown. Choose a LoRA that was "
+            "trained with Training PRO."
+        )
+    settings = training_settings(files.load_settings(parameters, host.folders.datasets).values)
+    return settings, prepare(
+        settings,
+        host.folders,
+        card,
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
+        log_stages(job),
+        keep=not host.read_only_reason,
+        is_stopped=lambda: job.control.asked(Request.STOP),
+    )
+
+
+def log_stages(job: Job) -> Callable[[str, float | None], None]:
+    """What reading data calls with its progress."""
+    return lambda text, share: job.log.append(Stage(text=text, share=share))

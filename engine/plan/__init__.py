@@ -1,16 +1,36 @@
-"""Plan of a run: settings, learning rates, step log, rules for saving and stopping. No torch."""
+"""Plan of a run, and what is decided after each of its steps. No torch."""
 
 from __future__ import annotations
 
-from .lr_plan import LR_SHARE_KEY, LrPlan, apply_to_scheduler
-from .run_controller import RunController, SteeringRecord
-from .run_plan import DATA_KEY, RunPlan, build_run_plan
-from .step_log import StepLog
-from .step_rules import Evaluation, Patience, SaveRequest, SavingRules, StepState, stop_reason
+from .run_controller import (
+    Evaluation,
+    Patience,
+    RunController,
+    SaveRequest,
+    SavingRules,
+    SteeringRecord,
+    StepState,
+    stop_reason,
+)
+from .run_plan import (
+    BY_LENGTH,
+    DATA_KEY,
+    LR_SHARE_KEY,
+    NEIGHBOR_PAIRS,
+    BatchingPhases,
+    LrPlan,
+    RunPlan,
+    StepLog,
+    apply_to_scheduler,
+    build_run_plan,
+)
 
 __all__ = [
+    "BY_LENGTH",
     "DATA_KEY",
     "LR_SHARE_KEY",
+    "NEIGHBOR_PAIRS",
+    "BatchingPhases",
     "Evaluation",
     "LrPlan",
     "Patience",

@@ -1,27 +1,209 @@
-"""Decide what happens after each step, from the user's requests and the rules; independent of the Trainer."""
+"""What happens after each step: save a checkpoint, wind down, end or restart; independent of Trainer and disk."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypedDict
 
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...records.folder import LiveChange
-from ...settings.definitions import TrainingSettings
+from ...settings.definitions import SavingSettings, StoppingSettings, TrainingSettings
 from ...settings.live_settings import LiveSettings, resumed_settings
-from .lr_plan import WindDown, load_wind_down
-from .run_plan import RunPlan
-from .step_rules import (
-    BestStep,
-    Evaluation,
-    LossDrop,
-    Patience,
-    SaveRequest,
-    SavingRules,
-    StepState,
-    stop_reason,
-)
+from ...settings.rules import DROP_FACTOR, HOLD_STEPS
+from ...train_utils import format_count, interval_steps
+from .run_plan import RunPlan, WindDown
+
+CHECKS_PER_EPOCH = 10  # how often the smoothed loss is compared with the best, without a validation split
+
+
+@dataclass(frozen=True)
+class StepState:
+    """State after a step."""
+
+    step: int
+    steps_per_epoch: int
+    smoothed: float
+    clock: float = 0.0  # in seconds
+    last: bool = False  # whether the run ends here
+    steps: int = 0  # all steps of the run, for what is a share of them
+    requests: frozenset[Request] = frozenset()  # what the user asked for up to this step
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result on the validation split; one that the user `asked` for does not count against the patience."""
+
+    loss: float
+    accuracy: float
+    asked: bool = False
+
+    def measure_for(self, keep_best: str) -> tuple[str, float]:
+        """Name and value of the measure that counts."""
+        if keep_best == "accuracy":
+            return "validation accuracy", self.accuracy
+        return "validation loss", self.loss
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """Reasons for a checkpoint besides the rules: the user, the end of the loop, an evaluation."""
+
+    asked: bool = False
+    ends: bool = False  # perhaps not the run, but only the loop of transformers, which begins again from here
+    found: Evaluation | None = None
+
+
+@dataclass
+class LossDrop:
+    """Detects each further drop of the smoothed loss by a tenth below a start value, once it holds."""
+
+    saved: float | None = None
+    held: int = 0
+
+    def look(self, begin: float, smoothed: float) -> bool:
+        if not begin:
+            return False
+        level = DROP_FACTOR * min(begin, self.saved if self.saved is not None else begin)
+        self.held = self.held + 1 if smoothed <= level else 0
+        if self.held < HOLD_STEPS:
+            return False
+        self.saved, self.held = smoothed, 0
+        return True
+
+
+def is_better(
+    measure: str, candidate: tuple[float, float | None], best: tuple[float | None, float | None]
+) -> bool:
+    """Whether a value is better than the best so far, or the first one; NaN and infinity never are.
+
+    Between equal values the loss decides, and equal losses are no improvement.
+    """
+    (value, loss), (other, other_loss) = candidate, best
+    if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
+        return False
+    if other is None:
+        return True
+    if value == other:
+        return loss is not None and other_loss is not None and loss < other_loss
+    return value > other if "accuracy" in measure else value < other
+
+
+@dataclass
+class BestStep:
+    """Best step so far by a loss or an accuracy; it starts over when the measure changes."""
+
+    measure: str = ""
+    value: float | None = None
+    step: int = 0
+    loss: float | None = None  # along with an accuracy; it decides between equal ones
+
+    def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
+        if measure != self.measure:
+            self.measure, self.value = measure, None
+        if not is_better(measure, (value, loss), (self.value, self.loss)):
+            return False
+        self.value, self.step, self.loss = value, step, loss
+        return True
+
+
+@dataclass
+class Patience:
+    """Counts evaluations in a row without improvement; part of every checkpoint."""
+
+    measure: str = ""
+    best: float | None = None
+    waited: int = 0
+    loss: float | None = None  # along with the best accuracy
+
+    def look(self, evaluation: Evaluation, keep_best: str) -> None:
+        measure, value = evaluation.measure_for(keep_best)
+        if measure != self.measure:
+            self.measure, self.best = measure, None
+        if is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
+            self.best, self.waited, self.loss = value, 0, evaluation.loss
+        else:
+            self.waited += 1
+
+
+@dataclass
+class SavingRules:
+    """Reasons for a checkpoint; their state is part of every checkpoint."""
+
+    falls: LossDrop = field(default_factory=LossDrop)
+    best: BestStep = field(default_factory=BestStep)
+    evaluates: bool = False  # whether there is a validation split; it alone then decides which step is best
+    backed_up: float | None = None
+    before: BestStep = field(default_factory=BestStep)  # best step before the current one
+
+    @staticmethod
+    def from_memory(state: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
+        return SavingRules(LossDrop(**state.get("falls", {})), BestStep(**state.get("best", {})), evaluates)
+
+    def memory(self) -> dict[str, Any]:
+        return {"falls": asdict(self.falls), "best": asdict(self.best)}
+
+    def why(self, saving: SavingSettings, state: StepState, request: SaveRequest) -> str | None:
+        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
+        self.before = replace(self.best)
+        if self.backed_up is None:
+            self.backed_up = state.clock
+        every = interval_steps(saving.save_every, state.steps)
+        epoch, remainder = divmod(state.step, state.steps_per_epoch)
+        # Each is asked at each step, since some remember what they see; is_last after is_best, which moves the
+        # best.
+        is_best = self._is_best(saving, state, request.found)
+        has_dropped = self.falls.look(saving.save_on_loss_drop, state.smoothed)
+        # A run that ends within an epoch has ended it: epochs may be added later. If its last step is not the best
+        # one, it is kept beside the best.
+        is_last = state.last and (
+            saving.save_each_epoch or (saving.keep_best != "no" and self.best.step != state.step)
+        )
+        needs_backup = saving.backup_minutes and state.clock - self.backed_up >= 60 * saving.backup_minutes
+        reasons = {
+            "user": request.asked,
+            "best": is_best,
+            f"epoch-{epoch}": saving.save_each_epoch and not remainder,
+            f"loss-{state.smoothed:.2f}".replace(".", "_"): has_dropped,
+            "": bool(every and state.step % every == 0) or request.ends or is_last,
+            "backup": needs_backup,
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason is not None:
+            self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
+        return reason
+
+    def on_checkpoint_failed(self) -> None:
+        """Forget the best step of a checkpoint that could not be written."""
+        self.best = self.before
+
+    def _is_best(self, saving: SavingSettings, state: StepState, evaluation: Evaluation | None) -> bool:
+        """Whether the step is best by its evaluation, or by the smoothed loss some times per epoch."""
+        if saving.keep_best == "no":
+            return False
+        if evaluation is not None:
+            return self.best.look(*evaluation.measure_for(saving.keep_best), state.step, evaluation.loss)
+        if self.evaluates or saving.keep_best == "accuracy":
+            return False
+        interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
+        if state.step % interval and not state.last:
+            return False
+        return self.best.look("smoothed loss", state.smoothed, state.step)
+
+
+def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
+    """The rule that ends the run here, in words; empty if none does."""
+    if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
+        return f"the smoothed loss {state.smoothed:.4f} is at or below {stopping.stop_at_loss:g}"
+    if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
+        return f"epoch {stopping.stop_at_epoch:g} is done"
+    if stopping.early_stopping and patience.waited >= stopping.early_stopping:
+        times = format_count(patience.waited, "evaluation")
+        if patience.best is None:
+            return f"the validation loss was NaN or infinite in {times}"
+        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -72,11 +254,13 @@ class RunController:
         self._requested, self._control, self._log = LiveSettings.of(run_plan.settings), job.control, job.log
         self._validation_key, self._settings = run_plan.validation_key, run_plan.settings
         self.live_changes: list[LiveChange] = [*state.get("live_changes", ())]
-        self.live = _effective_live(self._requested, state)
+        self.live = self._requested
+        if state:
+            self.live = resumed_settings(self._requested, then_asked=state["asked"], then_in_force=state["live"])
         self.rates = run_plan.rates(self.live.rate_factor)
         same_plan = state.get("planned") == len(self.rates.planned)
-        if same_plan and (fall := load_wind_down(state.get("fall"))):
-            self.rates = replace(self.rates, wind_down=fall)
+        if same_plan and (fall := state.get("fall")):
+            self.rates = replace(self.rates, wind_down=WindDown(**fall))
         self._ending: str = state.get("ending", "") if same_plan else ""
         same_split = state.get("kept_aside", self._validation_key) == self._validation_key  # else nothing compares
         rules = state.get("saving", {}) if same_split else {**state.get("saving", {}), "best": {}}
@@ -148,23 +332,39 @@ class RunController:
     ) -> Decision:
         """Decide what happens after a step; `rates_used` returns the learning rates of the steps so far."""
         before = self.rates
-        self._apply_live(state.step)
+        self._apply_live_settings(state.step)
         if evaluation is not None and not evaluation.asked:
             self._patience.look(evaluation, self.live.saving.keep_best)
-        self._apply_wind_down(state)
-        self._apply_rules(state)
+        if self._take(Request.WIND_DOWN, state):
+            self._wind_down(state.step, "as requested")
+        if Request.STOP not in state.requests and not self.stopped_by:
+            self._apply_rules(state)
         if self.stopped_by and evaluation is None:
             evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
-            rates, why = self.rates.all(rates_used()), self._replan_reason()
+            why = f"learning rate multiplied by {self.rates.factor:g}"
+            if self.rates.wind_down:
+                why = f"winding down {self._ending}"
+            rates = self.rates.all(rates_used())
             self._log.append(PlanChanged(step=state.step, steps=self.rates.steps, rates=rates, why=why))
         stopping = Request.STOP in state.requests or bool(self.stopped_by)
-        self.restart = self._next_restart(state, over=stopping or self.is_last(state.step))
+        over = stopping or self.is_last(state.step)
+        self.restart = None
+        if Request.STOP not in state.requests:
+            # Added epochs override a rule that would end the run here; a pause at the end of a run is ignored.
+            epochs = self._control.take_epochs() if Request.MORE_EPOCHS in state.requests else 0.0
+            frees = self._take(Request.FREE_MEMORY, state) and (epochs > 0 or not over)
+            if epochs or frees:
+                self.restart = Restart(epochs, frees)
         stop = stopping or self.restart is not None
-        state = replace(state, last=(stopping or self.is_last(state.step)) and self.restart is None)
-        return Decision(stop, self._save_reason(state, evaluation, stopping=stop), self.rates is not before)
+        save = None
+        if Request.DISCARD not in state.requests:
+            asked = self._take(Request.CHECKPOINT, state)
+            state = replace(state, last=over and self.restart is None)
+            save = self._saving.why(self.live.saving, state, SaveRequest(asked, stop, evaluation))
+        return Decision(stop, save, self.rates is not before)
 
-    def _apply_live(self, step: int) -> None:
+    def _apply_live_settings(self, step: int) -> None:
         requested: LiveSettings | None = self._control.live
         if requested is None or requested == self.live:
             return
@@ -181,10 +381,6 @@ class RunController:
         """Whether it is among the requests of this step; then it is cleared."""
         return request in state.requests and self._control.take(request)
 
-    def _apply_wind_down(self, state: StepState) -> None:
-        if self._take(Request.WIND_DOWN, state):
-            self._wind_down(state.step, "as requested")
-
     def _wind_down(self, step: int, reason: str) -> None:
         if self.rates.wind_down or self.is_last(step):
             return
@@ -197,8 +393,6 @@ class RunController:
         )
 
     def _apply_rules(self, state: StepState) -> None:
-        if Request.STOP in state.requests or self.stopped_by:
-            return
         if time_reason := self._control.time_over_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
         elif self.rates.wind_down and self.is_last(state.step):
@@ -210,29 +404,3 @@ class RunController:
             self.stopped_by = rule
         if self.stopped_by:
             self._log.append(Note(text=f"Stopping after step {state.step}: {self.stopped_by}."))
-
-    def _replan_reason(self) -> str:
-        if self.rates.wind_down:
-            return f"winding down {self._ending}"
-        return f"learning rate multiplied by {self.rates.factor:g}"
-
-    def _next_restart(self, state: StepState, *, over: bool) -> Restart | None:
-        """Added epochs override a rule that would end the run here; a pause at the end of a run is ignored."""
-        if Request.STOP in state.requests:
-            return None
-        epochs = self._control.take_epochs() if Request.MORE_EPOCHS in state.requests else 0.0
-        frees = self._take(Request.FREE_MEMORY, state)
-        frees = frees and (epochs > 0 or not over)
-        return Restart(epochs, frees) if epochs or frees else None
-
-    def _save_reason(self, state: StepState, evaluation: Evaluation | None, *, stopping: bool) -> str | None:
-        if Request.DISCARD in state.requests:
-            return None
-        requested = self._take(Request.CHECKPOINT, state)
-        return self._saving.why(self.live.saving, state, SaveRequest(requested, stopping, evaluation))
-
-
-def _effective_live(requested: LiveSettings, state: Mapping[str, Any]) -> LiveSettings:
-    if not state:
-        return requested
-    return resumed_settings(requested, then_asked=state["asked"], then_in_force=state["live"])

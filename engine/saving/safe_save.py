@@ -17,7 +17,7 @@ from ...core.errors import SavingError
 from ...core.files import is_disk_full, write_error_reason
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, Job, Note, Request
-from ...records.folder import RunFolder, loras, retention
+from ...records.folder import RunFolder, loras
 
 WriteFn = Callable[[Path], None]
 SAVE_ATTEMPTS = 3
@@ -61,7 +61,7 @@ def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool
         full = is_disk_full(error, candidate.path)  # checked before the incomplete files are removed
         shutil.rmtree(temporary if existed else candidate.path, ignore_errors=True)
         if full:
-            retention.free_disk_space(candidate.path, candidate.start)
+            loras.free_disk_space(candidate.path, candidate.start)
         return False
     return True
 

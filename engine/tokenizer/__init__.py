@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .tokenizer import WorkingTokenizer, load_encoder, make_working_tokenizer
+from .tokenizer import WorkingTokenizer, make_working_tokenizer
 
-__all__ = ["WorkingTokenizer", "load_encoder", "make_working_tokenizer"]
+__all__ = ["WorkingTokenizer", "make_working_tokenizer"]

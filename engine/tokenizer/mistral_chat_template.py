@@ -1,4 +1,4 @@
-"""Chat template for Mistral's own tokenizers, which format chats in code instead of a Jinja template."""
+"""Mistral's own tokenizers: they format chats in code instead of a Jinja template, and report no offsets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# transformers 5 takes this class for Mistral's models where mistral-common is installed and tekken.json is found.
 MISTRAL_MODULE = "transformers.tokenization_mistral_common"
 
 
@@ -48,13 +49,21 @@ class MistralChatTemplate:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Silence the warning that every chat as text is unsafe; `by_specials` encodes its special tokens."""
+    """Silence the warning that every chat as text is unsafe; its special tokens are encoded by themselves."""
     logger = logging.getLogger(MISTRAL_MODULE)
     was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
         logger.disabled = was_disabled
+
+
+def bytes_of_ids(tokenizer: Any) -> list[bytes]:
+    """The bytes of each id; the vocabulary that transformers shows has \ufffd for tokens of half a character."""
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+    tekken = tokenizer.tokenizer.instruct_tokenizer.tokenizer
+    return [tekken.id_to_byte_piece(number, SpecialTokenPolicy.KEEP) for number in range(tekken.n_words)]
 
 
 def split_at_special_tokens(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:

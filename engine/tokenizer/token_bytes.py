@@ -37,7 +37,11 @@ class TokenBytes:
             of_id[token_id] = decode(token)
         for token_id, token in added.items():
             of_id[token_id] = decode(token) if decode is _decode_sentencepiece else token.encode()
-        return TokenBytes(of_id, np.array([len(data) for data in of_id], np.int32))
+        return TokenBytes.of_list(of_id)
+
+    @staticmethod
+    def of_list(bytes_of_id: list[bytes]) -> TokenBytes:
+        return TokenBytes(bytes_of_id, np.array([len(data) for data in bytes_of_id], np.int32))
 
     def align(self, texts: Sequence[str], ids: Sequence[list[int]]) -> list[EncodedText | None]:
         """Add offsets to the ids of each text; None where their bytes do not join up to the text."""

@@ -2,8 +2,8 @@
 
 Offsets are found in the cheapest exact way. Tokens of byte-level and SentencePiece vocabularies stand for
 known bytes: where these join up to the text, their lengths give the offsets, and the tokenizer need not
-track them, which saves a third of its time. Any other text is encoded again with offsets; for a tokenizer
-that reports none, each token is searched in the text.
+track them, which saves a third of its time. Any other text is encoded again with offsets; a tokenizer written in
+Python, which reports none, is refused there.
 """
 
 from __future__ import annotations
@@ -22,26 +22,17 @@ from typing import Any
 import numpy as np
 
 from ...chunking import EncodedText, Encoder
-from ...core.errors import first_line
+from ...core.errors import ModelError, first_line
 from ...data import arrow_store
-from ...data.rows import CHATML, PortableEncoder
-from . import mistral_chat_template, slow_offsets, token_bytes
+from ...data.rows import CHATML
+from . import mistral_chat_template as mistral
+from . import token_bytes
 from .mistral_chat_template import MistralChatTemplate
-from .slow_offsets import slow_encoder
 from .token_bytes import TokenBytes, added_tokens
 
-SOURCE_FILES = tuple(
-    Path(file)
-    for file in (
-        __file__,
-        token_bytes.__file__,
-        slow_offsets.__file__,
-        mistral_chat_template.__file__,
-    )
-)
-"""Source files that ids and offsets depend on besides the tokenizer itself."""
-MAX_PROBLEM_CHARS = 300
-"""Of what a template raises, in a message."""
+# Source files that ids and offsets depend on besides the tokenizer itself.
+SOURCE_FILES = tuple(Path(file) for file in (__file__, token_bytes.__file__, mistral.__file__))
+MAX_PROBLEM_CHARS = 300  # of what a template raises, in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,19 +79,6 @@ class WorkingTokenizer:
         )
         return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
-    @cached_property
-    def portable(self) -> PortableEncoder | None:
-        """What makes `encode` in another process; None for tokenizers written in Python."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        return None if backend is None else PortableEncoder("engine.tokenizer.load_encoder", backend.to_str())
-
-
-def load_encoder(content: str) -> Encoder:
-    """The `encode` of a working tokenizer by the content of its tokenizer.json."""
-    from tokenizers import Tokenizer
-
-    return _fast_encoder(Tokenizer.from_str(content), marked=False)
-
 
 def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
     """Copy a tokenizer so that it keeps marker-like text as text and never pads or truncates.
@@ -109,7 +87,7 @@ def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTo
     """
     copied = copy.deepcopy(tokenizer)
     backend = getattr(copied, "backend_tokenizer", None)
-    make_encoder = _fast_encoder if backend is not None else slow_encoder
+    make_encoder = _fast_encoder if backend is not None else _python_encoder
     encode, encode_marked = (
         make_encoder(copied if backend is None else backend, marked=marked) for marked in (False, True)
     )
@@ -145,21 +123,16 @@ class JinjaChatTemplate:
         )
         try:
             return str(apply())
+        except RecursionError as error:
+            raise ValueError("it calls itself too many times.") from error
         except Exception as error:  # a template may raise anything
-            raise ValueError(_template_problem(error)) from error
-
-
-def _template_problem(error: Exception) -> str:
-    """What a template raised, as the end of a sentence."""
-    if isinstance(error, RecursionError):
-        return "it calls itself too many times."
-    return first_line(error)[:MAX_PROBLEM_CHARS]
+            raise ValueError(first_line(error)[:MAX_PROBLEM_CHARS]) from error
 
 
 def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | MistralChatTemplate:
     """Chat template of the tokenizer, else of the host, else ChatML."""
-    if mistral_chat_template.is_mistral_tokenizer(tokenizer):
-        return mistral_chat_template.MistralChatTemplate(tokenizer)
+    if mistral.is_mistral_tokenizer(tokenizer):
+        return MistralChatTemplate(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
     if host_template:
@@ -189,6 +162,38 @@ def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
         results = backend.encode_batch([texts[index] for index in unmatched], add_special_tokens=False)
         retried = dict(zip(unmatched, map(_to_encoded, results), strict=True))
         return [encoding or retried[index] for index, encoding in enumerate(encodings)]
+
+    return encode
+
+
+def _python_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
+    """Encoder of a tokenizer written in Python, which refuses a text that the bytes of its tokens are not."""
+    is_mistral = mistral.is_mistral_tokenizer(tokenizer)
+    if is_mistral:
+        known_bytes = TokenBytes.of_list(mistral.bytes_of_ids(tokenizer))
+    else:
+        added = {number: str(token) for number, token in added_tokens(tokenizer).items()}
+        known_bytes = TokenBytes.of(tokenizer.get_vocab(), added)
+    options = {"add_special_tokens": False, "split_special_tokens": not marked}
+    try:
+        tokenizer("a", **options)
+    except (TypeError, ValueError):  # without this option, special tokens in a text stay text anyway
+        del options["split_special_tokens"]
+
+    def ids_of(text: str) -> list[int]:
+        return list(tokenizer(text, **options)["input_ids"])
+
+    encode_ids = mistral.split_at_special_tokens(tokenizer, ids_of) if marked and is_mistral else ids_of
+
+    def encode(texts: Sequence[str]) -> list[EncodedText]:
+        aligned = known_bytes.align(texts, [encode_ids(text) for text in texts])
+        encodings = [encoded for encoded in aligned if encoded is not None]
+        if len(encodings) < len(texts):
+            raise ModelError(
+                f"The model's tokenizer ({type(tokenizer).__name__}) doesn't tell which characters of a text its "
+                "tokens stand for, so Training PRO can't use it. Choose a model that has a tokenizer.json file."
+            )
+        return encodings
 
     return encode
 

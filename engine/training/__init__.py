@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import run, step_probe, trainer
 from .callback import RunCallback
-from .html_report import run_with_report
+from .finalize import run_with_report
+from .outside import prevent_sleep
 
-__all__ = ["RunCallback", "run", "run_with_report", "step_probe", "trainer"]
+__all__ = ["RunCallback", "prevent_sleep", "run", "run_with_report", "step_probe", "trainer"]

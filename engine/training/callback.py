@@ -1,26 +1,28 @@
-"""Trainer callback that records each step, and carries out decisions, requests and evaluations between steps."""
+"""What happens between two steps: records, decisions, requests, evaluations, checkpoints, samples."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...core import dist_env
-from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage
-from ...records.folder import PARAMETERS, GraphRecord, Heartbeat, retention
+from ...core.errors import first_line
+from ...core.files import is_disk_full, write_error_reason, write_json
+from ...core.host import Host
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
+from ...records.folder import PARAMETERS, TRAINING_PROMPT, GraphRecord, Heartbeat, loras
+from ...records.folder import run_files as record
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
-from ..inference import EvalScheduler, Meters, RecallScheduler
-from ..plan import Evaluation, RunController, StepLog, StepState, apply_to_scheduler
+from ..inference import EvalScheduler, Meters, RecallScheduler, SampleGenerator, sampling_mode
+from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
-from .run_segments import RunSegment
-from .sampler import BatchingPhases
 
 NOTHING_TO_MEASURE = (
     "There is nothing to evaluate, because this run has no validation split and no recall passages. For the next "
@@ -28,19 +30,24 @@ NOTHING_TO_MEASURE = (
 )
 
 
+class RunOver(Exception):  # noqa: N818 - no error
+    """No step is left to train."""
+
+
 class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Hooks into the loop of transformers; at each step it calls on_step_end, on_log, on_save, in this order."""
 
     def __init__(
         self,
-        segment: RunSegment,
+        run_plan: RunPlan,
+        state: RunState,
+        start: Path | None,
         meters: Meters,
         sums: StepSums,
         monitor: MachineMonitor,
         job: Job,
     ) -> None:
-        """The trainer adds each batch to the `sums`."""
-        run_plan, state = segment.run_plan, segment.state
+        """The trainer adds each batch to the `sums`; `start` is the checkpoint with this `state`, if any."""
         self._run_plan, self._sums, self._monitor = run_plan, sums, monitor
         self._control, self._log = job.control, job.log
         self._first = state.step + 1
@@ -55,24 +62,36 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.recalls = RecallScheduler(run_plan, meters.recall, state.recalls, job)
         self._can_measure = meters != Meters(None, None)
         self.controller = RunController(run_plan, state.steering, job)
-        self.last_saved = segment.start
+        self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
+        self.last_saved = start
         self.save_error = ""
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **loop: Any
     ) -> None:
+        if state.global_step:
+            # The Trainer has loaded the optimizer and the scheduler of the checkpoint, with the values that its
+            # run began with. Those of now apply from the next step on.
+            for group, values in zip(loop["optimizer"].param_groups, self.group_settings, strict=True):
+                group.update(values)
+            apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
         if evaluation := self._evaluations.evaluate_at_start(state.global_step):
             self.controller.observe_initial(evaluation, state.global_step)
         self.recalls.measure_at_start(state.global_step)
         self.step_log.begin_step()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if state.global_step == self._first:
-            self._open_folder()
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        # A resumed run may have no step left. The Trainer looks at `should_training_stop` only after a step.
+        if self.controller.is_over(state.global_step):
+            raise RunOver
 
-    def _open_folder(self) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Open the run folder after the first step, when there is something to save."""
         run, folder = self._run_plan, self._run_plan.folder
+        if state.global_step != self._first:
+            return
         if folder.is_open:  # opened by an earlier segment, with another plan
             self._write_settings()
             return
@@ -84,43 +103,63 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         folder = self._run_plan.folder
         write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
 
-    def _pause(self, step: int) -> None:
-        """Block the training thread until the run is resumed."""
-        text = f"Paused after step {step} until you resume the run; the model stays in memory"
-        self._log.append(Stage(text=text))
-        started = time.monotonic()
-        distributed.wait_while_paused(self._control)
-        self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
-        self._log.append(Note(text=f"Resuming after step {step}."))
-        self._log.append(Stage(text="Training"))
-
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **more: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **loop: Any
     ) -> None:
         """Record the step and decide what follows; transformers saves and stops after this call."""
         if not logs or "loss" not in logs:
             return
         del state.log_history[:-1]  # each checkpoint would repeat all of it, and our graph has it
-        step, norm = state.global_step, logs.get("grad_norm")
+        step, norm, plan = state.global_step, logs.get("grad_norm"), self._run_plan.plan
+        phase = ""
+        if len(self.phases.names) > 1:
+            phase = self.phases.phase_of_step(step)
+            if step > 1 and phase != self.phases.phase_of_step(step - 1):
+                self._log.append(Note(text=f"Batch order from step {step} on: {phase}."))
         progress = self.step_log.add(
             step,
             float(logs["loss"]),
             None if norm is None else float(norm),
             self.controller.rates,
             *self._sums.take(),
-            phase=self._phase(step),
-            examples=self._run_plan.plan.examples_in_step(step),
+            phase=phase,
+            examples=plan.examples_in_step(step),
         )
         self._log.append(progress)
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
-        if distributed.pauses(self._control):
+        if distributed.is_paused(self._control):
             self._pause(step)
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"Batch order after step {step}: {change}"))
+
         evaluation = self._measure(step)
-        self._decide(step, progress.smoothed, evaluation, control, more["lr_scheduler"])
+        # The clock and the requests are those of rank 0, so that all processes decide the same.
+        requests, clock = distributed.sync_control(self._control, time.monotonic())
+        changes_before = len(self.controller.live_changes)
+        after = StepState(
+            step, plan.steps_per_epoch, progress.smoothed, clock, steps=plan.steps, requests=requests
+        )
+        decision = self.controller.decide(
+            after, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
+        )
+        if len(self.controller.live_changes) > changes_before:
+            self._write_settings()
+        control.should_training_stop |= decision.stop
+        control.should_save, self._reason = decision.save is not None, decision.save or ""
+        if decision.replanned:
+            apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
+
+    def _pause(self, step: int) -> None:
+        """Block the training thread until the run is resumed."""
+        text = f"Paused after step {step} until you resume the run; the model stays in memory"
+        self._log.append(Stage(text=text, kind=StageKind.PAUSED))
+        started = time.monotonic()
+        distributed.wait_while_paused(self._control)
+        self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
+        self._log.append(Note(text=f"Resuming after step {step}."))
+        self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
     def _measure(self, step: int) -> Evaluation | None:
         """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
@@ -135,38 +174,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.recalls.measure_after(step, asked=asked)
         return self._evaluations.evaluate_after(step, last=last, asked=asked)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def measure_at_end(self, step: int) -> None:
         """Measure recall for the verdict, once the last checkpoint is on disk."""
         if self.controller.restart is None:
-            self.recalls.measure_at_end(state.global_step)
+            self.recalls.measure_at_end(step)
         self._monitor.observe(at_once=True)
-
-    def _phase(self, step: int) -> str:
-        """Return the batching phase of a step, if there are several, and log a planned change."""
-        if len(self.phases.names) == 1:
-            return ""
-        phase = self.phases.phase_of_step(step)
-        if step > 1 and phase != self.phases.phase_of_step(step - 1):
-            self._log.append(Note(text=f"Batch order from step {step} on: {phase}."))
-        return phase
-
-    def _decide(
-        self, step: int, smoothed: float, evaluation: Evaluation | None, control: TrainerControl, scheduler: Any
-    ) -> None:
-        plan, (requests, clock) = self._run_plan.plan, distributed.sync_control(self._control, time.monotonic())
-        changes_before = len(self.controller.live_changes)
-        state = StepState(step, plan.steps_per_epoch, smoothed, clock, steps=plan.steps, requests=requests)
-        decision = self.controller.decide(
-            state, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
-        )
-        if len(self.controller.live_changes) > changes_before:
-            self._write_settings()
-        control.should_training_stop |= decision.stop
-        control.should_save, self._reason = decision.save is not None, decision.save or ""
-        if decision.replanned:
-            apply_to_scheduler(self.controller.rates, scheduler)
 
     def save_checkpoint(self, write: Callable[[], None]) -> None:
         """Let the Trainer write its checkpoint, before it calls on_save; a failure does not end the run."""
@@ -174,11 +186,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         for _ in range(WRITE_ATTEMPTS):
             try:
                 write()
-            except (
-                OSError,
-                RuntimeError,
-                SafetensorError,
-            ) as error:  # the last two: a full disk
+            except (OSError, RuntimeError, SafetensorError) as error:  # the last two: a full disk
                 if not is_write_error(error):
                     raise
                 self.save_error, is_full = write_error_reason(error, folder.path), is_disk_full(error, folder.path)
@@ -187,36 +195,43 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 return
             folder.remove_partial_checkpoints()  # only here, since the error keeps the half-written file open
             if is_full:
-                retention.free_disk_space(folder.path, folder.start)
+                loras.free_disk_space(folder.path, folder.start)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Complete the checkpoint and remove older ones; if it failed, continue without it."""
+        folder, controller, step = self._run_plan.folder, self.controller, state.global_step
         if not dist_env.is_main_process():  # only rank 0 keeps checkpoints
-            self._run_plan.folder.remove_partial_checkpoints()
+            folder.remove_partial_checkpoints()
             return
-        self.save_error = self.save_error or self._complete_checkpoint(state.global_step)
+        if not self.save_error:
+            try:
+                self.last_saved = finalize_checkpoint(folder, self._reason, self._state(step))
+                if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings
+                    folder.write_settings(controller.settings)
+            except OSError as error:
+                self.save_error = write_error_reason(error, folder.path)
         if self.save_error:
-            self._continue_without(state.global_step, control)
+            self._continue_without(step, control)
+        else:
+            assert self.last_saved is not None
+            self._heartbeat.record_checkpoint()
+            self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
+            with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
+                keep = controller.live.saving.keep_checkpoints
+                loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         self.step_log.begin_step()
 
-    def _complete_checkpoint(self, step: int) -> str:
-        """Complete the checkpoint and remove older ones; returns the reason if that fails."""
-        folder, controller, step_log = self._run_plan.folder, self.controller, self.step_log
-        changes, memory = list(self.phases.changes), controller.memory()
-        graph = cast("list[GraphRecord]", step_log.graph)
-        recalls = self.recalls.measured
-        state = RunState(step, step_log.smoothed, graph, self._unchangeable, changes, memory, recalls)
-        try:
-            self.last_saved = finalize_checkpoint(folder, self._reason, state)
-            if not (folder.path / PARAMETERS).is_file():  # the folder was deleted; a resume needs the settings
-                folder.write_settings(controller.settings)
-        except OSError as error:
-            return write_error_reason(error, folder.path)
-        self._heartbeat.record_checkpoint()
-        self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
-        with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
-            keep = controller.live.saving.keep_checkpoints
-            retention.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
-        return ""
+    def _state(self, step: int) -> RunState:
+        """Return the state of the run that a resume needs, beside the Trainer's."""
+        return RunState(
+            step,
+            self.step_log.smoothed,
+            cast("list[GraphRecord]", self.step_log.graph),
+            self._unchangeable,
+            list(self.phases.changes),
+            self.controller.memory(),
+            self.recalls.measured,
+        )
 
     def _continue_without(self, step: int, control: TrainerControl) -> None:
         """Continue without this checkpoint, and cancel the restart that would have begun from it."""
@@ -240,3 +255,78 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 "accumulation. The effective batch size stays the same, but steps take longer."
             )
         )
+
+
+class SampleCallback(TrainerCallback):  # type: ignore[misc]
+    """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
+
+    def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job, first: int) -> None:
+        """`first` is the number of steps already done."""
+        self._run_plan, self._step_log, self._job = run_plan, step_log, job
+        earlier = record.read_samples(run_plan.folder.path) if first else []
+        self._samples = [sample for sample in earlier if sample.step <= first]
+        self._generator = SampleGenerator(run_plan, host, job, self._samples)
+        self._folder = run_plan.folder.path
+        self._has_folder = False
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """Sample for the step before, whose checkpoint is on disk by now."""
+        step = state.global_step
+        if not state.is_world_process_zero:
+            return
+        interval = self._planned_interval(step)
+        if self._job.control.take(Request.SAMPLE) or (interval > 0 and step % interval == 0):
+            self._sample(model, step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the prompt info once the first step has created the folder."""
+        if state.is_world_process_zero and not self._has_folder:
+            self._has_folder = True
+            started = time.monotonic()
+            with self._logged_errors("The LoRA's prompt format could not be saved"):
+                write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
+                if self._samples:  # from before there was a folder
+                    record.write_samples(self._folder, self._samples)
+            self._step_log.exclude_time(time.monotonic() - started)
+
+    def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
+        """Sample at the end of the run, after the LoRA was saved into this folder."""
+        self._folder = folder
+        wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
+        if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
+            self._sample(model, step, "Saving the records")
+
+    def _planned_interval(self, step: int) -> int:
+        """Return the steps from one sample to the next; 0 if none are planned or this step has its own already."""
+        every = self._run_plan.settings.samples.sample_every
+        if every == "never" or any(sample.step == step for sample in self._samples):
+            return 0
+        return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
+
+    def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
+        started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
+        with self._logged_errors(f"Samples could not be generated {when}"):
+            with sampling_mode(model):
+                prompts = self._generator.prompts
+                for number, prompt in enumerate(prompts, start=1):
+                    of = f" for prompt {number} of {len(prompts)}" if len(prompts) > 1 else ""
+                    self._job.log.append(Stage(text=f"Generating a sample{of} {when}"))
+                    with self._logged_errors(f"The sample for {prompt.text[:40]!r} failed {when}"):
+                        if sampled := self._generator.sample(model, prompt, step):
+                            self._samples.append(sampled)
+                            self._job.log.append(sampled)
+            if self._has_folder:
+                record.write_samples(self._folder, self._samples)
+        training = Stage(text="Training", kind=StageKind.TRAINING)
+        self._job.log.append(Stage(text=next_stage) if next_stage else training)
+        self._step_log.exclude_time(time.monotonic() - started)
+
+    @contextmanager
+    def _logged_errors(self, failure: str) -> Iterator[None]:
+        """Log any error within this context; the run continues."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
+            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))

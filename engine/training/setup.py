@@ -19,11 +19,10 @@ from ...records.folder import RunFolder
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...train_utils import plural
 from ..checks import (
+    base_weight_findings,
     dora_problems,
-    float16_problems,
     loaded_model_problems,
     raise_problems,
-    rounding_advice,
 )
 from ..compute import apply_machine_settings, compile_layers, patch_lora_layers
 from ..lora import (
@@ -42,20 +41,20 @@ from ..plan import RunPlan
 from ..saving import earlier_settings, full_finetune, load_run_state
 from ..tokenizer import make_working_tokenizer
 
-SEEDS = ("seed", "data_seed")
-
 
 def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> TrainingSettings:
     """Replace a seed of -1 by a random one, or by that of the checkpoint that the run resumes from."""
     drawn: dict[str, Any] = {
-        key: secrets.randbelow(MAX_SEED + 1) for key in SEEDS if getattr(settings.what, key) == RANDOM_SEED
+        key: secrets.randbelow(MAX_SEED + 1)
+        for key in ("seed", "data_seed")
+        if getattr(settings.what, key) == RANDOM_SEED
     }
     if not drawn:
         return settings
+    how = "picked at random and saved with the run"
     if folder.start is not None:
         earlier = earlier_settings(folder, load_run_state(folder.start.folder))
-        drawn = {key: earlier[key] for key in drawn}
-    how = "picked at random and saved with the run" if folder.start is None else "taken from the checkpoint"
+        drawn, how = {key: earlier[key] for key in drawn}, "taken from the checkpoint"
     for key, seed in drawn.items():
         job.log.append(Note(text=f"{SETTINGS[key].label} {seed}: {how}."))
     return replace(settings, what=replace(settings.what, **drawn))
@@ -95,32 +94,44 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
 
 @contextmanager
 def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
-    """Yield the model ready to train: a fresh LoRA in it, and the machine settings applied."""
+    """Yield the model ready to train: a fresh LoRA in it, or all weights trainable, and the machine settings."""
     settings = run_plan.settings
     raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
+    # Where only `auto` asks for it, a model without gradient checkpointing trains without.
+    checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
+    if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
+        if settings.machine.gradient_checkpointing == "on":
+            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
+        checkpoints_gradients = False
     set_seed(settings.what.weights_seed)
     with apply_machine_settings(settings.machine, base, job):
-        if _uses_gradient_checkpointing(run_plan, base):
+        if checkpoints_gradients:
+            # Renamed within transformers 5; the older name is needed for 5.6.2 only.
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})  # renamed within transformers 5
+            enable({"use_reentrant": False})
             base.enable_input_require_grads()
         base.config.use_cache = False
-        with _trainable(base, run_plan, job) as model, compile_layers(model, settings.machine.compile, job):
-            yield model
+        trainable = _fresh_lora(base, run_plan, job)
+        if settings.lora.whole_model:
+            job.log.append(Note(text="This run trains all weights of the model."))
+            trainable = full_finetune.unfreeze(base)
+        with trainable as model:
+            # Dtypes that no optimizer can step in are refused; those that lose small steps get advice.
+            trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
+            dtypes = [dtype.removeprefix("torch.") for dtype in trained]
+            findings = [finding for dtype in dtypes for finding in base_weight_findings(settings, dtype)]
+            raise_problems(findings)
+            for finding in findings:
+                job.log.append(Advice(text=finding.text))
+            with compile_layers(model, settings.machine.compile, job):
+                yield model
 
 
 @contextmanager
-def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
-    """Yield the model with its trainable weights: a LoRA, or all of the model."""
-    settings = run_plan.settings
-    if settings.lora.whole_model:
-        job.log.append(Note(text="This run trains all weights of the model."))
-        with full_finetune.unfreeze(base) as model:
-            _check_trainable_dtypes(model, settings, job)
-            yield model
-        return
+def _fresh_lora(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+    settings, folder = run_plan.settings, run_plan.folder
     targets = choose_targets(settings.lora, base)
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
     config = lora_config(settings.lora, base, targets)
@@ -131,30 +142,8 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     with inject_lora(base, config) as model:
         refuse_misplaced_targets(targets, model)
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
-        _check_trainable_dtypes(model, settings, job)
-        if run_plan.folder.initial_lora is not None and not run_plan.folder.is_open:
-            load_initial_weights(model, run_plan.folder.initial_lora)
+        if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
+            load_initial_weights(model, folder.initial_lora)
         if not settings.machine.compile:
             patch_lora_layers(model)
         yield model
-
-
-def _check_trainable_dtypes(model: Any, settings: TrainingSettings, job: Job) -> None:
-    """Refuse dtypes of trained weights that no optimizer can step in; advise on those that lose small steps."""
-    trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
-    dtypes = [dtype.removeprefix("torch.") for dtype in trained]
-    raise_problems(finding for dtype in dtypes for finding in float16_problems(settings, dtype))
-    for finding in (finding for dtype in dtypes for finding in rounding_advice(settings, dtype)):
-        job.log.append(Advice(text=finding.text))
-
-
-def _uses_gradient_checkpointing(run_plan: RunPlan, base: Any) -> bool:
-    """Whether to checkpoint gradients; where only auto would, a model without support trains without."""
-    enabled, is_supported = run_plan.data.resolved.gradient_checkpointing, _supports_checkpointing(base)
-    if enabled and not is_supported and run_plan.settings.machine.gradient_checkpointing == "on":
-        raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
-    return enabled and is_supported
-
-
-def _supports_checkpointing(base: Any) -> bool:
-    return bool(getattr(base, "supports_gradient_checkpointing", False))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,14 @@ import torch
 from ...core.host import Host, get_model_card, unwrap_peft
 from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
-from ...data.report import (
-    MemoryModel,
-    apply_changes,
-    fit_to_memory,
-    largest_batch,
-)
+from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
 from ..compute import (
     BatchSplitter,
     ModelCapabilities,
-    collate,
+    Objective,
     explain_out_of_memory,
     limit_vram,
     measure_peak,
@@ -41,8 +35,8 @@ from ..lora import add_param_count, autocast_model, build_meta_model, count_laye
 from ..plan import RunPlan, build_run_plan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
+# Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
 NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
-"""Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +63,15 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             model_ready_to_train(base, run_plan, job) as model,
         ):
             capabilities = probe_model(model, settings)
+            objective = Objective.training(capabilities, settings.learning, model)
             job.log.append(Stage(text="Testing the longest batch"))
-            result = _probe_longest_batch(model, run_plan, capabilities)
+            result = _probe_longest_batch(model, objective, run_plan)
             extra_times = _extra_times(model, run_plan, capabilities, host, job)
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
         event = _as_event(result, run_plan, capabilities, host.memory().device)
     if memory_model:
         event = _compare_with_estimate(event, result, run_plan, memory_model)
-    event = replace(event, **extra_times)
-    job.log.append(event)
+    job.log.append(replace(event, **extra_times))
     return JobEnded(outcome="finished", text="Nothing changed.")
 
 
@@ -88,40 +82,38 @@ def count_layers(host: Host) -> Mapping[str, int]:
     return count_layer_names(build_meta_model(host.card()))
 
 
-def _probe_longest_batch(model: Any, run_plan: RunPlan, capabilities: ModelCapabilities) -> ProbeResult:
+def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) -> ProbeResult:
     """Measure the longest batch; if it does not fit, with half as many examples at once, as in a run."""
     examples, batch_size = run_plan.data.examples, run_plan.settings.steps.batch_size
     indices = nlargest(batch_size, range(len(examples)), key=examples.lengths().__getitem__)
     longest = [examples[index] for index in indices]
-    result = next(BatchSplitter().run(longest, partial(_measure, model, capabilities)))
+
+    def measure(part: Sequence[Example]) -> ProbeResult:
+        batch = objective.collate(part).to(model.device)
+
+        def step() -> None:
+            try:
+                with autocast_model(model):
+                    losses = objective(model, batch).losses
+                (losses.sum() / max(1, len(losses))).backward()
+            finally:
+                for parameter in model.parameters():
+                    parameter.grad = None
+
+        def wait_for_gpu() -> None:
+            if model.device.type == "cuda":
+                torch.cuda.synchronize(model.device)
+
+        model.train()
+        peak = measure_peak(step, model.device)
+        wait_for_gpu()  # which works asynchronously: the step before may still run, and so may this one
+        started = time.perf_counter()
+        step()
+        wait_for_gpu()
+        return ProbeResult(len(part), batch.labels.numel(), time.perf_counter() - started, peak)
+
+    result = next(BatchSplitter().run(longest, measure))
     return replace(result, too_large=len(longest) if result.batch < len(longest) else 0)
-
-
-def _measure(model: Any, capabilities: ModelCapabilities, examples: Sequence[Example]) -> ProbeResult:
-    batch = collate(examples, in_one_row=capabilities.packed).to(model.device)
-
-    def step() -> None:
-        try:
-            with autocast_model(model):
-                losses = capabilities.loss(model, batch.inputs, batch.labels).losses
-            (losses.sum() / max(1, len(losses))).backward()
-        finally:
-            for parameter in model.parameters():
-                parameter.grad = None
-
-    model.train()
-    peak = measure_peak(step, model.device)
-    return ProbeResult(len(examples), batch.labels.numel(), _measure_seconds(step, model.device), peak)
-
-
-def _measure_seconds(step: Callable[[], None], device: torch.device) -> float:
-    """Measure a step, even on a GPU, which works asynchronously."""
-    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else nullcontext
-    synchronize()  # the step before may still run
-    started = time.perf_counter()
-    step()
-    synchronize()
-    return time.perf_counter() - started
 
 
 def _as_event(result: ProbeResult, run_plan: RunPlan, capabilities: ModelCapabilities, device: str) -> ProbeDone:

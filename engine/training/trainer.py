@@ -1,30 +1,31 @@
-"""Trainer of transformers with our own sampler, collator, loss, schedule and checkpoints."""
+"""Trainer of transformers with our own order of examples, batches, loss, schedule and checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Dataset
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
 
 from ...core.errors import ModelError, Remedy
-from ...data.examples import BatchItem, Example, Examples
+from ...data.examples import BatchItem, Example, Examples, batch_order
+from ...settings.definitions import LoraSettings
 from ..checks import optimizer_problems, raise_problems
 from ..compute import (
     Batch,
     BatchSplitter,
     DivergenceError,
-    ModelCapabilities,
+    Objective,
     StepSums,
-    add_neftune_noise,
-    collate,
+    TrainerHooks,
     count_workers,
     distributed,
     explain_out_of_memory,
@@ -34,39 +35,19 @@ from ..compute import (
     undo_on_error,
 )
 from ..lora import compute_dtype, model_device
-from ..plan import RunPlan, apply_to_scheduler
+from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, BatchingPhases, RunPlan
 from ..saving import full_finetune
 from .callback import RunCallback
-from .param_groups import split_param_groups
-from .sampler import EpochSampler
+
+if TYPE_CHECKING:
+    from ...data.examples import IndexArray
 
 _Item = tuple[Example, BatchItem]
+# Keys of an optimizer's groups that a resume may change; the others may hold its state.
 _FROM_SETTINGS = ("weight_decay", "betas", "eps")
-"""Keys of an optimizer's groups that a resume may change; the others may hold its state."""
 
 
-class _Arguments(TrainingArguments):  # type: ignore[misc]
-    """Settings of the Trainer."""
-
-    @property
-    def device(self) -> torch.device:
-        """With several processes accelerate says `cpu:0`, and torch can't load a saved optimizer to that name."""
-        device: torch.device = super().device
-        return torch.device("cpu") if device.type == "cpu" else device
-
-
-class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
-    def __init__(self, examples: Examples) -> None:
-        self._examples = examples
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, place: BatchItem) -> _Item:
-        return self._examples[place.number], place
-
-
-class RunTrainer(Trainer):  # type: ignore[misc]
+class RunTrainer(TrainerHooks):
     """The loop is that of transformers; order, batches, loss, schedule and saving are our own."""
 
     lr_scheduler: Any
@@ -75,20 +56,24 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         self,
         run_plan: RunPlan,
         model: torch.nn.Module,
-        capabilities: ModelCapabilities,
+        objective: Objective,
         sums: StepSums,
         callback: RunCallback,
         scratch: Path,
         *other_callbacks: TrainerCallback,
     ) -> None:
-        self._run_plan, self._capabilities, self._sums, self._callback = run_plan, capabilities, sums, callback
+        self._run_plan, self._objective, self._sums, self._callback = run_plan, objective, sums, callback
+        self._step_loss: Any = 0.0
         super().__init__(
             model=model,
             args=_training_arguments(run_plan, model, scratch),
             train_dataset=_ExampleDataset(run_plan.data.examples),
-            data_collator=partial(_collate, in_one_row=capabilities.packed),
+            data_collator=self._collate,
             callbacks=[callback, *other_callbacks],
         )
+        # Only now: the Trainer makes this folder when it is created, and nothing may be written under loras/
+        # before the first step is done.
+        self.args.output_dir = str(run_plan.folder.partial_folder)
         if self.args.world_size != run_plan.plan.processes:
             raise ModelError(
                 f"The launcher started {run_plan.plan.processes} processes, but the number of connected processes "
@@ -103,41 +88,27 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self._split_refusal = "With several processes"
         self._splitter = BatchSplitter(enabled=not self._split_refusal)
 
-    def _init_training_state(self, max_steps: int, per_epoch: int, epochs: int, *more: Any) -> tuple[int, int]:
-        """Leave no epoch if the run is over: within one, the Trainer would train a step before it stops."""
-        trained: tuple[int, int] = super()._init_training_state(max_steps, per_epoch, epochs, *more)
-        return (epochs, 0) if self._callback.controller.is_over(self.state.global_step) else trained
+    # Batches
 
-    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
-        """Create the optimizer, with its groups split by learning rate."""
-        if self.optimizer is None:
-            split_param_groups(super().create_optimizer(*args), self.model, self._run_plan.settings)
-        return self.optimizer
+    def get_train_dataloader(self) -> Any:
+        sampler = EpochSampler(self._run_plan, self._callback.phases, lambda: self.state.global_step)
+        loader = DataLoader(
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)  # it shares the batches among the processes
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        if self.lr_scheduler is None:
-            controller = self._callback.controller
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: controller.rates.share(done))
-        return self.lr_scheduler
+    def _collate(self, items: Sequence[_Item]) -> dict[str, Any]:
+        """Collate a batch, with the numbers of its examples in their place."""
+        batch = self._objective.collate([example for example, _ in items], [place.joins for _, place in items])
+        # A worker process would send each example with all data that it is from, and a tokenizer can't be sent.
+        return _trainer_inputs(replace(batch, examples=())) | {"numbers": [place.number for _, place in items]}
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both, then apply the current settings and learning rates in place of the saved ones."""
-        if checkpoint is None:
-            return
-        requested = [
-            {key: group[key] for key in _FROM_SETTINGS if key in group} for group in self.optimizer.param_groups
-        ]
-        super()._load_optimizer_and_scheduler(checkpoint)
-        for group, values in zip(self.optimizer.param_groups, requested, strict=True):
-            group.update(values)
-        apply_to_scheduler(self._callback.controller.rates, self.lr_scheduler)
-
-    def _get_train_sampler(self, *_: Any) -> EpochSampler:
-        return EpochSampler(self._run_plan, self._callback.phases, lambda: self.state.global_step)
-
-    def floating_point_ops(self, _: Any) -> int:
-        """Skip the count of transformers: nothing reads it, and it would visit all modules at each step."""
-        return 0
+    # Loss and gradients
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on a batch, in parts if it runs out of memory."""
@@ -157,7 +128,62 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             return loss
 
         losses = self._splitter.run(whole_batch, step, self._callback.log_split_batch)
-        return torch.stack(list(losses)).sum()
+        loss = torch.stack(list(losses)).sum()
+        self._step_loss += loss
+        return loss
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the mean loss over all labels of a step, across its micro-batches and processes."""
+        batch: Batch = inputs["batch"]
+        with self.accelerator.autocast():  # the Trainer's own covers the model, but not a head in chunks
+            rows = self._objective(model, batch)
+        self._sums.add(batch, rows)
+        losses = rows.losses
+        # Divided by the labels of the whole step, not of this batch: the mean of the batches' means would weigh a
+        # token by the length of its batch (measured in docs/engine.md, "Batch size and accumulation").
+        count = len(losses) if num_items_in_batch is None else num_items_in_batch
+        loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
+        loss = loss.to(self.args.device)  # the head of a model on several GPUs is often on another one
+        return loss * self.accelerator.num_processes  # DDP takes the mean of the processes' gradients
+
+    def check_step(self, norm: float) -> None:
+        """Check the step just before the weights change: one that would break them ends the run."""
+        # The mean of all processes: one that stops by its own part would leave the others waiting.
+        loss = float(self.accelerator.reduce(self._step_loss, reduction="mean"))
+        self._step_loss = 0.0
+        embeddings = self.accelerator.unwrap_model(self.model).get_input_embeddings()
+        done, vocabulary = self.state.global_step, int(embeddings.weight.shape[0])
+        smoothed, fp16 = self._callback.step_log.smoothed, self.args.fp16
+        if reason := find_divergence(loss, norm, smoothed, vocabulary, scaled=fp16):
+            self.refuse_broken_weights()
+            raise DivergenceError(
+                f"Step {done + 1} would have damaged the weights: {reason}. The weights stay as they were after "
+                f"step {done}.",
+                self._callback.controller.rates.rate(done + 1),
+                fp16=fp16,
+            )
+
+    def refuse_broken_weights(self) -> None:
+        """Raise an error if the finished steps have left weights that are NaN or infinite."""
+        if has_finite_weights(self.model):
+            return
+        done = self.state.global_step
+        raise DivergenceError(
+            f"Training diverged: after step {done}, some weights are NaN or infinite.",
+            self._callback.controller.rates.rate(max(1, done)),
+            fp16=self.args.fp16,
+            spoiled=True,
+        )
+
+    def floating_point_ops(self, _: Any) -> int:
+        """Skip the count of transformers: nothing reads it, and it would visit all modules at each step."""
+        return 0
 
     def _out_of_memory_error(self, batch: Batch) -> ModelError:
         """Return the error for a batch that cannot be split further, with the last checkpoint."""
@@ -175,77 +201,50 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
         return ModelError(f"{error} {last}", error.remedies)
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Check the step just before the weights change: one that would break them ends the run."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # The mean of all processes: one that stops by its own part would leave the others waiting.
-        loss = float(self.accelerator.reduce(self._tr_loss, reduction="mean"))
-        done, vocabulary = self.state.global_step, int(self._embeddings.weight.shape[0])
-        smoothed, fp16 = self._callback.step_log.smoothed, self.args.fp16
-        if reason := find_divergence(loss, float(norm), smoothed, vocabulary, scaled=fp16):
-            self.refuse_broken_weights()
-            raise DivergenceError(
-                f"Step {done + 1} would have damaged the weights: {reason}. The weights stay as they were after "
-                f"step {done}.",
-                self._callback.controller.rates.rate(done + 1),
-                fp16=fp16,
-            )
-        return norm
+    # Optimizer and schedule
 
-    def refuse_broken_weights(self) -> None:
-        """Raise an error if the finished steps have left weights that are NaN or infinite."""
-        if has_finite_weights(self.model):
-            return
-        done = self.state.global_step
-        raise DivergenceError(
-            f"Training diverged: after step {done}, some weights are NaN or infinite.",
-            self._callback.controller.rates.rate(max(1, done)),
-            fp16=self.args.fp16,
-            spoiled=True,
-        )
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        """Create the optimizer, with its groups split by learning rate."""
+        if self.optimizer is None:
+            optimizer, lora = super().create_optimizer(*args), self._run_plan.settings.lora
+            shares = {id(weight): _lr_share(name, lora) for name, weight in self.model.named_parameters()}
+            groups = []
+            for group in optimizer.param_groups:
+                # An empty group stays, since transformers relies on its own two groups.
+                for share in sorted({shares[id(weight)] for weight in group["params"]}) or [1.0]:
+                    weights = [weight for weight in group["params"] if shares[id(weight)] == share]
+                    groups.append({**group, "params": weights, "lr": group["lr"] * share, LR_SHARE_KEY: share})
+            # The plain rate comes first: the Trainer logs the rate of the first group.
+            optimizer.param_groups = sorted(groups, key=lambda group: bool(group[LR_SHARE_KEY] != 1))
+            self._callback.group_settings = [
+                {key: group[key] for key in _FROM_SETTINGS if key in group} for group in optimizer.param_groups
+            ]
+        return self.optimizer
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
-        """Return the mean loss over all labels of a step, across its micro-batches and processes."""
-        batch: Batch = inputs["batch"]
-        alpha = self._run_plan.settings.learning.neftune_noise
-        with self.accelerator.autocast(), add_neftune_noise(self._embeddings, alpha, batch):
-            rows = self._capabilities.loss(model, batch.inputs, batch.labels)
-        self._sums.add(batch, rows)
-        losses = rows.losses
-        count = len(losses) if num_items_in_batch is None else num_items_in_batch
-        loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1)
-        loss = loss.to(self.args.device)  # the head of a model on several GPUs is often on another one
-        return loss * self.accelerator.num_processes
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            controller = self._callback.controller  # its rates may change during the run
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: controller.rates.share(done))
+        return self.lr_scheduler
 
-    @property
-    def _embeddings(self) -> torch.nn.Module:
-        embeddings: torch.nn.Module = self.accelerator.unwrap_model(self.model).get_input_embeddings()
-        return embeddings
+    # Checkpoints
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self._callback.save_checkpoint(partial(super()._save_checkpoint, model, trial))
+    def write_checkpoint(self, write: Callable[[], None]) -> None:
+        self._callback.save_checkpoint(write)
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._run_plan.folder.partial_folder)
-
-    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
-        folder = Path(output_dir or self._get_output_dir(None))
-        full_finetune.save_trained_model(self._run_plan, self.accelerator.unwrap_model(self.model), folder)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights of a checkpoint: the LoRA, or all weights if they are trained."""
+        if self.args.should_save and output_dir is not None:
+            model = self.accelerator.unwrap_model(self.model)
+            full_finetune.save_trained_model(self._run_plan, model, Path(output_dir))
 
 
-def _collate(items: Sequence[_Item], *, in_one_row: bool) -> dict[str, Any]:
-    """Collate a batch, with the numbers of its examples in their place.
-
-    A worker process would send each example with all data that it is from, and a tokenizer can't be sent at all.
-    """
-    batch = collate([example for example, _ in items], [place.joins for _, place in items], in_one_row=in_one_row)
-    return _trainer_inputs(replace(batch, examples=())) | {"numbers": [place.number for _, place in items]}
+def _lr_share(name: str, lora: LoraSettings) -> float:
+    """Return the share of the learning rate that a weight has, by its name in PEFT."""
+    if "modules_to_save" in name:
+        return lora.head_rate
+    # LoRA+ (Hayou et al., 2024): B, which is zero at the start, learns faster than A.
+    return lora.lora_plus if "lora_B" in name or "lora_embedding_B" in name else 1.0
 
 
 def _trainer_inputs(batch: Batch) -> dict[str, Any]:
@@ -253,11 +252,26 @@ def _trainer_inputs(batch: Batch) -> dict[str, Any]:
     return {"batch": batch, "labels": batch.labels}
 
 
+class _Arguments(TrainingArguments):  # type: ignore[misc]
+    """Settings of the Trainer."""
+
+    @property
+    def device(self) -> torch.device:
+        """With several processes accelerate says `cpu:0`, and torch can't load a saved optimizer to that name."""
+        device: torch.device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
+
+    @property
+    def n_gpu(self) -> int:
+        """Train on one GPU even where there are more: the Trainer multiplies the batch size by their number."""
+        return min(int(super().n_gpu), 1)
+
+
 def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path) -> _Arguments:
     steps, learning, general = run_plan.settings.steps, run_plan.settings.learning, run_plan.settings.what
     target, precision = model_device(model), compute_dtype(model)
     raise_problems(optimizer_problems(learning.optimizer, target.type))
-    arguments = _Arguments(
+    return _Arguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
         gradient_accumulation_steps=run_plan.plan.effective_accumulation,
@@ -278,9 +292,9 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
-        save_strategy="no",
+        save_strategy="no",  # the callback decides
         eval_strategy="no",
-        report_to="none",  # tracking.py has our own reporters
+        report_to="none",  # outside.py has our own reporters
         run_name=run_plan.settings.records.run_name or run_plan.folder.name,
         project="training_pro",
         disable_tqdm=True,
@@ -289,6 +303,53 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         dataloader_num_workers=count_workers(run_plan.settings.machine.workers),
         dataloader_pin_memory=target.type == "cuda",
     )
-    # Train on one GPU even where there are more: the Trainer multiplies the batch size by their number.
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
+
+
+class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, place: BatchItem) -> _Item:
+        return self._examples[place.number], place
+
+
+class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
+    """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
+
+    def __init__(self, run_plan: RunPlan, phases: BatchingPhases, steps_done: Callable[[], int]) -> None:
+        self._examples, self._batch = run_plan.data.examples, run_plan.plan.batch_size
+        self._run_plan, self._phases, self._steps_done = run_plan, phases, steps_done
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __iter__(self) -> Iterator[BatchItem]:
+        """Yield the examples of an epoch; when the phase changes, the rest follows in the new order."""
+        # On a resume, accelerate draws and drops the examples that were trained on, so `taken` counts from 0.
+        epoch, taken = self._steps_done() // self._run_plan.plan.steps_per_epoch, 0
+        phase, places = "", iter([BatchItem(0)])
+        rest = dict.fromkeys(range(len(self)))
+        while rest:
+            if (current := self._phases.at((epoch, taken))) != phase:
+                phase, places = current, iter(self.order(current, np.fromiter(rest, np.int64), epoch))
+            for _ in range(min(self._batch, len(rest))):
+                place = next(places)
+                del rest[place.number]
+                taken += 1
+                self._phases.position = (epoch, taken)
+                yield place
+
+    def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
+        """Order these examples by the rule of a phase."""
+        examples, seed = self._examples, self._run_plan.settings.what.order_seed
+        if phase == "shuffled":
+            numbers = batch_order.shuffle(numbers, seed, epoch)
+        elif phase in ("by_length", BY_LENGTH):
+            numbers = batch_order.order_by_length(numbers, examples.lengths(), self._batch, seed, epoch)
+        elif phase == NEIGHBOR_PAIRS:
+            successors, lengths, longest = examples.successors(), examples.lengths(), self._run_plan.card.context
+            return batch_order.order_in_pairs(numbers, successors, lengths, longest, self._batch, seed, epoch)
+        return [BatchItem(int(number)) for number in numbers]

@@ -22,7 +22,6 @@ from .resume import can_resume, resume_run
 from .scripts import load_script
 from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
 from .stop_button import StopButton
-from .stream_pace import StreamPace
 from .style import CSS
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "PageContext",
     "ResultInputs",
     "StopButton",
-    "StreamPace",
     "add_handler",
     "apply_button",
     "can_resume",

@@ -1,9 +1,8 @@
-// With many pages open, a page has no event stream: the beat says after how many seconds it asks again, and 0 means by
-// a stream. A page whose stream broke (a closed laptop lid) gets no new beat. A click on its hidden button opens a new
-// stream. Gradio 4.37 never reopens a stream, so a visible page is then reloaded; the form keeps its values.
+// A page whose stream broke (a closed laptop lid) gets no new beat. A click on its hidden button opens a new stream.
+// Gradio 4.37 never reopens a stream, so a visible page is then reloaded; the form keeps its values.
 () => {
   if (window.trainingProBeat) return;
-  let seen = "", asked = "", since = Date.now(), tries = 0, title = document.title;
+  let seen = "", since = Date.now(), tries = 0, title = document.title;
   window.trainingProBeat = setInterval(() => {
     const beat = document.querySelector("#tp-beat");
     if (!beat) return;
@@ -13,12 +12,7 @@
     if (beat.textContent.match(/[0-9]+ *$/)?.[0] !== seen) {
       seen = beat.textContent.match(/[0-9]+ *$/)?.[0]; since = window.trainingProSeen = Date.now(); tries = 0; return;
     }
-    const look = beat.querySelector("[data-tp-look]")?.dataset.tpLook;
-    if (look && asked !== seen && Date.now() - since >= look * 1000) {
-      asked = seen;
-      document.querySelector(Number(look) ? "#tp-look" : "#tp-again").click();
-    }
-    if (Date.now() - since < (20 + Number(look || 0)) * 1000) return;
+    if (Date.now() - since < 20000) return;
     since = Date.now();
     if (tries++ < 1) { document.querySelectorAll("#tp-again, .tp-again").forEach((again) => again.click()); return; }
     if (document.querySelector("#tp-run").offsetParent) fetch(location.href).then(() => location.reload());

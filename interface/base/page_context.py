@@ -16,15 +16,13 @@ from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from . import markup
 from .outdated import ResultInputs
-from .stream_pace import StreamPace
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 POLL_SECONDS = 0.2
-KEEPALIVE_SECONDS, MAX_KEEPALIVE_SECONDS = 10, 60  # Gradio notices a closed page only when its stream yields
-KEEPALIVES_PER_SECOND = 2  # of all pages together: each costs the run some milliseconds
-LOOKS = StreamPace(shortest=0.2, per_second=20, longest=5.0)  # of the streams that follow changes
+# Gradio notices that a page was closed only when its stream yields.
+KEEPALIVE_SECONDS = 10
 T = TypeVar("T")
 Default = TypeVar("Default")
 
@@ -148,17 +146,11 @@ async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None
     """Yield at once, after every change of the state, and as a keepalive, for as long as the page is open."""
     shown: object = None
     due = 0.0
-    with LOOKS.counted():
-        while True:
-            if (state := (read_state(),)) != shown or time.monotonic() >= due:
-                shown, due = state, time.monotonic() + _keepalive_seconds()
-                yield
-            await LOOKS.wait()
-
-
-def _keepalive_seconds() -> float:
-    """Seconds without news after which a stream yields all the same: the more streams there are, the longer."""
-    return min(max(KEEPALIVE_SECONDS, LOOKS.streams / KEEPALIVES_PER_SECOND), MAX_KEEPALIVE_SECONDS)
+    while True:
+        if (state := (read_state(),)) != shown or time.monotonic() >= due:
+            shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
+            yield
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def latest_status(events: Sequence[Event], previous: str) -> str:

@@ -17,7 +17,6 @@ from ...train_utils import size
 from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load
 from . import tab
 from .download_panel import TITLE, DownloadPanel
-from .quick_demo import QuickDemo
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
@@ -48,7 +47,6 @@ def build_page(
     session: Session,
     *,
     loadings: Mapping[str, str],
-    first_look: bool = False,
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
     page, launch_options = make_blocks("Training PRO", CSS)
@@ -56,8 +54,6 @@ def build_page(
         picker = ModelPicker(host, session, loadings)
         picker.draw()
         DownloadPanel(PageContext(host, engine, session, picker.menu), host.download_job).draw()
-        if first_look:
-            QuickDemo(PageContext(host, engine, session)).draw()
         tab.draw(host, engine, session, picker.menu)
     return page, launch_options
 

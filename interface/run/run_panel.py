@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,6 @@ from ...train_utils import StepPlan
 from ..base import (
     Form,
     PageContext,
-    StreamPace,
     add_handler,
     can_resume,
     follow_refusal,
@@ -44,27 +42,10 @@ from .run_buttons import RunButtons
 from .run_view import RunView
 
 REFRESH_SECONDS = 0.5
-UPDATES_PER_SECOND = 2
-"""Updates of all open pages together; more of them would slow a run down, which shares the interpreter."""
-MAX_REFRESH_SECONDS = 30.0
-MAX_STREAMS = 8
-"""With more pages, each page asks by itself: Gradio 4.37 looks for news in each open stream 20 times a second."""
 SHOWN_EXAMPLES = 3  # examples in Check's report
 BEAT_SECONDS = 4
 CHARTS_SECONDS = 5
 FIRST_HINT = '<p class="tp-quiet tp-first">The report from Check and the progress of the run appear here.</p>'
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """What a page shows, by part: a part is drawn again when its state changes."""
-
-    parts: Mapping[str, Any] = field(default_factory=dict)
-    page: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def changed(self, parts: Mapping[str, Any]) -> set[str]:
-        """The names of the parts that changed since, or that are new."""
-        return {part for part, state in parts.items() if self.parts.get(part, self) != state}
 
 
 class RunPanel:
@@ -77,9 +58,6 @@ class RunPanel:
         self.example_browser = ExampleBrowser(context, form)
         self._view: RunView | None = None
         """The view of the last run, shared by all pages."""
-        self._looked_at = -1
-        """The last moment at which pages without a stream looked."""
-        self._pace = StreamPace(REFRESH_SECONDS, UPDATES_PER_SECOND, MAX_REFRESH_SECONDS)
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
         """What the controls show, and its version."""
 
@@ -119,8 +97,6 @@ class RunPanel:
         )
         """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
-        self._look_button = gr.Button("Look again", elem_id="tp-look", elem_classes="tp-hidden")
-        self._shown = gr.State(ShownRun())
 
     def draw_live(self) -> None:
         """Draw the button for the live settings at this place in the form."""
@@ -159,7 +135,7 @@ class RunPanel:
         many that seldom change are drawn by an event of their own.
         """
         outputs = [self._status_line, self._panel, self._charts, self._samples]
-        outputs += [self._beat, self._version, self._shown]
+        outputs += [self._beat, self._version]
         what = "Showing the run"
         options = {
             "what": what,
@@ -169,7 +145,6 @@ class RunPanel:
         }
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
-        add_handler(self._look_button.click, self._look, self._shown, outputs, queue=False, **options)
         own = [
             self._charts_part,
             *self._end_buttons,
@@ -257,35 +232,22 @@ class RunPanel:
         return folder.name if folder is not None and folder.parent == self._context.host.folders.loras else ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Show the running or last run and the queue, then every change while the page is open and pages are few.
+        """Show the running or last run and the queue, then every change while the page is open.
 
         One stream serves everything on the tab, because Gradio limits the number of streams of all pages.
         """
         view: RunView | None = None
-        shown = ShownRun()
-        with self._pace.counted():
-            while self._pace.pages() <= MAX_STREAMS:
-                earlier, view = view, self._current_view()
-                if earlier not in (None, view):
-                    # Gradio sends differences, and the same failure once more has none.
-                    yield {self._panel: "", self._charts: "", self._samples: ""}
-                parts = self._parts(view)
-                if changed := shown.changed(parts):
-                    yield self._updates(changed, parts, view)
-                    shown = replace(shown, parts=parts)
-                await self._pace.wait()
-        yield await self._look(shown)
-
-    async def _look(self, shown: ShownRun) -> dict[Any, Any]:
-        """What changed since a page last looked. It looks again later, or gets a stream again if pages are few."""
-        view = self._current_view(self._pace.moment())
-        parts = self._parts(view)
-        updates = self._updates(shown.changed(parts), parts, view)
-        self._pace.expect(shown.page, 0)  # counts for the pause, too
-        pause = math.ceil(self._pace.seconds()) if self._pace.pages() > MAX_STREAMS else 0
-        self._pace.expect(shown.page, pause)
-        again = f'<i data-tp-look="{pause}"></i>'
-        return {**updates, self._beat: again + updates[self._beat], self._shown: replace(shown, parts=parts)}
+        shown: dict[str, Any] = {}
+        while True:
+            earlier, view = view, self._current_view()
+            if earlier not in (None, view):
+                # Gradio sends differences, and the same failure once more has none.
+                yield {self._panel: "", self._charts: "", self._samples: ""}
+            parts = self._parts(view)
+            if changed := {part for part, state in parts.items() if part not in shown or shown[part] != state}:
+                yield self._updates(changed, parts, view)
+                shown = parts
+            await asyncio.sleep(REFRESH_SECONDS)
 
     def _parts(self, view: RunView | None) -> dict[str, Any]:
         """The current state of each part of the page."""
@@ -347,17 +309,13 @@ class RunPanel:
         """The type of job that uses the model; empty while the model is free."""
         return job.kind if (job := self._context.session.current) else ""
 
-    def _current_view(self, moment: int | None = None) -> RunView | None:
-        """The view of the last run, up to date with its events.
-
-        Pages that look at the same moment share what was drawn for the first of them, though the run goes on.
-        """
+    def _current_view(self) -> RunView | None:
+        """The view of the last run, up to date with its events."""
         job = self._context.session.latest("training")
         if job is not None and (self._view is None or self._view.job is not job):
-            self._view, self._looked_at = RunView(job), -1
-        if self._view is not None and (moment is None or moment != self._looked_at):
+            self._view = RunView(job)
+        if self._view is not None:
             self._view.catch_up()
-        self._looked_at = self._looked_at if moment is None else moment
         return self._view
 
 

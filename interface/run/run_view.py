@@ -27,6 +27,7 @@ from ...core.jobs import (
     RunPlanned,
     SampleGenerated,
     Stage,
+    StageKind,
     Step,
     event_text,
     measure_phases,
@@ -37,11 +38,8 @@ from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
 from .charts import run_charts
 
-PAUSED = "Paused"  # how the stage of a paused run begins
-TRAINING = "Training"  # the stage of a run that makes steps
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
-MEASURING = "Measuring"  # how the stages of all measurements begin
 STOP_AFTER_MEASURING = "First, recall is measured. Then the LoRA is saved."
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "Stopping after this step and discarding the run ...",
@@ -73,7 +71,7 @@ class RunView:
         self.job = job
         self.position = 0
         self._planned: RunPlanned | None = None
-        self._stage = "..."
+        self._stage, self._stage_kind = "...", StageKind.WORKING
         self._steps: list[Step] = []
         self._marks: list[Mark] = []
         self._replanned = False
@@ -168,7 +166,7 @@ class RunView:
             case Step():
                 self._add_step(event)
             case Stage():
-                self._stage = event_text(event)
+                self._stage, self._stage_kind = event_text(event), event.kind
             case RunPlanned():
                 self._planned = event
                 self._steps = [earlier for earlier in event.earlier if isinstance(earlier, Step)]
@@ -216,22 +214,23 @@ class RunView:
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
         if self._is_ending(pending):
-            measures = self._stage.startswith(MEASURING) and self._last is not None
+            measures = self._stage_kind is StageKind.MEASURING and self._last is not None
             saves_next = measures and Request.DISCARD not in pending
             return f"Stopping. {STOP_AFTER_MEASURING if saves_next else self._stage}"
         return self._stage if not message or self._is_paused(pending) else message
 
     def _is_paused(self, pending: frozenset[Request]) -> bool:
-        return self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD}
+        return self._stage_kind is StageKind.PAUSED and not pending & {Request.STOP, Request.DISCARD}
 
     def _is_ending(self, pending: frozenset[Request]) -> bool:
         """Whether the last step is done, so the stage says more than the confirmation of the request."""
-        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED))
+        is_between_steps = self._stage_kind in (StageKind.TRAINING, StageKind.PAUSED)
+        return bool(pending & {Request.STOP, Request.DISCARD}) and not is_between_steps
 
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
-            began = self._stage.startswith(TRAINING)
+            began = self._stage_kind is StageKind.TRAINING
             return markup.paragraph(_beginning(self._planned, began=began), quiet=True) if self._planned else ""
         return markup.figures(
             [

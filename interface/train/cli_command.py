@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.errors import SettingsError, TrainingProError
 from ...core.host import Host
-from ...core.launcher import python_command
+from ...core.version import python_command
 from ...settings import flags
 from ...settings.parsing import training_settings
 from ..base import markup

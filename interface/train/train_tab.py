@@ -13,8 +13,8 @@ from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...settings import presets
 from ...settings.definitions import SETTINGS
-from ...settings.effects import hidden_keys
 from ...settings.live_settings import LIVE_KEYS
+from ...settings.rules import hidden_keys
 from ..base import (
     Form,
     PageContext,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from . import crashed_runs, inventory, loras, retention, run_files, trash
-from .crashed_runs import CrashedRun
-from .filenames import (
+from . import crashed_runs, inventory, loras, run_files, trash
+from .crashed_runs import CrashedRun, Heartbeat
+from .inventory import LoraEntry, LoraPart
+from .outputs import choose_output, copy_as_lora, plan_upload
+from .run_files import (
     DATA_SAMPLE,
     EVIDENCE,
     GRAPH,
@@ -16,32 +18,34 @@ from .filenames import (
     REPORT,
     STATE,
     TRAINING_PROMPT,
-    is_hidden,
-    run_folder_of,
-)
-from .heartbeat import Heartbeat
-from .hub_upload import plan_upload
-from .inventory import LoraEntry, LoraPart
-from .journal import read_journal
-from .output_place import choose_output
-from .promote_checkpoint import copy_as_lora
-from .run_files import read_samples, read_training_prompt
-from .run_folder import RunFolder, choose_run_folder, recover_interrupted, with_final_name
-from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress, runs_in_progress
-from .run_records import (
     GraphRecord,
     LiveChange,
     RunLog,
     StateRecord,
     describe_damage,
+    is_hidden,
     read_evidence,
     read_graph,
     read_log,
     read_parameters,
     read_prompt,
     read_recalls,
+    read_samples,
     read_state,
+    read_training_prompt,
+    run_folder_of,
     trained_steps,
+)
+from .run_folder import (
+    RunFolder,
+    choose_run_folder,
+    hold_run_lock,
+    is_in_progress,
+    read_journal,
+    recover_interrupted,
+    refuse_in_progress,
+    runs_in_progress,
+    with_final_name,
 )
 
 __all__ = [
@@ -88,7 +92,6 @@ __all__ = [
     "read_training_prompt",
     "recover_interrupted",
     "refuse_in_progress",
-    "retention",
     "run_files",
     "run_folder_of",
     "runs_in_progress",

@@ -1,24 +1,63 @@
-"""Runs that were cut off by a crash: what was lost, and how to keep or discard them."""
+"""Runs that were cut off by a crash: the heartbeat that shows what was lost, and how to keep or discard them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import SavingError
-from ...core.files import modified_at, safe_paths, usable_entries, write_json
+from ...core.files import (
+    PART_SUFFIX,
+    Count,
+    Timestamp,
+    modified_at,
+    read_record,
+    safe_paths,
+    usable_entries,
+    write_json,
+)
 from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
-from .filenames import GRAPH, LOG, STATE
-from .heartbeat import read_heartbeat
-from .journal import read_journal
-from .loras import Checkpoint
-from .run_files import log_entry
-from .run_folder import RunFolder, recover_interrupted
-from .run_lock import hold_run_lock, is_in_progress
-from .run_records import read_state
+from .run_files import GRAPH, LOG, STATE, log_entry, read_state
+from .run_folder import RunFolder, hold_run_lock, is_in_progress, read_journal, recover_interrupted
+
+HEARTBEAT_FILE = "pulse.json"
+INTERVAL_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class HeartbeatState:
+    """Progress of a run, and the time since its last checkpoint."""
+
+    step: Count
+    steps: Count
+    at: Timestamp
+    unsaved_seconds: float
+
+
+class Heartbeat:
+    """Writes the heartbeat of a run, at most once per interval; errors of the disk are ignored."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.partial_folder / HEARTBEAT_FILE
+        self._written_at = float("-inf")
+        self._saved_at = time.monotonic()
+
+    def record_checkpoint(self) -> None:
+        """Reset the time since the last checkpoint."""
+        self._saved_at = time.monotonic()
+
+    def record_step(self, step: int, steps: int) -> None:
+        now = time.monotonic()
+        if now - self._written_at < INTERVAL_SECONDS:
+            return
+        self._written_at = now
+        with suppress(OSError):
+            write_json(self._path, asdict(HeartbeatState(step, steps, time.time(), now - self._saved_at)))
 
 
 @dataclass(frozen=True)
@@ -48,13 +87,23 @@ class CrashedRun:
 
 def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     """Return the crashed runs that are not being trained now, the latest first."""
-    paths = [
-        path for parent in (folders.loras, folders.models) for path in usable_entries(parent) if path.is_dir()
-    ]
-    for path in paths:
+    runs = []
+    for path in (*usable_entries(folders.loras), *usable_entries(folders.models)):
+        if not path.is_dir():
+            continue
         recover_interrupted(path, folders)
-    candidates = [run for path in paths if not safe_paths.leads_out(path) and (run := _crashed_run(path))]
-    runs = [run for run in candidates if not is_in_progress(run.name, folders)]
+        if safe_paths.leads_out(path) or loras.run_status(path) != "cut off" or is_in_progress(path.name, folders):
+            continue
+        beat = read_record(path / PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, None)
+        checkpoints = loras.resumable_checkpoints(path)
+        safe_step = checkpoints[-1].step if checkpoints else 0
+        states = [modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
+        last_seen = max([beat.at if beat else modified_at(path), *states])
+        step, steps, lost = safe_step, 0, 0.0
+        if beat is not None:
+            step, steps = max(safe_step, beat.step), beat.steps
+            lost = beat.unsaved_seconds if beat.step > safe_step else 0.0
+        runs.append(CrashedRun(path.name, path, last_seen, step, steps, safe_step, lost))
     return sorted(runs, key=lambda run: -run.at)
 
 
@@ -64,13 +113,21 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     if not checkpoints:
         raise SavingError(f"{run.name!r} crashed before its first checkpoint, so there is nothing to keep.")
     checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
-    state = read_state(checkpoint.folder)
+    graph = read_state(checkpoint.folder).get("graph") or []
     partial = folder.empty_weights_folder()
     loras.copy_weights(checkpoint.folder, partial)
     folder.move_into_place(partial)
-    graph = state.get("graph") or []
     write_json(run.folder / GRAPH, graph)
-    write_json(run.folder / LOG, log_entry(_log_values(run, checkpoint, dict(graph[-1]) if graph else {})))
+    last_entry: dict[str, Any] = dict(graph[-1]) if graph else {}
+    log = {
+        **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
+        "current_steps": checkpoint.step,
+        "ended": "stopped",
+        "ended_because": f"the run crashed, and {checkpoint.folder.name} was kept",
+        "steps": run.steps or checkpoint.step,
+    }
+    # The log says that the run has ended, so it is written last: until then, this can be done anew after a kill.
+    write_json(run.folder / LOG, log_entry(log))
     folder.recover()
     return run.folder
 
@@ -91,26 +148,3 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
         )
     with hold_run_lock(run.name, folders):
         RunFolder(run.folder, folders.logs).discard()
-
-
-def _crashed_run(folder: Path) -> CrashedRun | None:
-    beat, checkpoints = read_heartbeat(folder), loras.resumable_checkpoints(folder)
-    if loras.run_status(folder) != "cut off":
-        return None
-    step = checkpoints[-1].step if checkpoints else 0
-    states = [modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
-    last_seen = max([beat.at if beat else modified_at(folder), *states])
-    if beat is None:
-        return CrashedRun(folder.name, folder, last_seen, step, 0, step, 0.0)
-    lost = beat.unsaved_seconds if beat.step > step else 0.0
-    return CrashedRun(folder.name, folder, last_seen, max(step, beat.step), beat.steps, step, lost)
-
-
-def _log_values(run: CrashedRun, checkpoint: Checkpoint, last_entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
-        "current_steps": checkpoint.step,
-        "ended": "stopped",
-        "ended_because": f"the run crashed, and {checkpoint.folder.name} was kept",
-        "steps": run.steps or checkpoint.step,
-    }

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import modified_at, read_json, safe_paths, usable_entries
+from ...core.files import modified_at, read_json, read_record, safe_paths, usable_entries
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
-from . import loras, retention
-from .filenames import BACKUP_FOLDER, BEST_SUFFIX, PARAMETERS, REPLACED_PREFIX, STATE, is_hidden
+from . import loras
 from .loras import RunStatus
-from .run_files import read_note
-from .run_folder import recover_interrupted
-from .run_lock import is_in_progress
-from .run_records import RunLog, StateSummary, read_log, read_summary
+from .run_files import (
+    BACKUP_FOLDER,
+    BEST_SUFFIX,
+    PARAMETERS,
+    REPLACED_PREFIX,
+    STATE,
+    StateSummary,
+    is_hidden,
+    read_log,
+    read_note,
+)
+from .run_folder import is_in_progress, recover_interrupted
 
 PartKind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
 
@@ -49,8 +56,7 @@ class LoraEntry:
     size: int
     parts: tuple[LoraPart, ...]
     note: str
-    damage: tuple[str, ...] = ()
-    """Sentences about values of its records that are damaged."""
+    damage: tuple[str, ...] = ()  # sentences about values of its records that are damaged
 
     @property
     def names(self) -> list[str]:
@@ -70,32 +76,43 @@ def list_entries(folders: Folders) -> list[LoraEntry]:
     """Return all LoRAs and runs, in natural order; a run from its start on."""
     for path in usable_entries(folders.loras):
         recover_interrupted(path, folders)
-    run_folders = [
-        p
-        for p in usable_entries(folders.loras)
-        if p.is_dir() and loras.is_listed(p) and (_is_run_folder(p) or is_in_progress(p.name, folders))
-    ]
-    return [read_entry(p, folders) for p in sorted(run_folders, key=lambda p: natural_key(p.name))]
+    entries = []
+    for path in usable_entries(folders.loras):
+        if path.is_dir() and loras.is_listed(path):
+            is_run = loras.has_lora(path) or (path / PARAMETERS).is_file() or bool(_parts(path))
+            if is_run or is_in_progress(path.name, folders):
+                entries.append(read_entry(path, folders))
+    return sorted(entries, key=lambda entry: natural_key(entry.name))
 
 
 def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
     damage: list[str] = []
     log, checkpoints = read_log(folder, damage), loras.resumable_checkpoints(folder)
-    nothing: StateSummary = {}
-    state = read_summary(checkpoints[-1].folder, damage) if checkpoints and not log else nothing
+    parts, state = tuple(_parts(folder)), StateSummary()
+    if checkpoints and not log:  # without its curve, which has thousands of values to check
+        state = read_record(checkpoints[-1].folder / STATE, StateSummary, state, damage)
     losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
+    model = log.get("base_model_name") or ""
+    for candidate in (folder, *(part.folder for part in parts)) if not model else ():
+        if path := read_json(candidate / "adapter_config.json", {}).get("base_model_name_or_path"):
+            model = str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
+            break
+    try:
+        when = datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
+    except (ValueError, OverflowError, OSError):  # the last two for years that the system does not know
+        when = max(map(modified_at, (folder, *folder.iterdir())))
     return LoraEntry(
         name=folder.name,
         folder=folder,
         status="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
-        model=str(log.get("base_model_name") or _base_model_name(folder)),
+        model=model,
         step=log.get("current_steps") or state.get("step") or 0,
         steps=log.get("steps") or 0,
         loss=next((float(loss) for loss in losses if loss is not None), None),
-        when=_end_time(folder, log),
+        when=when,
         size=loras.size_on_disk(folder),
-        parts=tuple(_parts(folder)),
+        parts=parts,
         note=read_note(folder),
         damage=tuple(damage),
     )
@@ -131,11 +148,7 @@ def slimmable_checkpoints(folder: Path) -> list[Path]:
         return [folder]
     checkpoints = loras.checkpoints(folder)
     best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST_SUFFIX)), 0)
-    return [c.folder for c in retention.surplus_checkpoints(checkpoints, keep=1, best=best)]
-
-
-def _is_run_folder(folder: Path) -> bool:
-    return loras.has_lora(folder) or (folder / PARAMETERS).is_file() or any(_parts(folder))
+    return [c.folder for c in loras.surplus_checkpoints(checkpoints, keep=1, best=best)]
 
 
 def _parts(folder: Path) -> list[LoraPart]:
@@ -164,19 +177,3 @@ def _kind(folder: Path) -> PartKind | None:
     if (folder / STATE).is_file():
         return "backup" if folder.parent.name == BACKUP_FOLDER else "checkpoint"
     return "LoRA only" if loras.has_lora(folder) else None
-
-
-def _base_model_name(folder: Path) -> str:
-    """Return the name of the base model of a LoRA or of one of its checkpoints."""
-    for candidate in (folder, *(part.folder for part in _parts(folder))):
-        if path := read_json(candidate / "adapter_config.json", {}).get("base_model_name_or_path"):
-            return str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return ""
-
-
-def _end_time(folder: Path, log: RunLog) -> float:
-    """Return when the run ended, or else when something was last written to its folder."""
-    try:
-        return datetime.datetime.fromisoformat(str(log.get("ended_at"))).timestamp()
-    except (ValueError, OverflowError, OSError):  # the last two for years that the system does not know
-        return max(map(modified_at, (folder, *folder.iterdir())))

@@ -1,4 +1,4 @@
-"""LoRAs on disk, the status of their runs, and their checkpoints."""
+"""LoRAs on disk, the status of their runs, and their checkpoints: which can resume, which are thinned out."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from typing import Literal
 
 from ...core.errors import SavingError
 from ...core.files import PART_SUFFIX, move_atomically, remove_folder, safe_paths, usable_entries
-from ...train_utils import checkpoint_step, natural_key
-from .filenames import BACKUP_FOLDER, STATE, is_hidden, replaced_folders
-from .journal import JOURNAL
-from .run_records import read_log
+from ...train_utils import checkpoint_name, checkpoint_step, natural_key
+from .run_files import (
+    BACKUP_FOLDER,
+    BEST_SUFFIX,
+    JOURNAL,
+    MANUAL_SUFFIX,
+    STATE,
+    is_hidden,
+    read_log,
+    replaced_folders,
+)
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
 MODEL_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 MODEL_TENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+# What the Trainer of transformers and we write into a checkpoint beside its weights.
 TRAINING_STATE_PREFIXES = (
     *("optimizer.", "scheduler.", "scaler.", "rng_state"),
     *("trainer_state.", "training_args.", "run_state."),
 )
+BACKUPS_KEPT = 2
 
 RunStatus = Literal["nothing", "finished", "stopped", "failed", "cut off", "made elsewhere"]
 
@@ -35,6 +44,10 @@ class Checkpoint:
 
     step: int
     folder: Path
+
+
+def _natural_name(path: Path) -> list[tuple[int, int, str]]:
+    return natural_key(path.name)
 
 
 def list_loras(loras: Path) -> list[str]:
@@ -57,16 +70,6 @@ def list_loadable(loras: Path) -> list[str]:
 def is_listed(folder: Path) -> bool:
     """Return whether a folder among the LoRAs is listed: not if it is hidden or a link to another place."""
     return not is_hidden(folder) and not safe_paths.leads_out(folder)
-
-
-def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
-    """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
-    paths = (*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*"))
-    return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
-
-
-def _natural_name(path: Path) -> list[tuple[int, int, str]]:
-    return natural_key(path.name)
 
 
 def find_lora(name: str, loras: Path) -> Path:
@@ -92,18 +95,18 @@ def has_weights(folder: Path) -> bool:
     return has_lora(folder) or any((folder / name).is_file() for name in MODEL_WEIGHTS)
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files of the LoRA or the whole model in a checkpoint, without the training state."""
-    if has_lora(folder):
-        return [folder / name for name in ADAPTER_FILES if (folder / name).is_file()]
-    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(TRAINING_STATE_PREFIXES)]
-
-
 def copy_weights(checkpoint: Path, folder: Path) -> None:
     """Copy the LoRA or the whole model of a checkpoint into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in weight_files(checkpoint):
         shutil.copyfile(file, folder / file.name)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of the LoRA or the whole model in a checkpoint, without the training state."""
+    if has_lora(folder):
+        return [folder / name for name in ADAPTER_FILES if (folder / name).is_file()]
+    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(TRAINING_STATE_PREFIXES)]
 
 
 def holds_tensors(name: str) -> bool:
@@ -159,11 +162,17 @@ class FinishedSteps:
 
 def finished_steps(folder: Path) -> FinishedSteps | None:
     """Return the steps of a finished run, or None if it is not finished."""
-    if run_status(folder) != "finished":
-        return None
     log = read_log(folder)
+    if log.get("ended") != "finished":
+        return None
     steps = log.get("current_steps") or 0
     return FinishedSteps(steps, log.get("steps") or steps)
+
+
+def checkpoint_folders(run: Path, step: int | str = "") -> list[Path]:
+    """Return the folders of complete and slim checkpoints, then those of backups; with `step`, of such steps."""
+    paths = (*run.glob(f"checkpoint-{step}*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-{step}*"))
+    return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
@@ -219,13 +228,43 @@ def slim_checkpoint(checkpoint: Path) -> int:
 def finish_interrupted(folder: Path) -> None:
     """Finish what a kill interrupted: removing or slimming a checkpoint."""
     for parent in (folder, folder / BACKUP_FOLDER):
-        for leftover in (
-            *parent.glob(f".checkpoint-*{PART_SUFFIX}"),
-            *parent.glob(f".{BACKUP_FOLDER}{PART_SUFFIX}"),
-        ):
-            remove_folder(leftover)
+        for name in ("checkpoint-*", BACKUP_FOLDER):
+            for leftover in parent.glob(f".{name}{PART_SUFFIX}"):
+                remove_folder(leftover)
         for marker in parent.glob(f"checkpoint-*/{STATE}{PART_SUFFIX}"):
             slim_checkpoint(marker.parent)
+
+
+def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
+    """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step.
+
+    Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
+    """
+    for backup in [backup for backup in backups(folder) if backup.step > start_step][:-BACKUPS_KEPT]:
+        remove_checkpoint(backup.folder)
+    for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
+        step = checkpoint_step(path.name)
+        if step is not None and step > start_step and step != best:  # it is no longer the best
+            move_atomically(path, folder / checkpoint_name(step, ""))
+    own = [checkpoint for checkpoint in checkpoints(folder) if checkpoint.step > start_step]
+    for checkpoint in surplus_checkpoints(own, keep, best):
+        slim_checkpoint(checkpoint.folder)
+
+
+def surplus_checkpoints(checkpoints: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
+    """Return the checkpoints to slim, of a list from old to new."""
+    removable = [c for c in checkpoints if not c.folder.name.endswith(MANUAL_SUFFIX) and c.step != best]
+    return removable[: max(0, len(removable) - keep)]
+
+
+def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
+    """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
+    with suppress(OSError, SavingError):  # deleting may fail on a full disk too
+        for backup in backups(folder)[:-1]:
+            if backup != start:
+                remove_checkpoint(backup.folder)
+        for checkpoint in surplus_checkpoints(checkpoints(folder), keep=1, best=start.step if start else 0):
+            slim_checkpoint(checkpoint.folder)
 
 
 def size_on_disk(folder: Path) -> int:

@@ -1,20 +1,30 @@
-"""Folder of a run: what becomes of the files already in it, and when files are written."""
+"""Folder of a run: its lock, its journal, what becomes of the files already in it, and when files are written.
+
+Before a run or a discard moves or removes files, it writes into a journal what it is about to do. Whoever opens
+the folder after a kill finishes or undoes what the journal says: `RunFolder.recover` is the only repair.
+"""
 
 from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from ...core import dist_env
 from ...core.errors import BusyError, SavingError, SettingsError
 from ...core.files import (
     PART_SUFFIX,
+    Count,
+    is_locked,
+    lock,
     move_atomically,
+    read_record,
     remove_folder,
+    remove_lock_file,
     safe_paths,
     usable_entries,
     with_retries,
@@ -26,23 +36,89 @@ from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .filenames import (
+from .loras import Checkpoint, FinishedSteps
+from .run_files import (
     BACKUP_FOLDER,
     DATA_SAMPLE,
+    JOURNAL,
     PARAMETERS,
     RECORDS,
     REPLACED_PREFIX,
     RUN_FILES,
     replaced_folders,
 )
-from .journal import JOURNAL, Journal, read_journal, write_journal
-from .loras import Checkpoint, FinishedSteps
-from .run_lock import hold_run_lock, is_in_progress, refuse_in_progress
 
+LOCK_SUFFIX = ".lock"
 IF_EXISTS = SETTINGS["if_exists"]
-
+# In the folder for partial files: the records from before the run was resumed.
 EARLIER_RECORDS = "before"
-"""In the folder for partial files: the records from before the run was resumed."""
+
+
+def _lock_path(name: str, folders: Folders) -> Path:
+    link = folders.loras / name
+    if not safe_paths.name_fault(name) and link.is_symlink():  # both names of a folder have one lock
+        name = link.resolve().name
+    return safe_paths.child(folders.training, f"{name}{LOCK_SUFFIX}", "Name")
+
+
+def _busy_error(name: str) -> BusyError:
+    return BusyError(f"{name!r} is being trained. Stop the run first, or wait until it ends.")
+
+
+@contextmanager
+def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
+    """Hold the lock of a LoRA, so that no other process trains or deletes it; its owner's death releases it."""
+    if not dist_env.is_main_process():
+        yield
+        return
+    path = _lock_path(name, folders)
+    with lock(path) as acquired:
+        if not acquired:
+            raise _busy_error(name)
+        try:
+            yield
+        finally:
+            remove_lock_file(path)
+
+
+def is_in_progress(name: str, folders: Folders) -> bool:
+    """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
+    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and is_locked(_lock_path(name, folders))
+
+
+def refuse_in_progress(name: str, folders: Folders) -> None:
+    """Raise BusyError if a LoRA is being trained, before data is read for a run that could not start."""
+    if dist_env.is_main_process() and is_in_progress(name, folders):
+        raise _busy_error(name)
+
+
+def runs_in_progress(folders: Folders) -> list[str]:
+    """Names of the LoRAs that are being trained now, by any process."""
+    files = (path for path in usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
+    return sorted(path.stem for path in files if "." not in path.stem and is_locked(path))
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The action under way, the step that the run began from, and the backup of what it replaces.
+
+    begin    files are moved to the backup; undone after a kill
+    run      the run trains, until its last record is written
+    discard  the run's own files are removed; finished after a kill, and then undone like `begin`
+    """
+
+    action: Literal["begin", "run", "discard"]
+    began_at_step: Count = 0
+    backup: str = ""
+    initial_lora: bool = False  # the backup is a finished LoRA, and the run began with its weights
+
+
+def read_journal(folder: Path) -> Journal | None:
+    return read_record(folder / JOURNAL, Journal, None)
+
+
+def _write_journal(folder: Path, journal: Journal) -> None:
+    write_json(folder / JOURNAL, asdict(journal))
 
 
 @dataclass(frozen=True)
@@ -55,8 +131,7 @@ class RunFolder:
     resumes: bool = False
     replaces: bool = False
     is_open: bool = False
-    initial_lora: Path | None = None
-    """A finished LoRA that is trained further: this run begins with its weights."""
+    initial_lora: Path | None = None  # a finished LoRA that is trained further: the run begins with its weights
 
     @property
     def name(self) -> str:
@@ -118,32 +193,39 @@ class RunFolder:
     def _begin(self) -> None:
         """Move what this run replaces into a backup, and the records of a run that it resumes out of the way."""
         self.remove_partial_files()
-        replaced = _files_to_replace(self.path) if self.replaces else self._later_checkpoints()
-        backup, earlier = _free_backup_path(self.path), self.partial_folder / EARLIER_RECORDS
+        replaced = _files_to_replace(self.path) if self.replaces else []
+        if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
+            replaced = _checkpoints_after(self.path, self.start.step)
+        name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+        backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
+        earlier = self.partial_folder / EARLIER_RECORDS
         records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
         if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it, too
             earlier.mkdir(parents=True)
             shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
         journal = Journal("begin", self.start_step, backup.name if replaced else "", self.initial_lora is not None)
-        write_journal(self.path, journal)
+        _write_journal(self.path, journal)
         for folder, items in ((backup, replaced), (earlier, records)):
             for item in items:
                 folder.mkdir(parents=True, exist_ok=True)
                 move_atomically(item, folder / item.name)
-        write_journal(self.path, replace(journal, action="run"))
+        _write_journal(self.path, replace(journal, action="run"))
 
     def recover(self) -> None:
         """Finish or undo what a kill interrupted, and remove incomplete files; a crashed run stays resumable."""
         journal = read_journal(self.path)
         if journal is not None and journal.action == "discard":
-            self._remove_own_files(journal)
+            # Remove all but the backup, or else the checkpoints after the one that the run resumed from.
+            step = journal.began_at_step
+            for item in _checkpoints_after(self.path, step) if step else _files_to_replace(self.path):
+                remove_folder(item) if item.is_dir() else with_retries(item.unlink)
             journal = replace(journal, action="begin")
-        if journal is not None and journal.action != "run":
+            _write_journal(self.path, journal)
+        if journal is not None and journal.action == "begin":
             self._restore_replaced(journal)
         loras.finish_interrupted(self.path)
-        for name in RUN_FILES:
+        for name in (*RUN_FILES, JOURNAL):
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
-        (self.path / f"{JOURNAL}{PART_SUFFIX}").unlink(missing_ok=True)
         if loras.finished_steps(self.path):
             self.remove_backups()
         if loras.has_ended(self.path):
@@ -158,16 +240,9 @@ class RunFolder:
         """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
         journal = read_journal(self.path)
         if journal is not None and journal.action == "run":
-            write_journal(self.path, replace(journal, action="discard"))
+            _write_journal(self.path, replace(journal, action="discard"))
         if journal is not None:
             self.recover()
-
-    def _remove_own_files(self, journal: Journal) -> None:
-        """Remove all but the backup, or else the checkpoints after the one that the run resumed from."""
-        step = journal.began_at_step
-        for item in _files_to_replace(self.path) if not step else _checkpoints_after(self.path, step):
-            remove_folder(item) if item.is_dir() else with_retries(item.unlink)
-        write_journal(self.path, replace(journal, action="begin"))
 
     def _restore_replaced(self, journal: Journal) -> None:
         """Move everything that was set aside back, the journal of an earlier run last."""
@@ -195,10 +270,6 @@ class RunFolder:
         """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
             write_json(folder / DATA_SAMPLE, list(sample))
-
-    def _later_checkpoints(self) -> list[Path]:
-        """Return the checkpoints after the one that the run resumes from, which this run replaces."""
-        return _checkpoints_after(self.path, self.start.step) if self.start else []
 
     def empty_weights_folder(self) -> Path:
         """Return the folder for weights that are not in place yet, without those that a kill left there."""
@@ -280,7 +351,13 @@ def choose_run_folder(
         return RunFolder(path, folders.logs, replaces=_has_files(path))
     if in_progress:
         refuse_in_progress(path.name, folders)
-    raise SettingsError([_exists_problem(path)])
+    raise SettingsError(
+        [
+            f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under '{IF_EXISTS.label}' "
+            f"({IF_EXISTS.flag}), choose whether to continue its training, replace it (a backup is kept), or use "
+            "a new name."
+        ]
+    )
 
 
 def with_final_name(settings: TrainingSettings, folders: Folders) -> TrainingSettings:
@@ -305,14 +382,6 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
 
 
-def _exists_problem(path: Path) -> str:
-    return (
-        f"Name: {path.name!r} already exists: {loras.describe_folder(path)}. Under '{IF_EXISTS.label}' "
-        f"({IF_EXISTS.flag}), choose whether to continue its training, replace it (a backup is kept), or use a "
-        "new name."
-    )
-
-
 def _has_files(path: Path) -> bool:
     """Return whether a folder holds more than its backups, which always stay there."""
     return path.is_dir() and bool(_files_to_replace(path))
@@ -330,8 +399,3 @@ def _files_to_replace(path: Path) -> list[Path]:
 
 def _checkpoints_after(path: Path, step: int) -> list[Path]:
     return [folder for folder in loras.checkpoint_folders(path) if (checkpoint_step(folder.name) or 0) > step]
-
-
-def _free_backup_path(path: Path) -> Path:
-    name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
-    return path / (loras.free_name(path, name) if (path / name).exists() else name)

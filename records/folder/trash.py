@@ -15,9 +15,9 @@ from ...core.errors import BusyError, SavingError
 from ...core.files import modified_at, move_atomically, remove_folder, safe_paths
 from ...core.host import Folders
 from . import inventory
-from .filenames import BACKUP_FOLDER, HIDDEN_SUFFIX, PARAMETERS
 from .loras import free_name, size_on_disk
-from .run_lock import refuse_in_progress
+from .run_files import BACKUP_FOLDER, HIDDEN_SUFFIX, PARAMETERS
+from .run_folder import refuse_in_progress
 
 TIME_FORMAT = "%Y-%m-%d %H.%M.%S"
 TRASH_FOLDER = f"trash{HIDDEN_SUFFIX}"
@@ -81,22 +81,19 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
         raise SavingError(f"{item.name!r} is part of {lora!r}, which is in the trash. Restore {lora!r} first.")
     if part:
         refuse_in_progress(lora, folders)
-        _refuse_newer_run(item, folders.loras / lora)
+        # A part must not get into a run that was started or resumed after the part was deleted. The name of the
+        # folder has no fractions of a second.
+        deleted_at = datetime.datetime.strptime(item.when[: len("2026-11-21 22.15.04")], TIME_FORMAT).timestamp()
+        if modified_at(folders.loras / lora / PARAMETERS) >= deleted_at + 1:
+            raise SavingError(
+                f"{item.name!r} can't be restored, because {lora!r} was trained after it was deleted, so it may "
+                f"belong to another run. Its files are in {item.folder}."
+            )
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
     restored = _move(item.folder, target, folders)
     _remove_empty_folders(item.folder.parent, folders)
     return restored
-
-
-def _refuse_newer_run(item: TrashItem, run: Path) -> None:
-    """Refuse to put a part into a run that was started or resumed after the part was deleted."""
-    deleted_at = datetime.datetime.strptime(item.when[: len("2026-11-21 22.15.04")], TIME_FORMAT).timestamp()
-    if modified_at(run / PARAMETERS) >= deleted_at + 1:  # the name of the folder has no fractions of a second
-        raise SavingError(
-            f"{item.name!r} can't be restored, because {run.name!r} was trained after it was deleted, so it may "
-            f"belong to another run. Its files are in {item.folder}."
-        )
 
 
 def empty_trash(folders: Folders, name: str = "") -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from . import curve_png, svg
-from .curve_svg import Mark, draw_curve, steps_per_epoch
-from .graph_file import RunGraph, best_evaluation, graph_entry, read_evaluations, read_steps
-from .late_report import write_missing_report
-from .recall_strip import draw_recall_strip
-from .report import ReportData, peak_name, render_report, run_speed
-from .time_estimate import Workload, estimate_time, measured_speeds
+from . import curve_png, graph_file, svg
+from .graph_file import (
+    RunGraph,
+    Workload,
+    best_evaluation,
+    estimate_time,
+    graph_entry,
+    measured_speeds,
+    read_evaluations,
+    read_steps,
+)
+from .report import ReportData, peak_name, render_report, run_speed, write_missing_report
+from .svg import Mark, draw_curve, draw_recall_strip, steps_per_epoch
 from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
@@ -22,6 +28,7 @@ __all__ = [
     "draw_recall_strip",
     "estimate_time",
     "graph_entry",
+    "graph_file",
     "judge_live",
     "judge_run",
     "measured_speeds",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.files import write_text
+from ...core.host import Folders
 from ...core.html import html
 from ...core.jobs import (
     Advice,
@@ -38,44 +41,20 @@ from ...core.jobs import (
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
-from ..folder import LoraEntry
-from .curve_svg import Mark, draw_curve
+from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_parameters, read_samples
 from .graph_file import read_evaluations, read_steps
-from .recall_strip import draw_recall_strip
-from .report_style import CSS
+from .svg import Mark, draw_curve, draw_recall_strip
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
-    RunPlanned,
-    Note,
-    Advice,
-    CheckpointSaved,
-    EvaluationDone,
-    RecallMeasured,
-    EvidenceMeasured,
-    PlanChanged,
-    LiveSettingsChanged,
-    JobEnded,
+    *(RunPlanned, Note, Advice, CheckpointSaved, EvaluationDone, RecallMeasured, EvidenceMeasured),
+    *(PlanChanged, LiveSettingsChanged, JobEnded),
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
 EVALUATION_COLUMNS = (
-    "Step",
-    "Loss",
-    "Perplexity",
-    "Tokens predicted correctly",
-    "Context gain",
-    "Loss on each dataset",
+    *("Step", "Loss", "Perplexity", "Tokens predicted correctly", "Context gain", "Loss on each dataset"),
 )
-TEMPLATE = Path(__file__).with_name("report.html")
-Row = tuple[str, ...]
-"""The texts of a row of a table."""
-CURVES = (
-    ("--smoothed", "smoothed loss"),
-    ("--loss", "loss"),
-    ("--kept", "validation loss"),
-    ("--rate", "planned learning rate"),
-    ("--mark", "checkpoint"),
-)
+PART_KINDS = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
 
 
 @dataclass(frozen=True)
@@ -94,69 +73,94 @@ class ReportData:
         """The last plan of the run."""
         return next(event for event in reversed(self.events) if isinstance(event, RunPlanned))
 
+    @property
+    def recalls(self) -> list[RecallMeasured]:
+        return [event for event in (*self.plan.earlier, *self.events) if isinstance(event, RecallMeasured)]
+
+    @property
+    def planned_steps(self) -> int:
+        step_counts = [event.steps for event in self.events if isinstance(event, PlanChanged)]
+        return step_counts[-1] if step_counts else self.plan.steps
+
+
+def write_missing_report(folder: Path, folders: Folders) -> None:
+    """Write the report of a run that was killed after its last record; an unwritable folder stays without.
+
+    It is made from the records. What happened during the run is not in them, only its plan and its end.
+    """
+    log = read_log(folder)
+    if log.get("ended") is None or "data" not in log or (folder / REPORT).exists():  # unknown, or made elsewhere
+        return
+    entry, graph = inventory.read_entry(folder, folders), read_graph(folder)
+    plan = RunPlanned(
+        at=entry.when - sum(step.seconds for step in read_steps(graph)),
+        name=folder.name,
+        model=entry.model,
+        steps=entry.steps,
+        steps_per_epoch=0,
+        first_step=0,
+        rates=(),
+        settings=read_parameters(folder),
+    )
+    outcome = log.get("ended") or "stopped"
+    text = f"{folder.name!r} {outcome} at step {entry.step} of {entry.steps}."
+    if reason := log.get("ended_because"):
+        text = f"{text} Reason: {reason}."
+    ended = JobEnded(at=entry.when, outcome=outcome, text=text, folder=folder)
+    with suppress(OSError):
+        report = render_report(ReportData([plan], ended, graph, read_samples(folder), log, entry))
+        write_text(folder / REPORT, report)
+
 
 def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
     began = next(event.at for event in data.events if isinstance(event, RunPlanned))
-    curve, legend = _curve(data)
+    reasons = [line for line in data.ended.text.splitlines() if line.strip()]
+    steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
     return html(
-        TEMPLATE.read_text(encoding="utf-8"),
-        css=CSS,
+        Path(__file__).with_name("report.html").read_text(encoding="utf-8"),
         data=data,
-        began_at=_format_time(began),
-        ended_at=_format_time(data.ended.at),
-        reasons=_reasons(data.ended),
-        verdict=_verdict(data),
-        figures=_figures(data),
-        curve=curve,
-        legend=legend,
+        began_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(began)),
+        ended_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(data.ended.at)),
+        reasons=reasons[:1] if data.ended.verdict else reasons,  # the verdict has a paragraph of its own
+        verdict=_verdict(data, steps),
+        figures=_figures(data, steps, evaluations),
+        **_curve(data, steps, evaluations),
         samples=_samples_by_prompt(data.samples),
         printable=_printable,
         event_rows=_event_rows(data),
-        phases=phase_table(measure_phases(read_steps(data.graph), read_evaluations(data.graph))),
-        evaluation_rows=_evaluation_rows(data.graph),
-        **_recall(data),
-        **_evidence(data),
+        phases=phase_table(measure_phases(steps, evaluations)),
+        evaluation_rows=_evaluation_rows(evaluations),
+        **_measurements(data),
         run_rows=_run_rows(data),
         setting_rows=_setting_rows(settings_in_force(data.events)),
         disk_rows=_disk_rows(data.lora) if data.lora else (),
     )
 
 
-def _reasons(ended: JobEnded) -> list[str]:
-    """Return why the run ended, without the verdict, which has a paragraph of its own."""
-    lines = [line for line in ended.text.splitlines() if line.strip()]
-    return lines[:1] if ended.verdict else lines
-
-
-def _verdict(data: ReportData) -> str:
+def _verdict(data: ReportData, steps: Sequence[Step]) -> str:
     """Return the verdict of the log, or for a run that broke off a verdict on its steps."""
     text = read_verdict(data.log)
-    if not text and read_steps(data.graph):
-        text = judge_run(
-            data.graph,
-            {},
-            evaluates=bool(data.plan.evaluate_every),
-            recalls=_recalls(data),
-            planned=_planned_steps(data),
-        ).text
-    return text
+    if text or not steps:
+        return text
+    evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
+    return judge_run(data.graph, {}, evaluates=evaluates, recalls=data.recalls, planned=planned).text
 
 
-def _figures(data: ReportData) -> list[tuple[str, str]]:
-    steps, evaluations, peak = read_steps(data.graph), read_evaluations(data.graph), peak_memory_of(data.events)
+def _figures(
+    data: ReportData, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]
+) -> list[tuple[str, str]]:
     if not steps:
         return []
-    first, last = steps[0], steps[-1]
-    seconds = sum(s.seconds for s in steps)
+    first, last, peak = steps[0], steps[-1], peak_memory_of(data.events)
     cards = [event.cards for event in data.events if isinstance(event, MachineUse)]
     kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
     pairs = [
-        ("steps", f"{last.step} of {_planned_steps(data)}"),
+        ("steps", f"{last.step} of {data.planned_steps}"),
         ("epochs", f"{last.epoch:.2f}"),
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
-        ("training time", duration(seconds)),
+        ("training time", duration(sum(s.seconds for s in steps))),
         *run_speed(steps),
         (peak_name(max(cards, default=0)), size(peak) if peak else ""),
         ("on disk", size(data.lora.size) if data.lora else ""),
@@ -176,22 +180,22 @@ def run_speed(steps: Sequence[Step]) -> list[tuple[str, str]]:
     return [("time per step", duration(seconds / max(1, len(steps)))), ("tokens per second", speed)]
 
 
-def _planned_steps(data: ReportData) -> int:
-    step_counts = [event.steps for event in data.events if isinstance(event, PlanChanged)]
-    return step_counts[-1] if step_counts else data.plan.steps
-
-
-def _curve(data: ReportData) -> tuple[str, list[tuple[str, str]]]:
+def _curve(data: ReportData, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> dict[str, Any]:
     """Draw the curve as in the interface, with the steps from before the run was resumed, and its legend."""
-    steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
     if not steps:
-        return "", []
+        return {"curve": "", "legend": ()}
     rates = next((e.rates for e in reversed(data.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
     parts = data.lora.parts if data.lora else ()
     marks = [Mark(part.step, part.name) for part in parts if part.step and part.kind != "backup"]
-    has_curve = {"--kept": bool(evaluations), "--mark": bool(marks), "--rate": bool(rates)}
-    legend = [(color, words) for color, words in CURVES if has_curve.get(color, True)]
-    return draw_curve(steps, rates, marks, evaluations), legend
+    legend = [
+        ("--smoothed", "smoothed loss", True),
+        ("--loss", "loss", True),
+        ("--kept", "validation loss", evaluations),
+        ("--rate", "planned learning rate", rates),
+        ("--mark", "checkpoint", marks),
+    ]
+    curve = draw_curve(steps, rates, marks, evaluations)
+    return {"curve": curve, "legend": [(color, words) for color, words, is_drawn in legend if is_drawn]}
 
 
 def _samples_by_prompt(
@@ -199,11 +203,10 @@ def _samples_by_prompt(
 ) -> list[tuple[str, list[SampleGenerated], SampleGenerated]]:
     """Each prompt with its earlier samples, the latest first, and its last one."""
     by_prompt: dict[str, list[SampleGenerated]] = {}
-    for sample in samples:
+    for sample in sorted(samples, key=lambda sample: sample.step):
         by_prompt.setdefault(sample.prompt, []).append(sample)
-    for answers in by_prompt.values():
-        answers.sort(key=lambda sample: sample.step)
-    return [(prompt, [s for s in answers[-2::-1] if s.step], answers[-1]) for prompt, answers in by_prompt.items()]
+    in_order = dict.fromkeys(sample.prompt for sample in samples)
+    return [(p, [s for s in by_prompt[p][-2::-1] if s.step], by_prompt[p][-1]) for p in in_order]
 
 
 def _printable(text: str) -> str:
@@ -213,6 +216,8 @@ def _printable(text: str) -> str:
 
 def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     """The events with time and step, in the words of the console, each after the CSS class of its words."""
+    days = {time.localtime(event.at)[:3] for event in (*data.events, data.ended)}
+    clock = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M"
     step, rows = 0, []
     for event in [*data.events, data.ended]:
         if isinstance(event, Step):
@@ -220,52 +225,42 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
         elif isinstance(event, LISTED_EVENTS) and (line := event_text(event)):
             text = line.partition("\n")[0] if isinstance(event, JobEnded) else line
             css_class = "advice" if isinstance(event, (Advice, JobEnded)) else ""
-            rows.append((css_class, (_format_time(event.at, data), str(step or ""), text)))
+            rows.append((css_class, (time.strftime(clock, time.localtime(event.at)), str(step or ""), text)))
     return rows
 
 
-def _evaluation_rows(graph: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _evaluation_rows(evaluations: Sequence[EvaluationDone]) -> list[tuple[str, ...]]:
     """The evaluations, their header first; with the loss of each dataset if there are several."""
-    rows: list[Row] = [EVALUATION_COLUMNS]
-    for e in read_evaluations(graph):
+    rows: list[tuple[str, ...]] = [EVALUATION_COLUMNS]
+    for e in evaluations:
         gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
         by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-        figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
-        rows.append((str(e.step), *figures))
+        rows.append((str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source))
     return known_columns(rows)
 
 
-def _recall(data: ReportData) -> dict[str, Any]:
-    """The recall at each measurement, along the data, and by chapter at the last one."""
-    measured = _recalls(data)
+def _measurements(data: ReportData) -> dict[str, Any]:
+    """The recall at each measurement, along the data, and by chapter at the last one; the test of the LoRA."""
+    recalls, last = data.recalls, data.recalls[-1] if data.recalls else None
+    tested = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
     return {
-        "recall_rows": recall_table(measured),
-        "part_rows": part_table(measured[-1]) if measured else (),
-        "strip": draw_recall_strip(measured[-1].strip) if measured else "",
+        "recall_rows": recall_table(recalls),
+        "part_rows": part_table(last) if last else (),
+        "strip": draw_recall_strip(last.strip) if last else "",
+        "evidence_rows": evidence_table(tested) if tested else (),
+        "evidence_verdict": evidence_verdict(tested, last) if tested else "",
     }
 
 
-def _evidence(data: ReportData) -> dict[str, Any]:
-    """What the LoRA learned, forgot and copies, if it was tested."""
-    event = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
-    if event is None:
-        return {"evidence_rows": (), "evidence_verdict": ""}
-    recalls = _recalls(data)
-    verdict = evidence_verdict(event, recalls[-1] if recalls else None)
-    return {"evidence_rows": evidence_table(event), "evidence_verdict": verdict}
-
-
-def _recalls(data: ReportData) -> list[RecallMeasured]:
-    return [event for event in (*data.plan.earlier, *data.events) if isinstance(event, RecallMeasured)]
-
-
-def _run_rows(data: ReportData) -> list[Row]:
+def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
     log, report, versions = data.log, data.log.get("data"), data.log.get("versions")
     counts: Mapping[str, Any] = report if isinstance(report, Mapping) else {}
+    tokens, trained, names = counts.get("tokens"), counts.get("trained_tokens"), data.plan.settings.get("data")
+    known = isinstance(tokens, int) and isinstance(trained, int)
     pairs = [
-        ("Data", ", ".join(map(str, _as_list(data.plan.settings.get("data"))))),
+        ("Data", ", ".join(map(str, names)) if isinstance(names, (list, tuple)) else names),
         ("Examples", counts.get("examples")),
-        ("Tokens", _format_counts(counts.get("tokens"), counts.get("trained_tokens"))),
+        ("Tokens", f"{tokens:,} ({trained:,} trained)" if known else ""),
         ("Cutoff", counts.get("cutoff")),
         ("Model", f"{data.plan.model} {log.get('base_model_class', '')}".strip()),
         ("Loaded as", log.get("loaded_as")),
@@ -278,7 +273,7 @@ def _run_rows(data: ReportData) -> list[Row]:
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
 
 
-def _setting_rows(values: Mapping[str, object]) -> list[Row]:
+def _setting_rows(values: Mapping[str, object]) -> list[tuple[str, ...]]:
     """The settings that differ from their defaults, by label, in the order of the form."""
     defaults = {key: setting.default for key, setting in SETTINGS.items()}
     changed_keys = presets.differing_keys(defaults, values)
@@ -289,38 +284,18 @@ def _setting_rows(values: Mapping[str, object]) -> list[Row]:
     ]
 
 
-def _disk_rows(lora: LoraEntry) -> list[Row]:
-    kinds = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
-    parts = [
-        (part.name, kinds.get(part.kind, "backup of previous contents"), size(part.size)) for part in lora.parts
-    ]
-    rest = lora.size - sum(part.size for part in lora.parts)
-    return [*parts, ("the LoRA and its records", "", size(rest))]
-
-
-def _format_time(at: float, data: ReportData | None = None) -> str:
-    """Format a time; without the date if `data` is given and its run began and ended on the same day."""
-    with_date = data is None or {time.localtime(e.at)[:3] for e in data.events} != {
-        time.localtime(data.ended.at)[:3]
-    }
-    return time.strftime("%Y-%m-%d %H:%M" if with_date else "%H:%M:%S", time.localtime(at))
-
-
-def _loss_text(loss: float) -> str:
-    return f"{loss:.4f}" if math.isfinite(loss) else "not finite"
-
-
-def _format_counts(a: object, b: object) -> str:
-    return f"{a:,} ({b:,} trained)" if isinstance(a, int) and isinstance(b, int) else ""
-
-
-def _as_list(value: object) -> Sequence[object]:
-    return value if isinstance(value, (list, tuple)) else [value]
-
-
 def _format_value(key: str, value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return presets.format_value(key, value) or "empty"
+
+
+def _disk_rows(lora: LoraEntry) -> list[tuple[str, ...]]:
+    parts = [(p.name, PART_KINDS.get(p.kind, "backup of previous contents"), size(p.size)) for p in lora.parts]
+    return [*parts, ("the LoRA and its records", "", size(lora.size - sum(part.size for part in lora.parts)))]
+
+
+def _loss_text(loss: float) -> str:
+    return f"{loss:.4f}" if math.isfinite(loss) else "not finite"

@@ -1,14 +1,30 @@
-"""SVG pictures without a plotting library: elements, scales, lines and axes, colored by CSS classes."""
+"""The pictures of a run as SVG, without a plotting library: elements, scales and axes, the loss curve, the recall.
+
+Colors come from CSS classes, so one picture suits the page and the report, light and dark. Equal runs give equal
+pictures.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
+from ...core.jobs import EvaluationDone, Step
+from ...train_utils import format_digits, plural
+
+# Maps a value to a coordinate.
 Scale = Callable[[float], float]
-"""Maps a value to a coordinate."""
 MAX_EPOCH_TICKS = 6
+# The loss curve: its size, its margins, and how much of a long run is drawn. 600 points are about one for each
+# pixel; with a tooltip for each of 200 of them, the picture of 10,000 steps stays below 200 kB.
+WIDTH, HEIGHT = 640, 270
+LEFT, RIGHT, TOP, BOTTOM = 44, 54, 12, 30
+MAX_POINTS, MAX_TOOLTIPS = 600, 200
+MIN_MARK_DISTANCE = 14.0
+CHAR_WIDTH = 8.0  # of a phase's name at 12 px, on the safe side
+STRIP_HEIGHT, MAX_CELLS = 26, 160
 
 
 def picture(width: int, height: int, css_class: str, label: str, parts: Iterable[str], **more: str) -> str:
@@ -19,17 +35,13 @@ def picture(width: int, height: int, css_class: str, label: str, parts: Iterable
 
 def element(tag: str, content: str = "", *, title: str = "", **attributes: float | str | None) -> str:
     """An element with rounded coordinates; `title` is its tooltip, `text_anchor` becomes text-anchor."""
-    values = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(_rounded(value))}"'
-        for name, value in attributes.items()
-        if value is not None
-    )
+    values = ""
+    for name, value in attributes.items():
+        if value is not None:
+            text = f"{value:.1f}" if isinstance(value, float) else str(value)
+            values += f' {name.rstrip("_").replace("_", "-")}="{escape(text)}"'
     inside = (f"<title>{escape(title)}</title>" if title else "") + content
     return f"<{tag}{values}>{inside}</{tag}>" if inside else f"<{tag}{values}/>"
-
-
-def _rounded(value: float | str) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 def polyline(points: Iterable[tuple[float, float]], **attributes: str) -> str:
@@ -52,6 +64,13 @@ def axis_label(x: float, y: float, text: str, anchor: str | None = None, css_cla
     return element("text", escape(text), class_=css_class, text_anchor=anchor, x=x, y=y)
 
 
+def scale(low: float, high: float, start: float, end: float) -> Scale:
+    """Map values between `low` and `high` to coordinates; of an empty range to the middle."""
+    if high <= low:
+        return lambda _: (start + end) / 2
+    return lambda value: start + (min(max(value, low), high) - low) / (high - low) * (end - start)
+
+
 def value_axis(
     values: Iterable[float], y: Scale, left: int, right: int, text: Callable[[float], str]
 ) -> Iterator[str]:
@@ -67,25 +86,151 @@ def step_axis(steps: Sequence[int], x: Scale, baseline: int, steps_per_epoch: fl
     if not steps_per_epoch:
         yield from by_step
         return
-    epochs = epoch_ticks(steps[0] / steps_per_epoch, steps[-1] / steps_per_epoch)
-    by_epoch = [axis_label(x(epoch * steps_per_epoch), baseline, f"{epoch:.4g}", "middle") for epoch in epochs]
+    first, last = steps[0] / steps_per_epoch, steps[-1] / steps_per_epoch
+    epochs: list[float] = []
+    if last > first:
+        # Round numbers, at most MAX_EPOCH_TICKS of them: the distance is 1, 2 or 5 times a power of ten.
+        least = (last - first) / (MAX_EPOCH_TICKS - 1)
+        power = 10.0 ** math.floor(math.log10(least))
+        distance = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
+        numbers = range(math.ceil(first / distance), math.floor(last / distance + 1e-3) + 1)
+        epochs = [float(f"{number * distance:.6g}") for number in numbers]
+    by_epoch = (
+        axis_label(x(epoch * steps_per_epoch), baseline, f"{epoch:.4g}", "middle") for epoch in epochs or [last]
+    )
     yield element("g", "".join(by_step), class_="tp-by-step")
     yield element("g", "".join(by_epoch), class_="tp-by-epoch")
 
 
-def epoch_ticks(first: float, last: float) -> list[float]:
-    """At most `MAX_EPOCH_TICKS` round numbers of epochs in a range; its end if there are none."""
-    if last <= first:
-        return [last]
-    least = (last - first) / (MAX_EPOCH_TICKS - 1)
-    power = 10.0 ** math.floor(math.log10(least))
-    size = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
-    numbers = range(math.ceil(first / size), math.floor(last / size + 1e-3) + 1)
-    return [float(f"{number * size:.6g}") for number in numbers] or [last]
+@dataclass(frozen=True)
+class Mark:
+    """An event at a step: a checkpoint, the end of an epoch."""
+
+    step: int
+    text: str
 
 
-def scale(low: float, high: float, start: float, end: float) -> Scale:
-    """Map values between `low` and `high` to coordinates; of an empty range to the middle."""
-    if high <= low:
-        return lambda _: (start + end) / 2
-    return lambda value: start + (min(max(value, low), high) - low) / (high - low) * (end - start)
+def steps_per_epoch(steps: Sequence[Step]) -> float:
+    """Return the steps of an epoch by the last step that names its epoch; 0 if that is not known."""
+    count = next((step.step / step.epoch for step in reversed(steps) if step.epoch), 0.0)
+    return count if 1 <= count < math.inf else 0.0
+
+
+def phase_marks(steps: Sequence[Step]) -> list[Mark]:
+    """Return the step at which each phase of the order begins, if there are phases."""
+    marks: list[Mark] = []
+    for step in steps:
+        if step.phase and (not marks or marks[-1].text != step.phase):
+            marks.append(Mark(step.step, step.phase))
+    return marks
+
+
+def thin_steps(steps: Sequence[Step], most: int = MAX_POINTS) -> list[Step]:
+    """Drop steps without a visible difference: keep the ends, and the lowest and highest loss of each interval."""
+    if len(steps) <= most:
+        return list(steps)
+    interval = math.ceil(len(steps) / (most / 2))
+    kept = {step.step: step for step in (steps[0], steps[-1])}
+    for start in range(0, len(steps), interval):
+        for pick in (min, max):
+            step = pick(steps[start : start + interval], key=lambda s: s.loss)
+            kept[step.step] = step
+    return [kept[number] for number in sorted(kept)]
+
+
+def draw_curve(
+    steps: Sequence[Step],
+    rates: Sequence[float],
+    marks: Sequence[Mark] = (),
+    evaluations: Sequence[EvaluationDone] = (),
+) -> str:
+    """Draw the losses and the learning rate, also as planned for the rest of the run."""
+    last_step = max(len(rates), steps[-1].step if steps else 0, 1)
+    x = scale(0 if evaluations else 1, max(2, last_step), LEFT, WIDTH - RIGHT)
+
+    # The learning rate has an axis of its own on the right.
+    peak = max(rates, default=0.0)
+    y = scale(0, max(peak, 1e-12) * 1.08, HEIGHT - BOTTOM, TOP)
+    drawn = sorted({*range(0, len(rates), max(1, len(rates) // MAX_POINTS)), len(rates) - 1} - {-1})
+    parts = [polyline(((x(n + 1), y(rates[n])) for n in drawn), class_="tp-rate")]
+    for value in (0.0, peak) if rates else ():
+        text = format_digits(value, 2)
+        parts.append(axis_label(WIDTH - RIGHT + 6, y(value) + 4, text, css_class="tp-axis tp-rate-axis"))
+
+    quarters = sorted({1, *(round(last_step * quarter / 4) for quarter in range(1, 5))} - {0})
+    parts += step_axis(quarters, x, HEIGHT - 12, steps_per_epoch(steps))
+    parts += _loss_lines(steps, [e for e in evaluations if math.isfinite(e.loss)], x)
+
+    next_x = math.inf
+    for mark in sorted(marks, key=lambda m: -m.step):
+        if next_x - x(mark.step) >= MIN_MARK_DISTANCE:  # one that is too close to the next one is omitted
+            next_x = x(mark.step)
+            title = f"step {mark.step}: {mark.text}"
+            parts.append(vertical_line(next_x, TOP, HEIGHT - BOTTOM, "tp-mark", title))
+    for row, phase in enumerate(phase_marks(steps)):
+        place, title = x(phase.step), f"from step {phase.step}: {phase.text}"
+        parts.append(vertical_line(place, TOP, HEIGHT - BOTTOM, "tp-phase", title))
+        fits = place + CHAR_WIDTH * len(phase.text) < WIDTH
+        anchor, offset = ("start", 4) if fits else ("end", -4)
+        below = f"{1 + 1.2 * row:g}em"  # each name is a line lower, so that none covers another
+        look = {"class_": "tp-phase-name", "text_anchor": anchor, "dy": below}
+        parts.append(element("text", escape(phase.text), x=place + offset, y=TOP, **look))
+
+    label = f"Planned: {last_step} {plural(last_step, 'step')}."
+    if steps:
+        first, last = steps[0], steps[-1]
+        label = (
+            f"Loss over {last.step} of {last_step} {plural(last_step, 'step')}: "
+            f"the smoothed loss goes from {first.smoothed:.3f} to {last.smoothed:.3f}. "
+            f"The last loss is {last.loss:.3f}."
+        )
+    return picture(WIDTH, HEIGHT, "tp-curve", label, parts, preserveAspectRatio="xMidYMid meet")
+
+
+def _loss_lines(steps: Sequence[Step], evaluations: Sequence[EvaluationDone], x: Scale) -> Iterator[str]:
+    drawn = thin_steps([s for s in steps if math.isfinite(s.loss)])
+    if not drawn and not evaluations:
+        return
+    losses = sorted([*(s.loss for s in drawn), *(e.loss for e in evaluations)])
+    # A single spike must not flatten the curve: the highest half percent of the losses may lie above the picture.
+    low, high = losses[0], losses[max(0, math.ceil(0.995 * len(losses)) - 1)]
+    gap = max(0.05 * (high - low), 0.02)
+    low, high = max(0.0, low - gap), high + gap
+    y = scale(low, high, HEIGHT - BOTTOM, TOP)
+    spacing = (high - low) / 3
+    digits = 3 if spacing < 0.1 else 2  # the distances of the labels look equal
+    levels = [low + spacing * q for q in range(4)]
+    yield from value_axis(levels, y, LEFT, WIDTH - RIGHT, f"{{:.{digits}f}}".format)
+    yield polyline(((x(s.step), y(s.loss)) for s in drawn), class_="tp-loss")
+    yield polyline(((x(s.step), y(s.smoothed)) for s in drawn), class_="tp-smoothed")
+    if len(drawn) == 1:  # a line of one point is invisible
+        yield dot(x(drawn[0].step), y(drawn[0].smoothed), 4, "tp-smoothed-dot")
+    if evaluations:
+        yield polyline(((x(e.step), y(e.loss)) for e in evaluations), class_="tp-kept")
+    for e in evaluations:
+        figures = f"validation loss {e.loss:.4f}"
+        figures += f", perplexity {e.perplexity:.4g}" if math.isfinite(e.perplexity) else ""
+        figures += "" if e.context_gain is None else f", context gain {e.context_gain:.4f}"
+        yield dot(x(e.step), y(e.loss), 3.5, "tp-kept-dot", f"step {e.step}: {figures}")
+    for s in drawn[:: max(1, len(drawn) // MAX_TOOLTIPS)]:
+        figures = f"loss {s.loss:.4f}, smoothed {s.smoothed:.4f}, learning rate {format_digits(s.learning_rate)}"
+        epoch = f", epoch {s.epoch:.4g}" if s.epoch else ""
+        yield dot(x(s.step), y(s.smoothed), 6, "tp-hover", f"step {s.step}: {figures}{epoch}")
+
+
+def draw_recall_strip(shares: Sequence[float]) -> str:
+    """Draw a cell for each passage in the order of the data, the darker the more of it is recalled."""
+    count = min(len(shares), MAX_CELLS)
+    if not count:
+        return ""
+    width, parts, texts = WIDTH / count, [], []
+    for number in range(count):
+        # Neighbors share a cell, as their mean, if there are more passages than cells.
+        cell = shares[len(shares) * number // count : len(shares) * (number + 1) // count]
+        share = sum(cell) / len(cell)
+        texts.append(f"{share:.0%}")
+        place = f"{number / count:.0%} to {(number + 1) / count:.0%} of the data: {share:.0%}"
+        look = {"class_": "tp-recall-cell", "fill_opacity": f"{0.08 + 0.92 * share:.2f}"}
+        parts.append(bar(number * width, 0, width - (count > 1), STRIP_HEIGHT, place, **look))
+    label = f"Recall by position in the data, from start to end: {', '.join(texts)}"
+    return picture(WIDTH, STRIP_HEIGHT, "tp-recall", label, parts, preserveAspectRatio="none")

@@ -25,34 +25,26 @@ VerdictKind = Literal[
     "too early to tell",
     "training loss only",
 ]
+# A relative change of a loss that is more than chance.
 MIN_CHANGE = 0.01
-"""A relative change of a loss that is more than chance."""
+# A validation loss that falls by less than this share of its whole fall in the second half of the run has leveled
+# off. It also has if it falls by less than a quarter of MIN_CHANGE, since the whole fall may be little more.
 MIN_FALL = 0.1
-"""A share of the whole fall: a validation loss that falls less in the second half of the run has leveled off. It
-also has if it falls by less than a quarter of `MIN_CHANGE`, since the whole fall may be little more than that."""
-LAST_SHARE = 0.25
-"""The share of the run that is judged if there are only training losses."""
+# If there are only training losses, the last quarter of the run is judged, and fewer than 8 steps show no trend.
+LAST_SHARE, MIN_STEPS = 0.25, 8
+# So many parts of a run count as one evaluation each.
 COURSE_PARTS = 8
-"""So many parts of a run count as one evaluation each."""
-MIN_STEPS = 8
-"""Fewer steps than this show no trend."""
-EARLY_SHARE = 0.1
-"""A run that ended before this share of its steps is too short to judge, unless it was evaluated often enough."""
-MIN_EARLY_EVALUATIONS = 3  # one before the first step and one after the last show no trend
+# A run that ended before this share of its steps is too short to judge, unless it was evaluated often enough: one
+# evaluation before the first step and one after the last show no trend.
+EARLY_SHARE, MIN_EARLY_EVALUATIONS = 0.1, 3
+# How far recall must exceed that of unseen text before a text counts as known by heart.
 BY_HEART = 0.5
-"""How far recall must exceed that of unseen text before a text counts as known by heart."""
+# bench/recipe_data/results.csv: each run that ended below it reproduced over half of a passage on average.
 LOW_LOSS = 0.5
-"""bench/recipe_data/results.csv: each run that ended below it reproduced over half of a passage on average."""
-WIDE_SWING, MIN_SWINGING_STEPS = 3.0, 20
-"""How many times the lowest tenth of the losses the highest tenth is, and in how many steps at least."""
-ADD_VALIDATION = (
-    "To also measure how well the model does on similar text that it has not seen, set 'Validation split' before "
-    "the next run, for example to 0.05 (5%)."
-)
+# A wide swing: how many times the lowest tenth of the losses the highest tenth is, in how many steps at least, and
+# by how much at least, because losses near 0 always differ by a large factor.
+WIDE_SWING, MIN_SWINGING_STEPS, MIN_SWING = 3.0, 20, 0.3
 LEARN_MORE = "More epochs or a higher learning rate may help."
-SAME_PASSAGES = "This loss is measured on the same passages each time, so trust it more than the loss curve."
-MIN_SWING = 0.3
-"""A smaller difference is no wide swing: losses near 0 always differ by a large factor."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +59,12 @@ class Verdict:
     def as_log(self) -> dict[str, Any]:
         """Return plain values for training_log.json."""
         return {**vars(self)}
+
+
+def read_verdict(log: Mapping[str, Any]) -> str:
+    """Return the text of the verdict in a log, or an empty string."""
+    verdict = log.get("verdict")
+    return str(verdict.get("text") or "") if isinstance(verdict, Mapping) else ""
 
 
 def judge_run(
@@ -87,27 +85,20 @@ def judge_run(
     """
     steps = read_steps(graph)
     evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
+    missing = "There was no validation split"
     if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
-        return _judge_training_losses(steps, NO_VALIDATION, f"{steps[-1].step} of {format_count(planned, 'step')}")
+        return _judge_training_losses(steps, missing, f"{steps[-1].step} of {format_count(planned, 'step')}")
     if steps and len(evaluations) >= 2:
         verdict = _judge_validation(steps, evaluations, checkpoints, kept, recalls)
     elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
         verdict = _judge_recall(recalls)
     else:
-        missing = NO_EVALUATION_YET if validation_key or evaluates else NO_VALIDATION
-        verdict = _judge_training_losses(steps, ONE_EVALUATION if evaluations else missing)
-    return _with_general_text(replace(verdict, text=f"{verdict.text}{_describe_swings(steps)}"), recalls)
-
-
-def read_verdict(log: Mapping[str, Any]) -> str:
-    """Return the text of the verdict in a log, or an empty string."""
-    verdict = log.get("verdict")
-    return str(verdict.get("text") or "") if isinstance(verdict, Mapping) else ""
-
-
-NO_VALIDATION = "There was no validation split"
-ONE_EVALUATION = "The validation split was evaluated only once"
-NO_EVALUATION_YET = "The run ended before the validation split was evaluated"
+        if evaluations:
+            missing = "The validation split was evaluated only once"
+        elif validation_key or evaluates:
+            missing = "The run ended before the validation split was evaluated"
+        verdict = _judge_training_losses(steps, missing)
+    return replace(verdict, text=verdict.text + _describe_swings(steps) + _describe_forgetting(recalls))
 
 
 class Trend(Enum):
@@ -121,7 +112,7 @@ class Trend(Enum):
 
 
 @dataclass(frozen=True)
-class _Course:
+class Course:
     """How the validation loss went, so that many evaluations say the same as a few."""
 
     first: EvaluationDone
@@ -130,39 +121,36 @@ class _Course:
     halfway: float
     trend: Trend
 
-    @staticmethod
-    def of(evaluations: Sequence[EvaluationDone]) -> _Course:
-        """Judge at least two evaluations with finite losses."""
-        evaluations = sorted(evaluations, key=lambda e: e.step)
-        first, span = evaluations[0], evaluations[-1].step - evaluations[0].step
-        # With many evaluations, the loss jitters, and the lowest and the last one would be chance. So each part of
-        # the run counts as its median evaluation.
-        parts: dict[int, list[EvaluationDone]] = {}
-        for e in evaluations[1:]:
-            parts.setdefault(math.ceil(COURSE_PARTS * (e.step - first.step) / max(span, 1)), []).append(e)
-        course = [first, *(sorted(part, key=lambda e: e.loss)[(len(part) - 1) // 2] for part in parts.values())]
-        lowest, last = min(e.loss for e in course), course[-1]
-        # The trend is that of the second half. A single step back would depend on how often the run is evaluated.
-        halfway = _interpolate(course, (first.step + last.step) / 2)
-        best = best_evaluation(evaluations)
-        assert best is not None
-        if last.loss > lowest * (1 + MIN_CHANGE):
-            trend = Trend.RISEN
-        elif first.step == 0 and first.loss - lowest <= MIN_CHANGE * first.loss:
-            trend = Trend.UNCHANGED
-        elif len(course) == 2:
-            trend = Trend.FELL
-        else:
-            fall, whole = halfway - last.loss, first.loss - last.loss
-            trend = Trend.FALLING if fall > max(MIN_CHANGE / 4 * halfway, MIN_FALL * whole) else Trend.LEVEL
-        return _Course(first, best, last, halfway, trend)
 
-
-def _interpolate(course: Sequence[EvaluationDone], step: float) -> float:
-    """The validation loss at a step, on the straight line between the evaluations around it."""
-    before, after = next((a, b) for a, b in pairwise(course) if a.step <= step <= b.step)
-    share = (step - before.step) / max(after.step - before.step, 1)
-    return before.loss + share * (after.loss - before.loss)
+def trace_course(evaluations: Sequence[EvaluationDone]) -> Course:
+    """Trace at least two evaluations with finite losses."""
+    evaluations = sorted(evaluations, key=lambda e: e.step)
+    first, span = evaluations[0], evaluations[-1].step - evaluations[0].step
+    # With many evaluations, the loss jitters, and the lowest and the last one would be chance. So each part of the
+    # run counts as its median evaluation.
+    parts: dict[int, list[EvaluationDone]] = {}
+    for e in evaluations[1:]:
+        parts.setdefault(math.ceil(COURSE_PARTS * (e.step - first.step) / max(span, 1)), []).append(e)
+    course = [first, *(sorted(part, key=lambda e: e.loss)[(len(part) - 1) // 2] for part in parts.values())]
+    lowest, last = min(e.loss for e in course), course[-1]
+    # The trend is that of the second half, from the straight line between the evaluations around its middle. A
+    # single step back would depend on how often the run is evaluated.
+    middle = (first.step + last.step) / 2
+    before, after = next((a, b) for a, b in pairwise(course) if a.step <= middle <= b.step)
+    share = (middle - before.step) / max(after.step - before.step, 1)
+    halfway = before.loss + share * (after.loss - before.loss)
+    if last.loss > lowest * (1 + MIN_CHANGE):
+        trend = Trend.RISEN
+    elif first.step == 0 and first.loss - lowest <= MIN_CHANGE * first.loss:
+        trend = Trend.UNCHANGED
+    elif len(course) == 2:
+        trend = Trend.FELL
+    else:
+        fall, whole = halfway - last.loss, first.loss - last.loss
+        trend = Trend.FALLING if fall > max(MIN_CHANGE / 4 * halfway, MIN_FALL * whole) else Trend.LEVEL
+    best = best_evaluation(evaluations)
+    assert best is not None
+    return Course(first, best, last, halfway, trend)
 
 
 def _mean_loss(steps: Sequence[Step], step: int) -> float:
@@ -170,10 +158,10 @@ def _mean_loss(steps: Sequence[Step], step: int) -> float:
 
     The smoothed loss would not do: it lags behind, and at first it is the loss of a single batch.
     """
-    losses = [s.loss for s in steps if math.isfinite(s.loss)]
-    count = max(1, len(losses) // COURSE_PARTS)
-    up_to = sum(s.step <= step for s in steps if math.isfinite(s.loss))
-    part = losses[max(0, up_to - count) : max(up_to, count)]
+    finite = [s for s in steps if math.isfinite(s.loss)]
+    count = max(1, len(finite) // COURSE_PARTS)
+    up_to = sum(s.step <= step for s in finite)
+    part = [s.loss for s in finite[max(0, up_to - count) : max(up_to, count)]]
     return fmean(part) if part else math.nan
 
 
@@ -184,65 +172,160 @@ def _judge_validation(
     kept: int,
     recalls: Sequence[RecallMeasured],
 ) -> Verdict:
-    course = _Course.of(evaluations)
+    course = trace_course(evaluations)
     first, best, last, end = course.first, course.best, course.last, evaluations[-1]
-    training_best, training_last = _mean_loss(steps, best.step), _mean_loss(steps, last.step)
-    better, step = "", last.step
     went = f"{first.loss:.4f} (step {first.step}), then {last.loss:.4f} (step {last.step})"
-    kind: VerdictKind
     if course.trend is Trend.RISEN:
-        step = best.step
-        saved = best_evaluation([e for e in evaluations if e.step in checkpoints and e.step != end.step])
-        better = checkpoints[saved.step] if saved and saved.loss < end.loss else ""
-        rise = f"rose from {best.loss:.4f} (step {best.step}) to {last.loss:.4f} (step {last.step})"
-        if training_last < training_best:
-            kind, since = "began to memorize", f"at step {step}" if step else "right from the start"
-            text = (
-                f"The model began to memorize {since} (overfit). The validation loss {rise}, while the training "
-            )
-            text += f"loss kept falling from {training_best:.4f} to {training_last:.4f}."
-        else:
-            kind, text = "became worse", f"The model became worse. The validation loss {rise}, and the training "
-            text += "loss did not fall. Try a lower learning rate."
-        if kept and kept == best.step:
-            text += f" The saved LoRA is from step {kept}, before this rise."
-        elif better:
-            text += f" {better} is better."
-        elif best.step == 0:
-            text += " The validation loss was never lower than before the first step, so the model does better on "
-            text += "the validation split without this LoRA."
-        else:
-            text += f" No checkpoint near step {best.step} is left. To get one, train again and stop at that step."
+        verdict = _judge_rise(steps, course, evaluations, checkpoints, kept)
     elif course.trend is Trend.UNCHANGED:
-        kind, text = (
-            "did not learn",
-            "The model did not learn (underfit). The validation loss is about the same as ",
-        )
-        text += f"before training: {went}. {LEARN_MORE}"
+        text = "The model did not learn (underfit). The validation loss is about the same as before training"
+        verdict = Verdict("did not learn", f"{text}: {went}. {LEARN_MORE}", last.step)
     elif course.trend is Trend.FELL:
-        kind, text = (
-            "learned",
-            f"The model learned. The validation loss fell: {went}. To see whether it was still ",
-        )
-        text += "falling at the end, evaluate more often ('Evaluate every')."
+        advice = "To see whether it was still falling at the end, evaluate more often ('Evaluate every')."
+        verdict = Verdict("learned", f"The model learned. The validation loss fell: {went}. {advice}", last.step)
     elif course.trend is Trend.FALLING:
-        kind, text = "could learn more", "The model could learn more (underfit). The validation loss was still "
-        text += (
-            f"falling in the second half of the run, from {course.halfway:.4f} to {last.loss:.4f}. {LEARN_MORE}"
+        text = (
+            "The model could learn more (underfit). The validation loss was still falling in the second half of "
+            f"the run, from {course.halfway:.4f} to {last.loss:.4f}. {LEARN_MORE}"
         )
+        verdict = Verdict("could learn more", text, last.step)
     else:
-        kind, step, text = "about right", best.step, "About right (well fit). The validation loss fell from "
-        text += f"{first.loss:.4f} to {best.loss:.4f} (step {best.step}) and was {end.loss:.4f} at the end."
+        text = (
+            f"About right (well fit). The validation loss fell from {first.loss:.4f} to {best.loss:.4f} (step "
+            f"{best.step}) and was {end.loss:.4f} at the end."
+        )
+        verdict = Verdict("about right", text, best.step)
     control = recalls[-1].control if recalls else None
     if control:  # both losses are of passages, measured in the same way after the same step
         gap, of = control.loss - recalls[-1].learned.loss, "on unseen passages minus the loss on training passages"
     else:
-        gap, of = (
-            end.loss - training_last,
-            "on the validation split minus the mean training loss of the last steps",
+        gap = end.loss - _mean_loss(steps, last.step)
+        of = "on the validation split minus the mean training loss of the last steps"
+    text = f" The generalization gap is {gap:.4f} (the loss {of})." if math.isfinite(gap) else ""
+    return replace(verdict, text=verdict.text + text + _describe_recall(recalls))
+
+
+def _judge_rise(
+    steps: Sequence[Step],
+    course: Course,
+    evaluations: Sequence[EvaluationDone],
+    checkpoints: Mapping[int, str],
+    kept: int,
+) -> Verdict:
+    """Judge a run whose validation loss has risen: it memorized, or it became worse at everything."""
+    best, last, end = course.best, course.last, evaluations[-1]
+    saved = best_evaluation([e for e in evaluations if e.step in checkpoints and e.step != end.step])
+    better = checkpoints[saved.step] if saved and saved.loss < end.loss else ""
+    rise = f"rose from {best.loss:.4f} (step {best.step}) to {last.loss:.4f} (step {last.step})"
+    training_best, training_last = _mean_loss(steps, best.step), _mean_loss(steps, last.step)
+    kind: VerdictKind = "became worse"
+    if training_last < training_best:
+        kind, since = "began to memorize", f"at step {best.step}" if best.step else "right from the start"
+        text = (
+            f"The model began to memorize {since} (overfit). The validation loss {rise}, while the training loss "
+            f"kept falling from {training_best:.4f} to {training_last:.4f}."
         )
-    text += f" The generalization gap is {gap:.4f} (the loss {of})." if math.isfinite(gap) else ""
-    return Verdict(kind, f"{text}{_describe_recall(recalls)}", step, better)
+    else:
+        text = f"The model became worse. The validation loss {rise}, and the training loss did not fall. "
+        text += "Try a lower learning rate."
+    if kept and kept == best.step:
+        text += f" The saved LoRA is from step {kept}, before this rise."
+    elif better:
+        text += f" {better} is better."
+    elif best.step == 0:
+        text += " The validation loss was never lower than before the first step, so the model does better on the "
+        text += "validation split without this LoRA."
+    else:
+        text += f" No checkpoint near step {best.step} is left. To get one, train again and stop at that step."
+    return Verdict(kind, text, best.step, better)
+
+
+def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
+    """Judge without a validation split, by passages of the training data before the run and after it."""
+    first, last = recalls[0], recalls[-1]
+    before, after = first.learned.loss, last.learned.loss
+    losses = f"the loss on passages of the training data went from {before:.4f} to {after:.4f}"
+    if before - after <= MIN_CHANGE * before:
+        return Verdict("did not learn", f"The model did not learn (underfit): {losses}. {LEARN_MORE}", last.step)
+    by_heart = last.gain - first.gain >= BY_HEART
+    title = "The model knows the training data by heart" if by_heart else "The model learned"
+    text = (
+        f"{title}: {losses}. This loss is measured on the same passages each time, so trust it more than the loss "
+        f"curve.{_describe_recall(recalls)} To also measure how well the model does on similar text that it has "
+        "not seen, set 'Validation split' before the next run, for example to 0.05 (5%)."
+    )
+    return Verdict("learned by heart" if by_heart else "learned", text, last.step)
+
+
+def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = "") -> Verdict:
+    """Judge by the training losses; `too_few` says how many steps there are of a run that ended too early."""
+    losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
+    if not losses:
+        return Verdict("too early to tell", "No step has a valid loss.")
+    first, last = losses[0], losses[-1]
+    change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
+    if too_few or len(losses) < MIN_STEPS:
+        count = too_few or format_count(len(losses), "step")
+        text = f"After {count}, it is too early to tell what the model learned. {change.capitalize()}."
+        return Verdict("too early to tell", text)
+    if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
+        text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "
+        return Verdict("did not learn", f"{text}{LEARN_MORE}")
+    falling = _change([s.loss for s in steps[-1 - int(LAST_SHARE * len(steps)) :]]) < -MIN_CHANGE
+    fall = "was still falling" if last < first else "fell again"
+    trend = f"and {fall if falling else 'did not clearly fall any more'} in the last quarter of the run"
+    text = f"{reason}, so only the training loss can be judged: {change} {trend}."
+    return Verdict("training loss only", text)
+
+
+def _describe_recall(recalls: Sequence[RecallMeasured]) -> str:
+    """Tell how much of the text the model knew by heart before the run and after it; empty if unknown."""
+    if len(recalls) < 2:
+        return ""
+    first, last = f"{recalls[0].learned.recall:.0%}", f"{recalls[-1].learned.recall:.0%}"
+    control = recalls[-1].control
+    unseen = f", and {control.recall:.0%} of a passage that it has not seen" if control else ""
+    same = " Recall does not show whether it learned a writing style." if first == last else ""
+    return (
+        f" On average, the model reproduces {last} of a training passage word for word ({first} before)"
+        f"{unseen}.{same}"
+    )
+
+
+def _describe_forgetting(recalls: Sequence[RecallMeasured]) -> str:
+    """Say what the model forgot, by the loss of general text before the run and after it."""
+    losses = [event.general_loss for event in recalls if event.general_loss is not None]
+    if len(losses) < 2:
+        return ""
+    rise = losses[-1] - losses[0]
+    if rise <= 0:
+        what = "there is no sign that the model forgot anything."
+    elif rise <= FORGOT_LITTLE:
+        what = "the model probably forgot almost nothing."
+    elif rise <= FORGOT_MUCH:
+        what = "the model forgot a little."
+    else:
+        what = (
+            "with the LoRA, the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
+        )
+    return (
+        " The loss on general text, which has nothing to do with your data, went from "
+        f"{losses[0]:.4f} to {losses[-1]:.4f}, so {what}"
+    )
+
+
+def _describe_swings(steps: Sequence[Step]) -> str:
+    """Say so if the loss swings wildly from step to step in the second half of the run; otherwise empty."""
+    losses = [step.loss for step in steps[len(steps) // 2 :] if math.isfinite(step.loss)]
+    if len(losses) < MIN_SWINGING_STEPS:
+        return ""
+    low, *_, high = quantiles(losses, n=10)
+    if high < WIDE_SWING * max(low, 1e-9) or high - low < MIN_SWING:
+        return ""
+    return (
+        f" The loss swings widely from step to step, between {low:.2f} and {high:.2f}. A larger batch makes it "
+        "steadier. If the smoothed loss swings too, lower the learning rate."
+    )
 
 
 def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[EvaluationDone] = ()) -> str:
@@ -255,7 +338,7 @@ def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[Evaluatio
         e for e in evaluations if math.isfinite(e.loss) and e.validation_key == evaluations[-1].validation_key
     ]
     if len(comparable) >= 2:
-        course = _Course.of(comparable)
+        course = trace_course(comparable)
         if course.trend is Trend.RISEN:
             since = f"The validation loss has risen since step {course.best.step}"
             if _mean_loss(done, done[-1].step) < _mean_loss(done, course.best.step):
@@ -290,86 +373,7 @@ def _change(losses: Sequence[float]) -> float:
     losses = [loss for loss in losses if math.isfinite(loss)]
     third = max(1, len(losses) // 3)
     first, last = fmean(losses[:third]), fmean(losses[-third:])
+    # The variance of the difference of two independent values is twice their own: hence the 2 in both lines.
     scatter = math.sqrt(sum((b - a) ** 2 for a, b in pairwise(losses)) / max(1, 2 * (len(losses) - 1)))
     error = scatter * math.sqrt(2 / third)
     return (last - first) / max(first, 1e-9) if abs(last - first) > 2 * error else 0.0
-
-
-def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
-    """Judge without a validation split, by passages of the training data before the run and after it."""
-    first, last = recalls[0], recalls[-1]
-    before, after = first.learned.loss, last.learned.loss
-    losses = f"the loss on passages of the training data went from {before:.4f} to {after:.4f}"
-    if before - after <= MIN_CHANGE * before:
-        return Verdict("did not learn", f"The model did not learn (underfit): {losses}. {LEARN_MORE}", last.step)
-    by_heart = last.gain - first.gain >= BY_HEART
-    title = "The model knows the training data by heart" if by_heart else "The model learned"
-    text = f"{title}: {losses}. {SAME_PASSAGES}{_describe_recall(recalls)} {ADD_VALIDATION}"
-    return Verdict("learned by heart" if by_heart else "learned", text, last.step)
-
-
-def _describe_recall(recalls: Sequence[RecallMeasured]) -> str:
-    """Tell how much of the text the model knew by heart before the run and after it; empty if unknown."""
-    if len(recalls) < 2:
-        return ""
-    first, last = recalls[0].learned.recall, recalls[-1].learned.recall
-    control = recalls[-1].control
-    unseen = f", and {control.recall:.0%} of a passage that it has not seen" if control else ""
-    reproduced = f" On average, the model reproduces {last:.0%} of a training passage word for word"
-    same = " Recall does not show whether it learned a writing style." if f"{first:.0%}" == f"{last:.0%}" else ""
-    return f"{reproduced} ({first:.0%} before){unseen}.{same}"
-
-
-def _with_general_text(verdict: Verdict, recalls: Sequence[RecallMeasured]) -> Verdict:
-    """Add what the model forgot, by the loss of general text before the run and after it."""
-    losses = [event.general_loss for event in recalls if event.general_loss is not None]
-    if len(losses) < 2:
-        return verdict
-    losses_text = f"went from {losses[0]:.4f} to {losses[-1]:.4f}"
-    text = f" The loss on general text, which has nothing to do with your data, {losses_text}"
-    rise = losses[-1] - losses[0]
-    if rise <= 0:
-        text = f"{text}, so there is no sign that the model forgot anything."
-    elif rise <= FORGOT_LITTLE:
-        text = f"{text}, so the model probably forgot almost nothing."
-    elif rise <= FORGOT_MUCH:
-        text = f"{text}, so the model forgot a little."
-    else:
-        less = "With fewer epochs or a lower learning rate, it forgets less."
-        text = f"{text}, so with the LoRA, the model forgot a lot. {less}"
-    return replace(verdict, text=verdict.text + text)
-
-
-def _describe_swings(steps: Sequence[Step]) -> str:
-    """Say so if the loss swings wildly from step to step in the second half of the run; otherwise empty."""
-    losses = [step.loss for step in steps[len(steps) // 2 :] if math.isfinite(step.loss)]
-    if len(losses) < MIN_SWINGING_STEPS:
-        return ""
-    low, *_, high = quantiles(losses, n=10)
-    if high < WIDE_SWING * max(low, 1e-9) or high - low < MIN_SWING:
-        return ""
-    return (
-        f" The loss swings widely from step to step, between {low:.2f} and {high:.2f}. A larger batch makes it "
-        "steadier. If the smoothed loss swings too, lower the learning rate."
-    )
-
-
-def _judge_training_losses(steps: Sequence[Step], reason: str, too_few: str = "") -> Verdict:
-    """Judge by the training losses; `too_few` says how many steps there are of a run that ended too early."""
-    losses = [s.smoothed for s in steps if math.isfinite(s.smoothed)]
-    if not losses:
-        return Verdict("too early to tell", "No step has a valid loss.")
-    first, last = losses[0], losses[-1]
-    change = f"the smoothed loss went from {first:.4f} to {last:.4f}"
-    if too_few or len(losses) < MIN_STEPS:
-        count = too_few or format_count(len(losses), "step")
-        text = f"After {count}, it is too early to tell what the model learned. {change.capitalize()}."
-        return Verdict("too early to tell", text)
-    if first - min(losses) <= MIN_CHANGE * first and last - first <= MIN_CHANGE * first:
-        text = f"The model did not learn (underfit). {reason}, and the training loss stayed flat: {change}. "
-        return Verdict("did not learn", f"{text}{LEARN_MORE}")
-    falling = _change([s.loss for s in steps[-1 - int(LAST_SHARE * len(steps)) :]]) < -MIN_CHANGE
-    fall = "was still falling" if last < first else "fell again"
-    trend = f"and {fall if falling else 'did not clearly fall any more'} in the last quarter of the run"
-    text = f"{reason}, so only the training loss can be judged: {change} {trend}."
-    return Verdict("training loss only", text)

@@ -291,10 +291,6 @@ class TrainingPage:
         head.get_by_role("button").click()
         self.wait_for(lambda: head.get_attribute("aria-sort") != before, f"another order by {column}")
 
-    def asks_by_itself(self) -> bool:
-        """Whether the page has no stream, since there are many pages."""
-        return self._page.locator("#tp-beat [data-tp-look]").count() > 0
-
     def press_key(self, key: str) -> None:
         self._page.keyboard.press(key)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 TABS = ("Train", "Try it", "Perplexity", "Runs")
 RUN_AXE = """() => axe.run({exclude: [['footer']]}, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"""
@@ -32,7 +32,7 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_violation_on_any_tab(demo, browser, theme):
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.goto(f"{demo.url}?__theme={theme}")
@@ -51,7 +51,7 @@ def test_no_violation_on_any_tab(demo, browser, theme):
 
 
 def train(page: Any) -> None:
-    page.locator("#tp-first-look").click()
+    page.locator("#tp-start").click()
     page.wait_for_selector("#tp-run svg", timeout=120_000)
     page.locator("#tp-check").click()
     page.wait_for_selector("#tp-answer .tp-card")

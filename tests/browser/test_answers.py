@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
-WIDTHS = (500, pytest.param(1000, marks=pytest.mark.long))
+WIDTHS = (500, 1000)
 
 
 def answer(page, button: str, part: str, *words: str) -> str:

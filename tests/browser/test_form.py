@@ -43,6 +43,7 @@ def test_the_form_follows_the_data(demo, open_page, tmp_path):
     page.wait_for_words("data-said", path.name, ROWS)
 
 
+@pytest.mark.long
 def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page = open_page(demo)
     page.fill(name=40 * "long ", rank=64)
@@ -65,6 +66,7 @@ def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page.wait_for(lambda: CHANGED not in page.words("answer"), "a report that is up to date")
 
 
+@pytest.mark.long
 def test_presets_and_existing_names(demo, open_page):
     page = open_page(demo)
     (demo.loras / "there-already").mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 from training_pro.tests.browser import servers
 from training_pro.tests.records.on_disk import FINISHED, write_files
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 HIT = "window.hit=1"
 TAGS = (
@@ -112,7 +112,6 @@ def test_in_a_run_and_in_what_is_typed(page):
     page.wait_for_words("line", "float32")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("data", ["rows.jsonl", "prose.txt", FILE, "broken.json"])
 def test_in_data_and_names_of_files(page, data):
     page.fill(name="payload", data=data, cutoff=512)

@@ -32,6 +32,14 @@ def loaded_by_peft(server: servers.Server, lora: Path) -> dict:
     return {name: weight for name, weight in model.named_parameters() if "lora_B" in name}
 
 
+def test_one_click_trains_the_demo_and_shows_both_replies(browser, tmp_path, open_page):
+    with servers.demo(tmp_path) as server:
+        page = open_page(server)
+        page.press("start")
+        page.wait_until_ended("first-look")
+        page.wait_for_words("samples", "without the LoRA", "step 20")
+
+
 def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     page = open_page(demo)
     page.press("load")
@@ -63,21 +71,6 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
         weights = loaded_by_peft(demo, lora)
         assert len(weights) == 14
         assert all(weight.abs().max() > 0 for weight in weights.values())
-
-
-def test_the_quick_demo_ends_with_both_answers(demo, open_page):
-    page = open_page(demo)
-    page.unfold("first-part")  # folded away after the runs of other tests
-    page.press("first-look")
-    page.wait_for_words("run", "Training 'first-look'")
-    page.reload()  # the run of a tiny model, and its answers, may already have ended
-    for side in ("first-without", "first-with"):
-        page.wait_for(lambda side=side: page.written(side), f"the answer {side!r}")
-    page.wait_for_words("first-said", "Details of the run")
-    assert training_log(demo, "first-look")["ended"] == "finished"
-    page.wait_for(lambda: page.can_press("first-look"), "the button again")
-    late = open_page(demo)
-    late.wait_for(lambda: late.written("first-with") == page.written("first-with"), "the answers on a second page")
 
 
 @pytest.mark.long

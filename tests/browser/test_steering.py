@@ -8,7 +8,7 @@ import pytest
 from training_pro.records.folder import loras
 from training_pro.tests.browser import servers
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 ENDLESS = 400  # epochs; no test waits for the last one
 SECOND_START_SECONDS = 20
@@ -101,7 +101,6 @@ def test_a_discarded_run_and_a_failed_one_leave_nothing(demo, open_page):
     assert not (demo.loras / "unwanted").exists() and not (demo.loras / "fails").exists()
 
 
-@pytest.mark.long
 def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server)
@@ -120,7 +119,6 @@ def test_a_crashed_run_is_offered_when_the_page_is_opened_again(browser, tmp_pat
         page.stop("night")
 
 
-@pytest.mark.long
 def test_several_runs_in_a_row(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server, width=1300)

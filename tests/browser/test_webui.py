@@ -158,6 +158,7 @@ def test_in_multi_user_mode_nobody_starts_or_stops(webui, open_tab):
     page.wait_for(lambda: page.can_press("start"), "Start is there again")
 
 
+@pytest.mark.long
 def test_results_are_read_anew_and_a_failed_check_removes_the_last_report(webui, open_tab):
     book = webui.user_data / "training" / "datasets" / BOOK
     book.parent.mkdir(parents=True, exist_ok=True)
@@ -184,6 +185,7 @@ def test_results_are_read_anew_and_a_failed_check_removes_the_last_report(webui,
     page.wait_for_words("data-said", f"there is no dataset named '{BOOK}'")
 
 
+@pytest.mark.long
 def test_the_tab_key_leaves_the_chosen_data_and_remove_icons_have_labels(open_tab):
     page = open_tab()
     page.fill(data="story.txt")
@@ -194,6 +196,7 @@ def test_the_tab_key_leaves_the_chosen_data_and_remove_icons_have_labels(open_ta
     assert page.tabs_until("if_exists", back=True)[-1] == "if_exists"
 
 
+@pytest.mark.long
 def test_help_buttons_and_shadows_on_a_phone(open_tab):
     page = open_tab(width=PHONE)
     for key in ("name", "hard_cut", "learning_rate", "accumulation"):
@@ -212,21 +215,6 @@ def test_help_buttons_and_shadows_on_a_phone(open_tab):
 
 
 @pytest.mark.long
-def test_one_of_many_pages_asks_by_itself_and_gets_a_stream_again(webui, open_tab):
-    """As if there were too many pages for streams."""
-    webui.tell(RUN_PANEL)
-    page = open_tab()
-    webui.tell("run_panel().MAX_STREAMS = 0")
-    page.start("asks", epochs=ENDLESS)
-    first_curve = page.wait_for_curve()
-    assert page.asks_by_itself()
-    page.wait_for_curve(after=first_curve.last)
-    webui.tell("run_panel().MAX_STREAMS = 8")
-    page.wait_for(lambda: not page.asks_by_itself(), "a stream again")
-    page.wait_for_curve(after=page.curve().last)
-    page.stop("asks")
-
-
 def test_without_a_model_or_data_it_says_what_to_do(browser, tmp_path, open_page):
     with servers.webui(tmp_path, model=False) as server:
         page = open_page(server, tab=OURS)

@@ -1,4 +1,4 @@
-"""Large texts are prepared in parts, which have the blocks of the whole text, in any number of processes."""
+"""Large texts are prepared in parts, which have the blocks of the whole text."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from training_pro.core.errors import DataError, StoppedError
 from training_pro.core.host import ModelCard
 from training_pro.data import arrow_store, large_texts, stored_text
 from training_pro.data.prepare import prepare
-from training_pro.data.rows import PortableEncoder
-from training_pro.data.text import read_stretches, sentences, slice_part, slice_parts, slice_text
+from training_pro.data.text import read_stretches, sentences, slice_parts, slice_text
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import BOS, EOS, WordTokenizer, make_folders
 from training_pro.tests.slicing_laws import encode_bytes, encode_words, random_rules, random_text
 
 pytest.importorskip("pyarrow", reason="the parts of large texts are Arrow files")
 
-PORTABLE = PortableEncoder("tests.slicing_laws.make_word_encoder", "")
-BROKEN = PortableEncoder("tests.slicing_laws.no_such_function", "")
-UNSTARTED = PortableEncoder("tests.slicing_laws.make_word_encoder", "unstarted")
 VERSE = "And the river ran\n    softly by the mill,\nO the long way home\n"
 CHAT = "Anna: hi there\nBob: hey. how are you\nAnna: fine, and you\n"
 PROSE = "The keeper slept. The lamp went out, and nobody came. It rained all night. "
@@ -67,7 +63,7 @@ def parts_of(text: str, hard_cut: str, store: arrow_store.Store):
 
 
 def slice_in_parts(texts, rules, encoder=encode_words):
-    return slice_parts(texts, rules, "a", lambda jobs: [slice_part(job, encoder) for job in jobs])
+    return slice_parts(texts, encoder, "a", rules)
 
 
 def blocks_of(sliced: SlicedText, start: int = 0):
@@ -112,18 +108,16 @@ def write(folders, *sections: str, encoding="utf-8"):
 
 
 class Tokenizer(WordTokenizer):
-    """Ids that other processes give, too."""
+    """Each word has the same id in each run."""
 
     def encode(self, texts):
         return encode_words(texts)
 
 
-def prepare_large(folders, *, portable=PORTABLE, say=lambda *_: None, stopped=lambda: False, **values):
-    more = {name: values.pop(name) for name in ("keep", "processes") if name in values}
+def prepare_large(folders, *, keep=True, say=lambda *_: None, stopped=lambda: False, **values):
     settings = training_settings({"name": "a", "data": ["large.txt"], "cutoff": 32, "batch_size": 1, **values})
-    tokenizer = Tokenizer(fingerprint="words", portable=portable)
-    card = ModelCard("toy", {}, None, "auto")
-    return prepare(settings, folders, card, tokenizer, say, is_stopped=stopped, **{"processes": 1, **more})
+    card, tokenizer = ModelCard("toy", {}, None, "auto"), Tokenizer(fingerprint="words")
+    return prepare(settings, folders, card, tokenizer, say, keep=keep, is_stopped=stopped)
 
 
 def undivided(folders, limit_parts, **values):
@@ -137,18 +131,10 @@ def rows_of(data):
     return [(e.source.name, e.place, e.text, e.ids.tolist()) for e in data.examples]
 
 
-@pytest.mark.parametrize(
-    ("processes", "keep", "portable"),
-    [(1, True, PORTABLE), (2, False, PORTABLE), (1, True, None), (2, True, BROKEN), (1, True, UNSTARTED)],
-    ids=["kept", "not kept", "in this process", "a process that ends", "no process starts"],
-)
-def test_examples_and_report_are_those_of_the_undivided_file(
-    folders, limit_parts, monkeypatch, caplog, processes, keep, portable
-):
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+def test_examples_and_report_are_those_of_the_undivided_file(folders, limit_parts, keep):
     whole = undivided(folders, limit_parts)
-    if portable is UNSTARTED:
-        monkeypatch.setattr("sys.executable", str(folders.datasets / "no-python"))
-    data = prepare_large(folders, keep=keep, processes=processes, portable=portable)
+    data = prepare_large(folders, keep=keep)
     assert len(data.examples.sources) > 10 and len(whole.examples.sources) == 1
     assert rows_of(data) == rows_of(whole)
     assert data.examples.digest() == whole.examples.digest()
@@ -159,7 +145,6 @@ def test_examples_and_report_are_those_of_the_undivided_file(
     )
     assert of_parts == of_whole
     assert [name for name, _ in data.report.sources[0].text.maps] == ["large.txt"]
-    assert ("no_such_function" in caplog.text) == (portable is BROKEN)
 
 
 def test_stored_parts_are_used_again_and_a_part_that_was_removed_is_read_again(folders):
@@ -208,11 +193,13 @@ def test_every_part_is_cleaned(folders, limit_parts):
     assert "\n" not in joined.replace("\n\n\n", "").replace("\n\n", "")
 
 
-def test_the_user_stops_the_processes(folders):
-    psutil = pytest.importorskip("psutil")
-    said = []
+def test_the_user_stops_the_slicing_of_a_part(folders):
+    said, looks = [], []
+
+    def stopped() -> bool:
+        looks.append(bool(said) and said[-1].startswith("Slicing large.txt: 0 of "))
+        return sum(looks) > 1  # not where the part is announced, but while it is sliced
+
     with pytest.raises(StoppedError):
-        prepare_large(folders, processes=2, say=lambda text, _: said.append(text), stopped=lambda: len(said) > 2)
+        prepare_large(folders, say=lambda text, _: said.append(text), stopped=stopped)
     assert said[-1].startswith("Slicing large.txt: 0 of ")
-    children = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert not any("data.workers.child" in command for command in children)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from training_pro.core.errors import BusyError
 from training_pro.core.jobs import Job, RunPlanned, Stage
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.records import queue
 from training_pro.records.folder import choose_run_folder, hold_run_lock, inventory
-from training_pro.records.queue import queue
 from training_pro.records.report import write_missing_report
 from training_pro.settings import files
 from training_pro.settings.parsing import training_settings

@@ -11,7 +11,7 @@ from training_pro.core import jobs
 from training_pro.core.findings import Suggestion
 from training_pro.data.report import DatasetReport, ExamplePreview, SourceReport
 from training_pro.interface.base import markup
-from training_pro.interface.page import download_panel, quick_demo
+from training_pro.interface.page import download_panel
 from training_pro.interface.run import RunView, report_view
 from training_pro.interface.tabs import append_answers, perplexity_tab, run_list
 from training_pro.interface.train import probe_panel
@@ -51,9 +51,8 @@ def test_every_event_is_drawn(kind, data):
     middle = data.draw(st.lists(instances_of(kind), max_size=3))
     events = [data.draw(instances_of(jobs.RunPlanned)), *steps, *middle, *end]
     job = job_of(events)
-    demo = quick_demo.DemoView(quick_demo.Demo("a", job, job_of(events, "answer")))
     view = caught_up(RunView(job))
-    assert_escaped(caught_up(demo).html() + view.html() + view.extra_charts() + view.samples())
+    assert_escaped(view.html() + view.extra_charts() + view.samples())
     assert_escaped(view.html(following="<script>") + perplexity_tab.results_html(events))
     assert isinstance(view.short_status(), str)
     append_answers(events, {"with": "", "without": ""})

@@ -110,7 +110,7 @@ def stop_jobs(session):
 def make_page(user_data):
     session = Session()
     host = StandaloneHost(standalone_folders(user_data))
-    blocks, _ = build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS, first_look=True)
+    blocks, _ = build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS)
     return blocks, session
 
 

@@ -102,11 +102,10 @@ def test_a_name_without_a_setting_is_refused_with_what_is_done_instead(theirs, i
 
 
 def test_coming_from_says_where_each_name_is():
-    page = PAGE + other_names.render_markdown()
-    assert [name for name in (*NAMES, *INSTEAD) if f"`{FLAGS.get(name, name)}`" not in page] == []
-    assert "| `custom_dataset` | Training PRO does not run custom code." in page
+    assert [name for name in (*NAMES, *INSTEAD) if f"`{FLAGS.get(name, name)}`" not in PAGE] == []
+    assert "| `custom_dataset` | Training PRO does not run custom code." in PAGE
     for name in ("checkpoint_load_path", "shard_checkpoint_loading"):
-        (row,) = [line for line in other_names.render_markdown().splitlines() if f"`{name}`" in line]
+        (row,) = [line for line in PAGE.splitlines() if f"`{name}`" in line]
         assert row.endswith("| Model | `--model` |")
 
 
@@ -132,8 +131,7 @@ def test_max_steps_minus_1_is_called_0():
 
 @pytest.mark.parametrize(("theirs", "ours"), REQUEST.items())
 def test_the_words_of_the_request_lead_to_the_settings(theirs, ours):
-    page = other_names.render_markdown()
-    section = page.split("## The feature request for hybrid training")[1].split("\n## ")[0]
+    section = PAGE.split("## The feature request for hybrid training")[1].split("\n## ")[0]
     (row,) = [line for line in section.splitlines() if f"`{theirs}`" in line]
     assert row.endswith(f"| {SETTINGS[ours].label} | `{ours}` |")
     assert ours in [named.key for named in other_names.find_settings(theirs)[:3]]
@@ -170,9 +168,8 @@ def test_an_optimizer_config_without_a_size_names_all_of_ours(config):
 
 
 def test_coming_from_lists_every_config():
-    page = other_names.render_markdown()
     for config in (*CONFIGS, *WITHOUT_A_SIZE):
-        assert len(re.findall(rf"^\| `{config}` \|.*-", page, re.M)) == 1
+        assert len(re.findall(rf"^\| `{config}` \|.*-", PAGE, re.M)) == 1
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -22,7 +22,7 @@ from training_pro.core.jobs import (
 )
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
-from training_pro.settings import effects
+from training_pro.settings import rules
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.tiny import Workspace
@@ -188,7 +188,7 @@ WITHOUT = {
 """For the first key of each rule on settings without effect, settings with which it holds."""
 
 
-@pytest.mark.parametrize("rule", effects.TABLE, ids=lambda rule: rule.keys[0])
+@pytest.mark.parametrize("rule", rules.TABLE, ids=lambda rule: rule.keys[0])
 def test_what_check_calls_without_effect_has_none(shared, trace, rule):
     """All settings of the rule at once, at other values: the same run to the bit."""
     others, elsewhere = WITHOUT[rule.keys[0]], {"run_name": "my run", "eval_batch_size": 2}

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.settings import flags, reference
+from training_pro.settings import flags
 from training_pro.settings.definitions import SETTINGS, TrainingSettings
 from training_pro.settings.files import as_file, convert_values, load_settings
 from training_pro.settings.parsing import training_settings
@@ -90,7 +90,7 @@ def test_every_setting_has_a_flag_and_the_help_lists_it_by_section(monkeypatch):
     for key, setting in SETTINGS.items():
         assert parse_flags(setting.flag, "7") == {key: ["7"] if setting.kind in ("names", "texts") else "7"}
         assert f"{setting.flag} " in help_text and setting.help in help_text
-        assert f"{reference.section_title(setting.section)}:" in help_text
+        assert f"{flags.section_title(setting.section)}:" in help_text
 
 
 @pytest.mark.parametrize(

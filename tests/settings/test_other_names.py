@@ -4,7 +4,7 @@ import json
 
 import pytest
 from training_pro.core.errors import SettingsError
-from training_pro.settings import other_names, reference
+from training_pro.settings import flags, other_names
 from training_pro.settings.definitions import SECTIONS, SETTINGS
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
@@ -47,8 +47,6 @@ def test_every_setting_has_another_name_and_no_key_is_misspelled():
     assert [key for key in SETTINGS if not named[key].names] == []
     tables = json.loads((ROOT / "settings" / "other_names.json").read_text("utf-8"))
     assert set(tables["settings"]) <= set(SETTINGS)
-    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    assert page.strip() == other_names.render_markdown().strip()
 
 
 def test_a_foreign_value_or_key_is_refused_with_ours():
@@ -62,7 +60,7 @@ def test_a_foreign_value_or_key_is_refused_with_ours():
 
 
 def test_the_page_has_one_row_for_every_setting_in_its_section():
-    page = reference.render_markdown()
+    page = flags.render_markdown()
     written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert page == written, "run: python3 script.py settings > docs/settings.md"
     parts = page.split("\n## ")[1:]
@@ -75,7 +73,7 @@ def test_the_page_has_one_row_for_every_setting_in_its_section():
 
 
 def test_as_json_has_one_plain_object_a_setting_with_its_bounds_and_choices():
-    entries = {entry["key"]: entry for entry in reference.as_json()}
+    entries = {entry["key"]: entry for entry in flags.as_json()}
     assert list(entries) == list(SETTINGS) and json.loads(json.dumps(entries)) == entries
     for entry in entries.values():
         assert {"key", "label", "section", "kind", "default", "live", "help"} <= entry.keys()

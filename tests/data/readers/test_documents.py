@@ -6,12 +6,13 @@ import zipfile
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data import cleaning, dataset_index, load
+from training_pro.data import dataset_index, load
 from training_pro.data.readers import unsupported
+from training_pro.data.text import Cleaning
 from training_pro.tests.data.readers.reading import CUT, one_process, read_text, refusal, write  # noqa: F401
 from training_pro.tests.fakes import make_folders
 
-DROP = cleaning.Cleaning(drop_boilerplate=True)
+DROP = Cleaning(drop_boilerplate=True)
 
 
 def test_the_visible_text_of_a_web_page(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from training_pro.core.findings import advice, note, problem
-from training_pro.data import resolve
+from training_pro.data import load
 from training_pro.data.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
 from training_pro.tests.rowing import family, prepare_rows
 
@@ -15,7 +15,7 @@ TEXT = TextReport(
 STORY = SourceReport("story.txt", "raw text", 1, 7, 150, 143, text=TEXT, notes=("read as cp1252",))
 ROWS = RowReport(rows=12, unreadable=1, too_long=2, too_long_how="dropped")
 CHATS = SourceReport("chats.jsonl", "chats", 1, 9, 90, 77, lengths=LengthHistogram(8, (4, 5), 16, 15), rows=ROWS)
-RESOLVED = resolve.ResolvedSettings(32, 1, False, 8)
+RESOLVED = load.ResolvedSettings(32, 1, False, 8)
 FINDINGS = (note("", "By the way."), advice("", "Mind this."), note("", "By the way."))
 REPORT = DatasetReport(7, 150, 143, 30, 2, 4, sources=(STORY,), findings=FINDINGS, resolved=RESOLVED)
 

@@ -179,7 +179,7 @@ SIGNS = [
     *("\u200d", "\u200b", "\ufeff", "\ufe0f", "\u0301", "\u0327", "\ufffd", "\U0001f468", "\U0001f3fd"),
     *("\U0001f1e9", "\U000e0067", "\ufdfa", "\u0915\u094d", "e", " ", ". ", "\n", "\n\n\n"),
 ]
-LOSSY = {"normalizing": "its normalizer removes marks", "slow and normalizing": "a sign becomes 18 letters"}
+LOSSY = {"normalizing": "its normalizer removes marks"}
 runs = st.lists(st.tuples(st.sampled_from(SIGNS), st.sampled_from([1, 1, 2, 20, 60])), max_size=30)
 
 

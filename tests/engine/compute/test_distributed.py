@@ -7,17 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 from safetensors.numpy import load_file
-from training_pro.engine.compute import peer_watch
 from training_pro.records.remote import read_progress, send_request
 from training_pro.tests.engine.architectures import read_graph
 from training_pro.tests.tiny import read_tree
@@ -130,16 +126,3 @@ def test_requests_reach_all_processes_and_a_killed_one_ends_the_others_with_one_
         stderr = run.communicate(timeout=120)[1]
     assert run.returncode == 1
     assert stderr.count("Another process of this run has ended or can't be reached.") == 1
-
-
-def test_silence_of_another_process_is_told_with_its_rank(monkeypatch):
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=30))
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(peer_watch, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(peer_watch, "LOST_AFTER_SECONDS", 1.0)
-    messages, told = [], threading.Event()
-    with peer_watch.watch_peers(lambda message: (messages.append(message), told.set())):
-        store.add("training-pro-beats-1", 1)  # the other process, whose beats end after the first
-        assert told.wait(30)
-    assert messages[0].startswith("Another process of this run (rank 1) could not be reached for 1 seconds, ")

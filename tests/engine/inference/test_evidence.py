@@ -12,7 +12,7 @@ from training_pro.core.engine import EvidenceRequest
 from training_pro.core.jobs import Advice, EvidenceMeasured, Job
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
-from training_pro.engine.inference import general_loss, habits
+from training_pro.engine.inference import evidence
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import EVIDENCE, REPORT, read_evidence, read_log
 from training_pro.tests.engine.inference.references import raise_during
@@ -27,8 +27,8 @@ def short_texts(tmp_path, monkeypatch):
     prose, chats = tmp_path / "prose.txt", tmp_path / "chats.jsonl"
     prose.write_text(general.PROSE.read_text("utf-8")[:1500], "utf-8")
     chats.write_text("".join(general.CHATS.read_text("utf-8").splitlines(keepends=True)[:4]), "utf-8")
-    monkeypatch.setattr(general_loss, "PROSE", prose)
-    monkeypatch.setattr(general_loss, "CHATS", chats)
+    monkeypatch.setattr(general, "PROSE", prose)
+    monkeypatch.setattr(general, "CHATS", chats)
 
 
 def measure(place):
@@ -93,12 +93,12 @@ RIGHT_AND_WRONG = [
 
 def test_replies_that_follow_their_instruction_and_end_are_counted():
     for message, right, wrong in RIGHT_AND_WRONG:
-        assert [habits.INSTRUCTIONS[message](reply) for reply in (right, wrong, "")] == [True, False, False]
-    replies = {message: habits.Reply("", True) for message in habits.MESSAGES}
-    replies |= {message: habits.Reply(right, True) for message, right, _ in RIGHT_AND_WRONG}
-    replies[habits.NAME_QUESTION] = habits.Reply("x" * 500 + "\x00", False)
-    scores = habits.score_replies(replies)
-    assert (scores.follows, scores.stops) == (len(RIGHT_AND_WRONG), len(habits.MESSAGES) - 1)
+        assert [evidence.INSTRUCTIONS[message](reply) for reply in (right, wrong, "")] == [True, False, False]
+    replies = {message: evidence.Reply("", True) for message in evidence.MESSAGES}
+    replies |= {message: evidence.Reply(right, True) for message, right, _ in RIGHT_AND_WRONG}
+    replies[evidence.NAME_QUESTION] = evidence.Reply("x" * 500 + "\x00", False)
+    scores = evidence.score_replies(replies)
+    assert (scores.follows, scores.stops) == (len(RIGHT_AND_WRONG), len(evidence.MESSAGES) - 1)
     assert scores.name == "x" * 100 + "\u2026"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import processors
 from training_pro.chunking import SlicingRules
+from training_pro.core.errors import ModelError
 from training_pro.data.text import slice_text
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
@@ -65,6 +66,11 @@ def test_the_hosts_tokenizer_stays_unchanged():
     assert len(make_working_tokenizer(tokenizer).encode(["one two three four five six"])[0].ids) > 3
     assert backend.encode_special_tokens is False
     assert backend.padding["length"] == 5 and backend.truncation["max_length"] == 3
+
+
+def test_a_tokenizer_whose_tokens_cant_be_found_in_the_text_is_refused():
+    with pytest.raises(ModelError, match=r"tokenizer \(NoOffsets\) doesn't tell .* has a tokenizer.json file"):
+        make_working_tokenizer(real_tokenizers.NoOffsets()).encode(["Words"])
 
 
 def test_a_bos_is_known_only_if_the_tokenizer_adds_it():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.jobs import Advice, Job, LibraryMessage, Note, Step
-from training_pro.engine.training import keep_awake
+from training_pro.engine.training import prevent_sleep
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.engine.watching import at, events_of, texts
 from transformers import TrainerCallback
@@ -47,7 +47,7 @@ def test_on_windows_a_state_is_set_and_reset_or_refused(monkeypatch, answer):
     calls, notes = [], []
     kernel = SimpleNamespace(SetThreadExecutionState=lambda flags: calls.append(flags) or answer)
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
-    with pytest.raises(ZeroDivisionError), keep_awake.prevent_sleep(notes.append, platform="win32"):
+    with pytest.raises(ZeroDivisionError), prevent_sleep(notes.append, platform="win32"):
         raise ZeroDivisionError
     assert calls == ([0x80000001, 0x80000000] if answer else [0x80000001])
     said = f"{MAY_SLEEP}Turn off sleep in the computer's settings. (Windows refused the request)"

@@ -8,7 +8,7 @@ import pytest
 from training_pro.interface.base import apply_button, link_settings, reset_button, setting_layout, shown_value
 from training_pro.interface.base.form import choice_value, display_value, make_component
 from training_pro.interface.train import field_visibility, setting_search
-from training_pro.settings import effects
+from training_pro.settings import rules
 from training_pro.settings.definitions import SETTINGS
 
 
@@ -34,12 +34,12 @@ def test_every_setting_has_one_place_and_every_folded_part_an_id():
     ],
 )
 def test_irrelevant_settings_are_hidden_but_not_invalid_ones(values, kinds, irrelevant, relevant):
-    hidden = effects.hidden_keys(values, kinds)
+    hidden = rules.hidden_keys(values, kinds)
     assert irrelevant <= hidden <= set(SETTINGS) and not relevant & hidden
 
 
 def test_a_row_without_visible_settings_is_hidden_too_and_links_say_so():
-    sheet = field_visibility.style(effects.hidden_keys({}, ("text",)))
+    sheet = field_visibility.style(rules.hidden_keys({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
     assert '[data-tp-go="dementor_repeats"]::after' in sheet
 

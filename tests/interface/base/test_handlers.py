@@ -54,7 +54,7 @@ def page_with(handler, *, says=True):
 def test_every_handler_of_the_page_is_guarded_and_every_id_its_own(tmp_path):
     """And Gradio 4.37 refuses an update of anything but the outputs."""
     host = StandaloneHost(make_folders(tmp_path))
-    blocks, _ = build_page(host, PeftEngine(), Session(), loadings=LOADING_OPTIONS, first_look=True)
+    blocks, _ = build_page(host, PeftEngine(), Session(), loadings=LOADING_OPTIONS)
     ids = [part.elem_id for part in blocks.blocks.values() if part.elem_id]
     assert len(ids) == len(set(ids)) > 100
     handlers = [handler for handler in blocks.fns.values() if handler.fn is not None]

@@ -60,7 +60,7 @@ def running(context):
 
 
 def enabled(page):
-    page.press("look")
+    page.until("again")
     shown = page.press("version", "change")
     names = ("stop", "pause", "save", "sample", "evaluate", "wind-down", "halve", "free", "extend", "throw-away")
     return [name for name in names if shown[name].get("interactive")]

@@ -80,22 +80,24 @@ def test_a_resumed_run_continues_what_was_before():
 
 def test_what_was_asked_of_a_run_is_said_until_it_is_done():
     def after(*requests, stage=None):
-        view = view_of(planned(), step(3), *([jobs.Stage(text=stage)] if stage else []))
+        view = view_of(planned(), step(3), *([stage] if stage else []))
         for request in requests:
             view.job.control.ask(request)
         return view.html()
 
-    paused = "Paused after step 3; the model stays in memory."
-    assert "Stopping" not in after(stage="Saving the LoRA") and "ends at about" in after()
+    saving = jobs.Stage(text="Saving the LoRA")
+    measuring = jobs.Stage(text="Reading", kind=jobs.StageKind.MEASURING)
+    paused = jobs.Stage(text="Paused after step 3", kind=jobs.StageKind.PAUSED)
+    assert "Stopping" not in after(stage=saving) and "ends at about" in after()
     assert "Pausing after this step ..." in after(jobs.Request.PAUSE)
-    assert paused in after(jobs.Request.PAUSE, stage=paused)
+    assert paused.text in after(jobs.Request.PAUSE, stage=paused)
     assert "Pausing after" not in after(jobs.Request.PAUSE, stage=paused)
     stopped = after(jobs.Request.PAUSE, jobs.Request.STOP, stage=paused)
     assert "Stopping after this step ..." in stopped and "Paused" not in stopped and "ends at about" not in stopped
-    assert "Stopping. Saving the LoRA" in after(jobs.Request.STOP, stage="Saving the LoRA")
-    assert "recall is measured. Then the LoRA is saved." in after(jobs.Request.STOP, stage="Measuring recall")
-    discarded = after(jobs.Request.STOP, jobs.Request.DISCARD, stage="Measuring recall")
-    assert "Stopping. Measuring recall" in discarded, "a discarded run saves nothing"
+    assert "Stopping. Saving the LoRA" in after(jobs.Request.STOP, stage=saving)
+    assert "recall is measured. Then the LoRA is saved." in after(jobs.Request.STOP, stage=measuring)
+    discarded = after(jobs.Request.STOP, jobs.Request.DISCARD, stage=measuring)
+    assert "Stopping. Reading" in discarded, "a discarded run saves nothing"
 
 
 def test_memory_use_is_one_line_during_the_run_and_a_figure_at_its_end():

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.commands import train
-from training_pro.core import launcher
+from training_pro.core import version
 from training_pro.interface.train import cli_command
 from training_pro.settings import flags
 from training_pro.settings.parsing import training_settings
@@ -68,7 +68,7 @@ def split_like_windows(line):
 
 @pytest.mark.parametrize("system", ["Be; nice", 'Say "hi" at \\"', "It costs $5.", "a `sign`"])
 def test_on_windows_it_works_in_both_consoles_or_says_in_which(monkeypatch, host, system):
-    for patched in (cli_command, launcher):
+    for patched in (cli_command, version):
         monkeypatch.setattr(patched, "os", SimpleNamespace(name="nt"))
     values = {"name": "Q&A (2)", "data": ["R&B, live.txt", "it's.txt", "a b\\"], "hard_cut": "", "system": system}
     line, html = command_line(values, host)

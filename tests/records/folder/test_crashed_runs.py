@@ -4,7 +4,7 @@ import time
 
 import pytest
 from training_pro.core.jobs import Step
-from training_pro.records.folder import crashed_runs, heartbeat, hold_run_lock, loras
+from training_pro.records.folder import crashed_runs, hold_run_lock, loras
 from training_pro.tests.tiny import read_tree, watched_job
 
 RUN = {"epochs": 2, "save_every": 3, "save_each_epoch": False, "sample_every": "never"}
@@ -12,7 +12,7 @@ RUN = {"epochs": 2, "save_every": 3, "save_each_epoch": False, "sample_every": "
 
 @pytest.fixture(autouse=True)
 def each_step(monkeypatch):
-    monkeypatch.setattr(heartbeat, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(crashed_runs, "INTERVAL_SECONDS", 0.0)
 
 
 def crash_at(place, step, **more):

@@ -2,7 +2,7 @@
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.folder import RunFolder, loras, retention
+from training_pro.records.folder import RunFolder, loras
 from training_pro.tests.records import on_disk
 from training_pro.tests.tiny import read_tree
 
@@ -95,9 +95,9 @@ def complete(run):
 
 def test_checkpoints_before_the_start_are_left_alone_until_the_run_has_ended(run):
     everything = complete(run)
-    retention.thin_checkpoints(run, 1, 6, 4)
+    loras.thin_checkpoints(run, 1, 6, 4)
     assert complete(run) == everything
-    retention.thin_checkpoints(run, 1, 6)
+    loras.thin_checkpoints(run, 1, 6)
     assert complete(run) == ["backup/checkpoint-3", "checkpoint-5", "checkpoint-6", "backup/checkpoint-7"]
     RunFolder(run, run.parent).remove_backups()
     assert complete(run) == ["checkpoint-5", "checkpoint-6"]

@@ -2,7 +2,8 @@
 
 import pytest
 from training_pro.core.errors import SavingError
-from training_pro.records.queue import Queue, queue
+from training_pro.records import queue
+from training_pro.records.queue import Queue
 
 
 def queue_of(*names):

@@ -21,7 +21,7 @@ PROGRAM = f"""
     from training_pro.core.errors import SavingError
     from training_pro.core.jobs import JobEnded, Session
     from training_pro.hosts.standalone import standalone_folders
-    from training_pro.records.queue import QueueRunner, queue
+    from training_pro.records.queue import QueueRunner
     from training_pro.tests.fakes import FakeHost
 
     class Engine:

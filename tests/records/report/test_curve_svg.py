@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 from training_pro.records.report import (
     Mark,
-    curve_svg,
     draw_curve,
     read_evaluations,
     read_steps,
+    svg,
 )
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
@@ -46,7 +46,7 @@ def test_the_plan_alone_and_losses_fall_from_left_to_right():
     assert len(drawn["tp-loss"]) == len(drawn["tp-smoothed"]) == 8
     for line in drawn.values():  # y grows downwards in SVG
         assert line == sorted(line) and [y for _, y in line] == sorted(y for _, y in line)
-    assert "Loss over 3 of 10 steps" in curve_svg.describe_curve(points(3), 10)
+    assert "Loss over 3 of 10 steps" in draw_curve(points(3), RATES)
 
 
 def test_the_smallest_runs_are_well_formed_and_a_single_step_is_a_dot():
@@ -67,8 +67,8 @@ def test_what_the_user_wrote_is_escaped():
 def test_a_long_run_stays_small_and_keeps_its_ends_and_extremes():
     every = points(10_000, lambda step: 50.0 if step == 4321 else -7.0 if step == 1234 else 2 + step % 7)
     assert len(draw_curve(every, [1e-3] * 10_000).encode()) < 200_000
-    kept = curve_svg.thin_steps(every)
-    assert len(kept) <= curve_svg.MAX_POINTS + 2
+    kept = svg.thin_steps(every)
+    assert len(kept) <= svg.MAX_POINTS + 2
     assert all(point in kept for point in (every[4320], every[1233], every[-1]))
 
 

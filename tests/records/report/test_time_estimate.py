@@ -2,13 +2,13 @@
 
 import pytest
 from training_pro.core.host import ModelCard
-from training_pro.records.report import Workload, estimate_time, time_estimate
+from training_pro.records.report import Workload, estimate_time, graph_file
 from training_pro.tests.records.on_disk import LOG, write_files
 
-WARM_UP = time_estimate.WARMUP_STEPS
+WARM_UP = graph_file.WARMUP_STEPS
 STEPS = [
     {"current_steps": n, "loss": 1.0, "tokens": 100, "seconds": 2 if n > WARM_UP else 50}
-    for n in range(1, WARM_UP + time_estimate.MIN_STEPS + 1)
+    for n in range(1, WARM_UP + graph_file.MIN_STEPS + 1)
 ]
 SIMILAR = {"loaded_as": "auto", "method": "lora", "device": "CPU"}
 EARLIER = {"ended_at": "2026-11-20T06:40:00+00:00"}
@@ -23,7 +23,7 @@ def estimate(tmp_path, read=0, samples=0):
 
 
 def test_the_newest_similar_run_that_is_long_enough_counts_without_its_warm_up(tmp_path):
-    assert estimate(tmp_path / "none") == time_estimate.UNKNOWN and "'Test one step'" in time_estimate.UNKNOWN
+    assert estimate(tmp_path / "none") == graph_file.UNKNOWN and "'Test one step'" in graph_file.UNKNOWN
     write_run(tmp_path, "older", graph=[{**step, "tokens": 1} for step in STEPS], **EARLIER)
     write_run(tmp_path, "mine")
     write_run(tmp_path, "short", graph=STEPS[:3], ended_at="2026-11-22T06:40:00+00:00")
@@ -33,7 +33,7 @@ def test_the_newest_similar_run_that_is_long_enough_counts_without_its_warm_up(t
 @pytest.mark.parametrize("other", [{"base_model_name": "other"}, {"loaded_as": "4bit"}, {"graph": STEPS[:-1]}])
 def test_a_run_that_is_different_or_too_short_is_no_estimate(tmp_path, other):
     write_run(tmp_path, "mine", **other)
-    assert estimate(tmp_path) == time_estimate.UNKNOWN
+    assert estimate(tmp_path) == graph_file.UNKNOWN
 
 
 def test_samples_recall_and_evaluations_count_as_long_as_they_took_there(tmp_path):

@@ -1,13 +1,17 @@
-"""Experiment tracking with the reporters of transformers; a failure never ends a run."""
+"""What a run asks of other programs: keep the machine awake, and track the run; no failure ends it."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
+import select
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from copy import copy
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,13 +27,80 @@ from ...train_utils import is_logged
 from ..checks import NO_REPORTER
 from ..plan import RunPlan, StepLog
 
+ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001  # of SetThreadExecutionState
+HELPER_TIMEOUT_SECONDS = 3.0  # timeout for a helper process to start, and to end
 PROJECT = "training_pro"
+# Module and functions that end a reporter's run where transformers leaves it open for the next one.
 RUN_ENDS: Mapping[str, tuple[str, ...]] = {
     "dagshub": ("mlflow", "end_run"),
     "swanlab": ("swanlab", "finish"),
     "wandb": ("wandb", "finish", "teardown"),  # without the second, the next run has the folder of this one
 }
-"""Module and functions that end a reporter's run where transformers leaves it open for the next one."""
+
+
+class _CannotError(Exception):
+    """This machine cannot be kept awake; the message says why."""
+
+
+@contextmanager
+def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.platform) -> Iterator[None]:
+    """Prevent sleep within this context; if that is not possible, log one sentence about it."""
+    release: Callable[[], object] | None = None
+    try:
+        release = _inhibit_sleep(platform)
+    except _CannotError as error:
+        log_note(
+            "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. "
+            f"Turn off sleep in the computer's settings. ({error})"
+        )
+    try:
+        yield
+    finally:
+        if release is not None:
+            release()
+
+
+def _inhibit_sleep(platform: str) -> Callable[[], object]:
+    """Inhibit sleep, and return what releases it."""
+    if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
+        execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
+        if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
+            raise _CannotError("Windows refused the request")
+        return partial(execution_state, ES_CONTINUOUS)
+    # Both helpers end with our process, however that ends: caffeinate watches it, and the `cat` below
+    # systemd-inhibit reads from our pipe, which closes. In a session of its own, a helper has no terminal to ask
+    # for a password.
+    if platform == "darwin":
+        command = ["caffeinate", "-i", "-w", str(os.getpid())]
+    elif platform == "linux":
+        words = ["--who=Training PRO", "--why=A training run is in progress"]
+        options = ["--what=idle:sleep", "--mode=block", *words]
+        command = ["systemd-inhibit", *options, "sh", "-c", "echo held; exec cat"]
+    else:
+        raise _CannotError("this system is not supported")
+    pipe = subprocess.PIPE
+    try:
+        helper = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    except OSError as error:
+        raise _CannotError(f"{command[0]} can't be started ({error.strerror})") from error
+    if platform == "linux":
+        assert helper.stdout is not None and helper.stderr is not None
+        ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
+        if not ready or not helper.stdout.readline():
+            reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0] if ready else ""
+            _end_helper(helper)
+            said = f"systemd-inhibit said: {reason}" if reason else "the system refused the request"
+            raise _CannotError(said if ready else "the system did not respond")
+    return partial(_end_helper, helper)
+
+
+def _end_helper(helper: subprocess.Popen[bytes]) -> None:
+    helper.terminate()
+    try:
+        helper.communicate(timeout=HELPER_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        helper.communicate()
 
 
 @contextmanager
@@ -43,11 +114,9 @@ def attach_reporters(
         names = tuple(integration_utils.get_available_reporting_integrations())
         if not names:
             log.append(Advice(text=NO_REPORTER))
-    variables = {
-        variable: value
-        for name in names
-        for variable, value in _tracking_variables(name, asked.run_name or lora.name, lora, folders).items()
-    }
+    variables: dict[str, str] = {}
+    for name in names:
+        variables |= _tracking_variables(name, asked.run_name or lora.name, lora, folders)
     saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
     os.environ.update(variables)
     reporters = [Reporter(name, asked, lora, step_log, log) for name in names]
@@ -62,16 +131,11 @@ def attach_reporters(
 
 
 def _tracking_variables(name: str, run_name: str, lora: Path, folders: Folders) -> dict[str, str]:
-    """Return the environment variables for a reporter; the user's own win over modes, projects and servers."""
-    defaults = _default_variables(run_name, folders).get(name, {})
-    chosen = {variable: os.environ.get(variable, value) for variable, value in defaults.items()}
-    return {**_our_variables(name, lora, folders), **chosen}
-
-
-def _default_variables(run_name: str, folders: Folders) -> dict[str, dict[str, str]]:
+    """Return the environment variables for a reporter."""
+    # The user's own win over these: modes, projects and servers.
     experiment = {"MLFLOW_EXPERIMENT_NAME": PROJECT}
     database = f"sqlite:///{(folders.logs / 'mlflow.db').as_posix()}"
-    return {
+    defaults: dict[str, dict[str, str]] = {
         "clearml": {"CLEARML_PROJECT": PROJECT, "CLEARML_TASK": run_name},
         "comet_ml": {"COMET_PROJECT_NAME": PROJECT},
         "dagshub": experiment,
@@ -79,21 +143,19 @@ def _default_variables(run_name: str, folders: Folders) -> dict[str, dict[str, s
         "swanlab": {"SWANLAB_MODE": "offline"},
         "wandb": {"WANDB_MODE": "offline", "WANDB_PROJECT": PROJECT},
     }
-
-
-def _our_variables(name: str, lora: Path, folders: Folders) -> dict[str, str]:
-    """Return the variables that keep files in our folders and models on this machine."""
-    if name == "tensorboard":
-        return {"TENSORBOARD_LOGGING_DIR": str(lora / "tensorboard")}
-    if name == "trackio":
-        return {"TRACKIO_DIR": str(folders.logs / "trackio")}  # shared by all runs, so that it can compare them
-    if name == "swanlab":
-        return dict.fromkeys(("SWANLAB_LOG_DIR", "SWANLAB_LOGDIR"), str(lora / "swanlab"))
-    if name == "wandb":
-        folder_variables = ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR")
-        silent = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"}
-        return {**{f"WANDB_{variable}": str(lora / "wandb") for variable in folder_variables}, **silent}
-    return {}
+    # These win over the user's: files stay in our folders, models on this machine, and the console is ours.
+    wandb_folders = ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR")
+    ours: dict[str, dict[str, str]] = {
+        "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(lora / "tensorboard")},
+        "trackio": {"TRACKIO_DIR": str(folders.logs / "trackio")},  # of all runs, so that it can compare them
+        "swanlab": dict.fromkeys(("SWANLAB_LOG_DIR", "SWANLAB_LOGDIR"), str(lora / "swanlab")),
+        "wandb": {
+            **{f"WANDB_{folder}": str(lora / "wandb") for folder in wandb_folders},
+            **{"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"},
+        },
+    }
+    chosen = {variable: os.environ.get(variable, value) for variable, value in defaults.get(name, {}).items()}
+    return {**ours.get(name, {}), **chosen}
 
 
 class ReporterCallback(TrainerCallback):  # type: ignore[misc]
@@ -136,26 +198,22 @@ class Reporter:
         self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._begin = lambda: self._begin_run(args, state, control, **kwargs)
+        def begin() -> None:
+            arguments = copy(args)
+            arguments.output_dir = str(self._lora)  # CodeCarbon writes its file there
+            if self._name == "dvclive":  # it takes its folder from no variable
+                from dvclive import Live
 
-    def _begin_run(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        arguments = copy(args)
-        arguments.output_dir = str(self._lora)  # CodeCarbon writes its file there
-        self._open(args.run_name)
-        self._inner.on_init_end(arguments, state, control, **kwargs)
-        self._inner.on_train_begin(arguments, state, control, **kwargs)
-        self._end = lambda: self._inner.on_train_end(arguments, state, control, **kwargs)
+                self._inner.live = Live(dir=str(self._lora / "dvclive"), dvcyaml=False, save_dvc_exp=False)
+            elif self._name == "swanlab":  # its newer versions raise where the callback asks for a run
+                import swanlab
 
-    def _open(self, run_name: str) -> None:
-        """Begin the run of a reporter for which the callback of transformers does not do it here."""
-        if self._name == "dvclive":  # it takes its folder from no variable
-            from dvclive import Live
+                swanlab.init(project=os.environ.get("SWANLAB_PROJECT", PROJECT), experiment_name=args.run_name)
+            self._inner.on_init_end(arguments, state, control, **kwargs)
+            self._inner.on_train_begin(arguments, state, control, **kwargs)
+            self._end = lambda: self._inner.on_train_end(arguments, state, control, **kwargs)
 
-            self._inner.live = Live(dir=str(self._lora / "dvclive"), dvcyaml=False, save_dvc_exp=False)
-        elif self._name == "swanlab":  # without a run, its newer versions raise where the callback asks for one
-            import swanlab
-
-            swanlab.init(project=os.environ.get("SWANLAB_PROJECT", PROJECT), experiment_name=run_name)
+        self._begin = begin
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._end is not None:
@@ -168,7 +226,10 @@ class Reporter:
             begin, self._begin = self._begin, None
             self._log_errors(begin)
         self._losses.append(float(logs["loss"]))
-        extra = self._extra_values()
+        # What transformers does not log: the smoothed loss and new evaluations.
+        keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
+        new = self._step_log.graph[self._reported :]
+        extra = {key: entry[key] for entry in new for key in keys if key in entry}
         asked, step = self._asked, state.global_step
         if "eval_loss" in extra or is_logged(step, state.max_steps, asked.logging_steps, asked.logging_first_step):
             values = {**logs, **extra, "loss": fmean(self._losses)}
@@ -185,12 +246,6 @@ class Reporter:
             if experiment := getattr(self._inner, "_experiment", None):  # of Comet
                 self._log_errors(experiment.end)
         self._inner = self._begin = self._end = None  # they reference the model
-
-    def _extra_values(self) -> dict[str, float]:
-        """Return values that transformers does not log: the smoothed loss and new evaluations."""
-        keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
-        new = self._step_log.graph[self._reported :]
-        return {key: entry[key] for entry in new for key in keys if key in entry}
 
     def _log_errors(self, act: Callable[[], object]) -> None:
         if self._failed:

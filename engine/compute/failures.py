@@ -1,22 +1,30 @@
-"""Out of memory: free it, run a batch in parts that fit, or end with an error that says what helps."""
+"""Steps that fail: out of memory (run the batch in parts, or say what helps), or an exploding loss."""
 
 from __future__ import annotations
 
 import gc
+import math
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 
-from ...core.errors import ModelError, Remedy
+from ...core.errors import ModelError, Remedy, TrainingProError
 from ...core.host import DeviceMemory
 from ...train_utils import size
 from .collator import Batch
-from .step_sums import StepSums
+from .objective import StepSums
 
+# A loss this many times the smoothed one, and this many times that of guessing (the logarithm of the vocabulary's
+# size), comes from broken weights: a usual outlier reaches only one of the two.
+LOSS_EXPLOSION_FACTOR, GUESSING_FACTOR = 3.0, 2.0
+# Only newer errors have a type of their own; CPU allocators and cuBLAS raise a RuntimeError.
 _OOM_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
 Result = TypeVar("Result")
 
@@ -51,7 +59,8 @@ class BatchSplitter:
                 yield result
                 start += len(part)
                 continue
-            free_memory()  # only here, since the error keeps the tensors of the failed part alive
+            # Only here, outside of `except`: the error's traceback keeps the tensors of the failed part alive.
+            free_memory()
             self.size = (len(part) + 1) // 2
             on_split(len(part), self.size)
 
@@ -59,6 +68,8 @@ class BatchSplitter:
 @contextmanager
 def undo_on_error(parameters: Iterable[torch.nn.Parameter], sums: StepSums) -> Iterator[None]:
     """Add the gradients of this context to the accumulated ones; after an error, drop them and what was summed."""
+    # A backward pass may fail halfway. So it begins without gradients, and those of the earlier batches of the
+    # step are added only once it is complete.
     accumulated = [(parameter, parameter.grad) for parameter in parameters if parameter.requires_grad]
     sums_before = sums.snapshot()
     for parameter, _ in accumulated:
@@ -130,6 +141,24 @@ def release_error(error: BaseException) -> None:
 
 
 @contextmanager
+def limit_vram(device: torch.device) -> Iterator[None]:
+    """On Windows, limit this process to the free memory of the GPU within this context."""
+    if sys.platform != "win32" or device.type != "cuda":
+        yield
+        return
+    # Without the limit, the driver moves memory into RAM instead of failing, and steps take many times as long.
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    get_fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    fraction = get_fraction(device) if get_fraction else 1.0
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (free + reserved) / total), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+@contextmanager
 def free_memory_afterwards() -> Iterator[None]:
     """Free the memory used within this context, however it ends."""
     try:
@@ -138,3 +167,50 @@ def free_memory_afterwards() -> Iterator[None]:
         release_error(error)
         raise
     free_memory()
+
+
+class DivergenceError(TrainingProError):
+    """A step diverged. The weights are still those of the step before, unless `spoiled`: then they are NaN."""
+
+    def __init__(self, text: str, learning_rate: float, *, fp16: bool, spoiled: bool = False) -> None:
+        self.spoiled = spoiled
+        half_advice = (
+            " Load the model in bfloat16 or float32, because large values overflow in float16." if fp16 else ""
+        )
+        super().__init__(
+            f"{text} To fix this, use a lower learning rate (it was {learning_rate:.3g}; try a tenth "
+            "of that), a longer warmup, a Max gradient norm of 1 or less, or an alpha no larger "
+            f"than the rank.{half_advice}"
+        )
+
+
+def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary: int, *, scaled: bool) -> str:
+    """Return why a step must not change the weights, or an empty string; `scaled`: by the scaler of float16."""
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    # Exploding gradients of float16 are usual at the start: the scaler skips the step and lowers its scale.
+    if not math.isfinite(norm) and not scaled:
+        return f"the gradient norm is {norm} at a loss of {loss:.4f}"
+    guessing_loss = math.log(max(2, vocabulary))
+    if smoothed is not None and loss > max(LOSS_EXPLOSION_FACTOR * smoothed, GUESSING_FACTOR * guessing_loss):
+        return f"the loss jumped to {loss:.4g} from a smoothed loss of {smoothed:.4g}"
+    return ""
+
+
+def has_finite_weights(model: Any) -> bool:
+    """Whether all trained weights of a model are finite."""
+    return all(bool(torch.isfinite(weights).all()) for weights in model.parameters() if weights.requires_grad)
+
+
+def is_finite_checkpoint(folder: Path) -> bool:
+    """Whether all weights in the folder of a checkpoint are finite; unreadable files count as not."""
+    opened: Any = safe_open  # older versions of safetensors have no type hints for it
+    try:
+        for file in folder.glob("*.safetensors"):
+            with opened(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    if not bool(torch.isfinite(tensors.get_tensor(name)).all()):
+                        return False
+    except (OSError, SafetensorError):
+        return False
+    return True

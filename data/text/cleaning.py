@@ -1,4 +1,8 @@
-"""Find what is not the book in a book file: publisher's notices, contents, page headings, illustration marks."""
+"""What of a text may be changed before it is sliced: boilerplate is dropped, and wrapped lines are joined.
+
+Boilerplate is what is not the book in a book file: publisher's notices, contents, page headings, illustration
+marks. What looks like it but may be the author's stays: each rule asks for a proof in the text itself.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,30 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise, takewhile
 from statistics import mean, pstdev
 from typing import NamedTuple
 
+import numpy as np
+
+from ...settings.definitions import TextSettings
 from ...train_utils import format_count
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
+from ..readers import LoadedText
+from ..unspaced import joint
+from .lines import (
+    WIDEST_LINE,
+    Lines,
+    find_continued,
+    find_full_lines,
+    find_wrapped,
+    first_word_length,
+    is_tagged,
+    split_lines,
+)
+from .sentences import split_stretches
 
 GUTENBERG_START = re.compile(r"^\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG[^*]*\*{3}", re.MULTILINE)
 GUTENBERG_END = re.compile(
@@ -55,16 +76,30 @@ ENTRY_CHARS = 160  # of a line of the contents
 MIN_ENTRIES, MAX_ENTRIES = 5, 1000
 MIN_HEADINGS, MIN_HEADING_LETTERS, MAX_HEADING_CHARS = 5, 3, 80
 MAX_NOTICE_CHARS = 60_000  # a license and the small print before the next book; more is another text
+# Numbers that are closer to each other are those of poems or questions; those farther apart, of chapters.
 MIN_PAGE_CHARS, MAX_PAGE_CHARS = 800, 6000
-"""Numbers that are closer to each other are those of poems or questions; those farther apart, of chapters."""
 DIVIDING_SHARE = 0.25  # of the pages end inside a sentence; a chapter or a day of a diary does not
 SEARCHED_CHARS = 200  # before a line, for the end of a sentence
 GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many
 MAX_SCANNED = 4  # headings: of left and right pages, of two books in one file
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
-
+MIN_WIDTH = 0.75  # of the usual width; a shorter line does not end because the next word did not fit
+CELLS = re.compile(r"\S(?: {4,}|\t)\S")  # a row of a table
+HYPHENATED = re.compile(r"\w(?:-{1,2}|[‐–—])$")
 
 Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """The changes that the user asks for."""
+
+    drop_boilerplate: bool = False
+    join_lines: bool = False
+
+    @classmethod
+    def of(cls, settings: TextSettings) -> Cleaning:
+        return cls(settings.drop_boilerplate, settings.join_lines)
 
 
 class Boilerplate(NamedTuple):
@@ -81,6 +116,28 @@ class Line(NamedTuple):
     start: int
     end: int
     text: str
+
+
+def clean(text: str, found: Sequence[Boilerplate], width: int, cleaning: Cleaning) -> str:
+    """The text with the changes that are asked for; `width` is that at which its lines are wrapped, or 0."""
+    if cleaning.drop_boilerplate and found:
+        text = remove_boilerplate(text, found)
+    return join_wrapped_lines(text, width) if cleaning.join_lines and width else text
+
+
+def mark(text: LoadedText, boilerplate: str, width: int, cleaning: Cleaning) -> LoadedText:
+    """The text with notes of what was changed in it, and with what Check can suggest to change."""
+    notes = list(text.notes)
+    if cleaning.drop_boilerplate and boilerplate:
+        notes.append(f"Dropped from {text.name}: {boilerplate}.")
+    if cleaning.join_lines and width:
+        notes.append(f"Joined the lines of {text.name}, which were wrapped at about {width} characters.")
+    return replace(
+        text,
+        boilerplate="" if cleaning.drop_boilerplate else boilerplate,
+        wrap_width=0 if cleaning.join_lines else width,
+        notes=tuple(notes),
+    )
 
 
 def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[Boilerplate]]:
@@ -141,7 +198,12 @@ def describe_boilerplate(parts: Iterable[Boilerplate]) -> str:
 
 def _notices(text: str, begins_file: bool) -> Iterator[Boilerplate]:
     """What Project Gutenberg and Standard Ebooks put before and after each of their books."""
-    starts = [(start.start(), _credits_end(text, start.end())) for start in GUTENBERG_START.finditer(text)]
+    starts = []
+    for start in GUTENBERG_START.finditer(text):
+        end = start.end()
+        while credits := CREDITS.match(text, end):  # who typed and checked the book
+            end = credits.end()
+        starts.append((start.start(), end))
     ends = [end.start() for end in GUTENBERG_END.finditer(text)]
     imprints = [imprint.span() for imprint in IMPRINT.finditer(text)]
     colophons = [end.start() for end in COLOPHON.finditer(text, imprints[0][1])] if imprints else []
@@ -149,35 +211,29 @@ def _notices(text: str, begins_file: bool) -> Iterator[Boilerplate]:
     yield from _outside_books(text, imprints, colophons, False)
 
 
-def _credits_end(text: str, place: int) -> int:
-    while credits := CREDITS.match(text, place):
-        place = credits.end()
-    return place
-
-
 def _outside_books(text: str, starts: Spans, ends: Sequence[int], begins_file: bool) -> Iterator[Boilerplate]:
     """From the end of each book to the start of the next one, and from the beginning of a file to the first."""
+
+    def after_book(start: int) -> Iterator[Boilerplate]:
+        """Up to the last words of the license, or up to the end of the text if that is near."""
+        last_words = LICENSE_END.search(text, start, start + MAX_NOTICE_CHARS)
+        end = last_words.end() if last_words else len(text)
+        if start and end - start <= MAX_NOTICE_CHARS:
+            yield Boilerplate("publisher notice", start, end)
+
     opened = 0 if begins_file else None
-    for mark, after in sorted([*starts, *((end, 0) for end in ends)]):
+    for place, after in sorted([*starts, *((end, 0) for end in ends)]):
         if not after:
-            opened = opened or mark
+            opened = opened or place
             continue
-        before = mark if opened is None else opened
-        if mark - before > MAX_NOTICE_CHARS:
-            yield from _license(text, before)
-            before = mark
+        before = place if opened is None else opened
+        if place - before > MAX_NOTICE_CHARS:  # another text is between the books
+            yield from after_book(before)
+            before = place
         yield Boilerplate("publisher notice", before, after)
         opened = None
     if opened:
-        yield from _license(text, opened)
-
-
-def _license(text: str, start: int) -> Iterator[Boilerplate]:
-    """What follows a book: up to the last words of the license, or up to the end of the text if that is near."""
-    last_words = LICENSE_END.search(text, start, start + MAX_NOTICE_CHARS)
-    end = last_words.end() if last_words else len(text)
-    if start and end - start <= MAX_NOTICE_CHARS:
-        yield Boilerplate("publisher notice", start, end)
+        yield from after_book(opened)
 
 
 def _lines(text: str, pattern: re.Pattern[str], *bounds: int) -> Iterator[Line]:
@@ -190,8 +246,15 @@ def _contents(text: str) -> Iterator[Boilerplate]:
     names = {name for entries in tables.values() for entry in entries for name in _entry_names(entry.text)}
     lines = _lines(text, LINE) if names else iter(())
     counts = Counter(name for line in lines if (name := _entry_name(line.text)) in names)
+
+    def is_entry(line: Line) -> bool:
+        own, title = _entry_names(line.text)  # a heading if its words are a line of the text, too
+        is_heading = counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
+        is_numbered = NUMBERED.match(line.text) is not None or PAGE_AT_END.search(line.text) is not None
+        return is_heading or is_numbered
+
     for heading, candidates in tables.items():
-        entries = list(takewhile(lambda e: _is_heading(e.text, counts) or _is_numbered(e.text), candidates))
+        entries = list(takewhile(is_entry, candidates))
         if len(entries) >= MIN_ENTRIES:
             yield Boilerplate("table of contents", heading, entries[-1].end)
 
@@ -205,25 +268,14 @@ def _entries(text: str, heading: re.Match[str]) -> list[Line]:
     entries: list[Line] = []
     names = {_entry_name(heading[0])}
     for line in islice(_lines(text, LINE, heading.end()), MAX_ENTRIES):
-        name = _entry_name(line.text)
-        if len(line.text) > ENTRY_CHARS or name in names or _is_listed_with_title(line.text, entries):
+        number = line.text.rstrip(" .:\u2014-")
+        rests = (entry.text[len(number) :] for entry in entries if entry.text.startswith(number))
+        is_chapter = NUMBERED.match(line.text) and any(rest and not rest[0].isalnum() for rest in rests)
+        if len(line.text) > ENTRY_CHARS or _entry_name(line.text) in names or is_chapter:
             break
         names.update(_entry_names(line.text))
         entries.append(line)
     return entries
-
-
-def _is_listed_with_title(line: str, entries: Sequence[Line]) -> bool:
-    """Whether a numbered line is the beginning of an entry that continues with a title."""
-    number = line.rstrip(" .:\u2014-")
-    if not NUMBERED.match(line):
-        return False
-    rests = (entry.text[len(number) :] for entry in entries if entry.text.startswith(number))
-    return any(rest and not rest[0].isalnum() for rest in rests)
-
-
-def _is_numbered(line: str) -> bool:
-    return NUMBERED.match(line) is not None or PAGE_AT_END.search(line) is not None
 
 
 def _entry_name(line: str) -> str:
@@ -234,12 +286,6 @@ def _entry_name(line: str) -> str:
 def _entry_names(line: str) -> tuple[str, str]:
     """The name of a line with its number, and without it: the number may be a line of its own in the text."""
     return _entry_name(line), _entry_name(ENTRY_NUMBER.sub("", line))
-
-
-def _is_heading(line: str, counts: Counter[str]) -> bool:
-    """Whether the words of an entry are a line of the text, too."""
-    own, title = _entry_names(line)
-    return counts[own] > 1 or (title not in ("", own) and counts[title] > 0)
 
 
 def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
@@ -256,22 +302,16 @@ def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
         for pages in by_words.values()
         if len(pages) >= MIN_HEADINGS and _are_pages(pages) and _divide_text(text, [line for _, line in pages])
     ]
-    for _, line in chain.from_iterable(headings):
-        yield Boilerplate("page heading", line.start, line.end)
+    found = [line for pages in headings for _, line in pages]
+    # A scan garbles or loses some of the page numbers: 'm HOLY WAR.' is found by the words of the other headings.
+    number = r"\S{1,4}"
     for pages in sorted(headings, key=len)[-MAX_SCANNED:]:
         if len(pages) >= MANY_PAGES:
-            yield from (
-                Boilerplate("page heading", line.start, line.end) for line in _garbled_headings(text, pages)
-            )
-
-
-def _garbled_headings(text: str, pages: Sequence[tuple[int, Line]]) -> Iterator[Line]:
-    """The same headings with a page number that a scan garbled or lost: 'm HOLY WAR.'"""
-    words = Counter(match["words"] for _, line in pages if (match := HEADING_WORDS.search(line.text)))
-    (common, _), *_ = words.most_common(1)
-    number = r"\S{1,4}"
-    pattern = rf"^[^\S\n]*(?:{number}[^\S\n]+)?{re.escape(common)}\W{{0,3}}?(?:[^\S\n]+{number})?[^\S\n]*$"
-    yield from _lines(text, re.compile(pattern, re.MULTILINE), pages[0][1].start, pages[-1][1].end)
+            words_seen = Counter(match["words"] for _, line in pages if (match := HEADING_WORDS.search(line.text)))
+            common = re.escape(words_seen.most_common(1)[0][0])
+            pattern = rf"^[^\S\n]*(?:{number}[^\S\n]+)?{common}\W{{0,3}}?(?:[^\S\n]+{number})?[^\S\n]*$"
+            found += _lines(text, re.compile(pattern, re.MULTILINE), pages[0][1].start, pages[-1][1].end)
+    yield from (Boilerplate("page heading", line.start, line.end) for line in found)
 
 
 def _page_numbers(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
@@ -287,22 +327,53 @@ def _page_numbers(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
 
 def _divide_text(text: str, lines: Sequence[Line]) -> bool:
     """Whether lines are as far apart as pages are, and some are inside a sentence; all others are the author's."""
-    inside = sum(_is_inside_sentence(text[max(0, line.start - SEARCHED_CHARS) : line.start]) for line in lines)
+    befores = (text[max(0, line.start - SEARCHED_CHARS) : line.start].rstrip() for line in lines)
+    inside = sum(bool(before) and not before.endswith(SENTENCE_ENDS) for before in befores)
     is_far = lines[-1].start - lines[0].start >= MIN_PAGE_CHARS * (len(lines) - 1)
     return is_far and inside >= DIVIDING_SHARE * len(lines)
-
-
-def _is_inside_sentence(before: str) -> bool:
-    return bool(before.strip()) and not before.rstrip().endswith(SENTENCE_ENDS)
 
 
 def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:
     """Whether the numbers grow, and are no farther apart than pages are. A scan garbles many of them."""
     numbers = [number for number, _ in pages]
-    smallest_last: list[int] = []  # of the growing series of each length
+    # The longest growing series, by patience sorting: of the growing series of each length, the smallest last one.
+    smallest_last: list[int] = []
     for number in numbers:
         place = bisect_left(smallest_last, number)
         smallest_last[place : place + 1] = [number]
     growing = GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING
     chars = pages[-1][1].start - pages[0][1].start
     return len(smallest_last) >= growing * len(pages) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
+
+
+def join_wrapped_lines(text: str, width: int) -> str:
+    """The text with the lines of each paragraph of wrapped prose joined; all other lines stay."""
+    return "".join(_join_lines(split_lines(text[start:end]), width) for start, end in split_stretches(text))
+
+
+def _join_lines(lines: Lines, width: int) -> str:
+    tagged = np.array([is_tagged(line) for line in lines.texts]) & ~lines.small  # a colon in prose is no tag
+    group, _, _ = find_wrapped(lines)
+    # A paragraph begins at a line that is indented further than others of its group.
+    indents = np.array([len(line) - len(line.lstrip()) for line in lines.texts])
+    least = np.full(group[-1] + 1, WIDEST_LINE)
+    np.minimum.at(least, group, np.where(lines.blank, WIDEST_LINE, indents))
+    begins_paragraph = indents > least[group]
+    continued = find_continued(lines, tagged) & ~np.append(begins_paragraph[1:], True)
+    continued &= ~np.array([CELLS.search(line) is not None for line in lines.texts])
+    # A line ends because the next word did not fit, exactly or, in a group that is wrapped raggedly, about there.
+    next_words = np.array([*map(first_word_length, lines.texts[1:]), 0])
+    is_full = lines.lengths + 1 + next_words > width
+    is_wrapped = np.bincount(group, find_full_lines(lines, continued)) > 0
+    joined = continued & (is_full | (is_wrapped[group] & (lines.lengths >= MIN_WIDTH * width)))
+    pieces = list[str]()
+    for number, line in enumerate(lines.texts):
+        line = line.lstrip() if number and joined[number - 1] else line
+        if joined[number]:
+            line = line.rstrip()
+            # Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces.
+            gap = "" if HYPHENATED.search(line) else joint(line, lines.texts[number + 1].lstrip())
+            pieces += [line, gap]
+        else:
+            pieces += [line, "\n"]
+    return "".join(pieces[:-1])

@@ -1,0 +1,371 @@
+"""Check a run against the model, the machine and the run folder; Check, the probe and a run all start here.
+
+What is known only of a loaded model is checked again by the same functions after loading.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from ..core import dist_env
+from ..core.errors import ModelError, SettingsError, TrainingProError
+from ..core.findings import Finding, advice, problem, texts
+from ..core.host import Host, ModelCard
+from ..core.model_shape import ModelShape
+from ..core.version import launch_command
+from ..records.folder import choose_run_folder
+from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
+from ..settings.target_layers import is_known_architecture, target_layers
+
+LORA_ONLY_KEYS = (
+    *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
+)  # fmt: skip
+# Settings that train weights of the model beside the LoRA, which is float32, and how to turn them off.
+_BASE_WEIGHTS = {
+    "train_head": ("the embeddings and the head", "turn Train Head off"),
+    "modules_to_save": ("these modules", "clear Modules to save"),
+    "bias": ("the biases", "set Bias to none"),
+}
+# Smallest learning rate without notable loss in bfloat16; measured, see docs/engine.md.
+SAFE_LR = 1e-4
+
+# torchao stands before bitsandbytes, whose patterns also match its names.
+_OPTIMIZER_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
+    "bitsandbytes": ("8bit", "paged_", "lion", "ademamix", "bnb"),
+    "grokadamw": ("grokadamw",),
+    "optimi": ("stable_adamw",),
+    "torchdistx": ("adamw_anyprecision",),
+    "apex": ("adamw_apex_fused",),
+}
+_INSTALL_HINTS = {
+    "optimi": "pip install torch-optimi",
+    "torchao": 'pip install "torchao<0.18", because torchao 0.18 does not work with the webui\'s PEFT 0.18',
+    "torchdistx": "not on PyPI: https://github.com/pytorch/torchdistx",
+    "apex": "from NVIDIA, not on PyPI: https://github.com/NVIDIA/apex",
+}
+_UNSUPPORTED_OPTIMIZERS = {
+    "adamw_torch_xla": "it is for TPUs",
+    "adamw_torch_npu_fused": "it is for Ascend NPUs",
+    "galore": "it is an alternative to LoRA and can't train a LoRA",
+    "apollo": "it is an alternative to LoRA and can't train a LoRA",
+    "schedule_free": "it averages the weights over many steps, but a checkpoint stores the weights of one step",
+    "lomo": "it updates the weights during the backward pass, so gradients can't be accumulated or clipped",
+}
+
+# Modules that a reporter needs if they have another name than the reporter; | separates alternatives.
+_REPORTER_MODULES: Mapping[str, tuple[str, ...]] = {
+    "azure_ml": ("azureml.core",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit",),
+    "kubeflow": (),
+    "tensorboard": ("tensorboard|tensorboardX",),
+}
+# Names for pip that differ from those of the modules.
+_PIP_NAMES = {"azureml.core": "azureml-core", "comet_ml": "comet-ml"}
+# Environment variables without which a reporter does not know where to report.
+_REPORTER_VARIABLES = {"dagshub": "MLFLOW_TRACKING_URI", "kubeflow": "KUBEFLOW_TRAINER_SERVER_URL"}
+NO_REPORTER = (
+    "Report to: 'all' has no effect because no reporting tool is installed. Install one (pip install "
+    "tensorboard), or choose none."
+)
+
+
+def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
+    """Yield what the model and the machine say of the settings, before anything is loaded or after it."""
+    lora, card = settings.lora, _model_card_or_none(host)
+    if lora.whole_model:
+        yield from _check_full_finetune(settings, host)
+    # Device, quantization and dtype of the unquantized weights; empty where a model must be loaded to know them.
+    if not host.model_status().problem and (model := host.loaded_model().model) is not None:
+        device = model.device.type
+        held = "8bit" if getattr(model, "is_loaded_in_8bit", False) else ""
+        dtype = str(model.dtype).removeprefix("torch.")
+        yield from loaded_model_problems(model)
+    else:
+        device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
+        held = card.weight_precision(on_card=device != "cpu") if card else ""
+        dtype = held if "float" in held else ""
+    yield from optimizer_problems(settings.learning.optimizer, device)
+    yield from base_weight_findings(settings, dtype)
+    yield from dora_problems(lora.dora and not lora.whole_model, held)
+    yield from attention_problems(settings.machine.attention, device, held)
+    if settings.machine.liger:
+        yield from liger_problems(device)
+    yield from _reporter_findings(settings.records.reporters)
+    if settings.machine.workers and not host.owns_process:
+        yield problem(
+            "workers",
+            "Workers: inside the webui, Training PRO starts no worker processes, because on Windows, each of them "
+            "would start the webui again. Set Workers to 0.",
+        )
+    # Processes train on the same split in the same order, and are not connected yet when the data are split.
+    if dist_env.world_size() > 1 and RANDOM_SEED in (settings.what.seed, settings.what.data_seed):
+        yield problem("seed", "Seed -1: each process would pick a different seed. Enter a fixed seed, such as 42.")
+    # Accelerate silently ignores FSDP on a CPU, and saving and loading a divided LoRA is untested.
+    if name := dist_env.sharding():
+        yield problem(
+            "",
+            f"The launcher is set up for {name}, which divides the model among the processes. Training PRO only "
+            "supports data parallelism, where each process holds the whole model. Start Training PRO with "
+            f"torchrun, or with accelerate launch without {name}.",
+        )
+    if lora.whole_model:
+        return
+    shape = ModelShape.of(card.config) if card else None
+    if card and shape:
+        yield from _rank_findings(lora, card, shape)
+    # A plain LoRA on all layers fits any model, and then no library is loaded. Experts refuse dropout and DoRA.
+    is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules
+    has_experts = shape is not None and shape.experts is not None
+    if not is_plain or lora.bias != "none" or (has_experts and (lora.dropout > 0 or lora.dora)):
+        from .lora import lora_problems
+
+        yield from lora_problems(lora, host)
+
+
+def _model_card_or_none(host: Host) -> ModelCard | None:
+    try:
+        return host.card()
+    except ModelError:  # no model is chosen, or it is unloaded; whoever needs it reports that
+        return None
+
+
+def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Iterator[Finding]:
+    """Yield the problems of the run's name and folder."""
+    try:
+        folder = choose_run_folder(settings, host.folders, resume)
+        folder.refuse_without_start()
+        if folder.initial_lora is not None:
+            from .lora import refuse_shape_mismatch
+
+            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+    except TrainingProError as error:
+        yield from (problem("name", line) for line in str(error).splitlines())
+
+
+def raise_problems(findings: Iterable[Finding]) -> None:
+    """Raise SettingsError if there are any problems."""
+    if problems := texts(findings, "problem"):
+        raise SettingsError(problems)
+
+
+def is_offloaded(model: Any) -> bool:
+    """Whether accelerate moves some of the weights to the GPU only when they are used."""
+    return any(parameter.device.type == "meta" for parameter in model.parameters())
+
+
+def loaded_model_problems(model: Any) -> Iterator[Finding]:
+    """Yield why this model can't be trained as it is loaded."""
+    if is_offloaded(model):  # and no LoRA can be added to it
+        yield problem(
+            "",
+            "The model did not fit on the GPU, so some of its layers are in RAM or on disk and can't be trained. "
+            "Free some VRAM and load the model again, load it in 4-bit, or choose a smaller model.",
+        )
+    gpus = {parameter.device.index or 0 for parameter in model.parameters()}
+    # HF's Trainer would move the model to the first GPU. With several processes, each has a GPU of its own.
+    if 0 not in gpus and len(gpus) == 1 and dist_env.world_size() == 1:
+        yield problem(
+            "",
+            f"The model is on GPU {min(gpus)}, but a run uses GPU 0 unless the model is spread over several GPUs. "
+            f"Load the model on GPU 0, or start the program with CUDA_VISIBLE_DEVICES={min(gpus)}.",
+        )
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and not quantizer.is_trainable:  # the Trainer raises an error for it
+        method = quantizer.quantization_config.quant_method
+        name = getattr(method, "value", method)
+        yield problem(
+            "",
+            f"The model is quantized with {name}, which transformers can't train. Load the original model, and to "
+            "save memory, load it in 4-bit.",
+        )
+
+
+def base_weight_findings(settings: TrainingSettings, dtype: str) -> Iterator[Finding]:
+    """Yield what training the model's own weights in this dtype does; a LoRA itself is always float32."""
+    lora, rate = settings.lora, settings.learning.learning_rate
+    rate *= lora.head_rate if lora.train_head or lora.saved_modules else 1
+    trained = {key: words for key, words in _BASE_WEIGHTS.items() if getattr(lora, key) != SETTINGS[key].default}
+    if lora.whole_model:
+        trained = {"method": ("its weights", "train a LoRA")}
+    for key, (weights, turn_off) in trained.items():
+        label = "Method full" if key == "method" else SETTINGS[key].label
+        # The optimizer's epsilon of 1e-8 rounds to 0 in float16, and dividing by it gives NaN.
+        if dtype == "float16":
+            yield problem(
+                key,
+                f"{label}: the model is in float16, and an optimizer step would turn {weights} into NaN. Load the "
+                f"model in bfloat16 or float32, or {turn_off}.",
+            )
+        # bfloat16 has 8 significant bits, so a change below 1/256 of a weight is lost.
+        if dtype == "bfloat16" and rate < SAFE_LR:
+            yield advice(
+                key,
+                f"{label}: the model is in bfloat16, which rounds away changes that are smaller than about 1/256 "
+                f"of a weight. At their learning rate of {rate:g}, many updates of {weights} are lost. Load the "
+                f"model in float32, train them at {SAFE_LR:g} or more, or {turn_off}.",
+            )
+
+
+def dora_problems(dora: bool, quantization: str) -> Iterator[Finding]:
+    if dora and quantization == "8bit":
+        yield problem(
+            "dora",
+            "DoRA can't be trained on 8-bit weights. Load the model in 4-bit or 16-bit precision, or turn DoRA "
+            "off.",
+        )
+
+
+def attention_problems(attention: str, device: str, compute_dtype: str) -> Iterator[Finding]:
+    """`compute_dtype` is empty if the compute dtype is only known after loading."""
+    if attention != "flash_attention_2":
+        return
+    if device != "cuda":
+        yield problem("attention", "Attention: flash_attention_2 needs an NVIDIA GPU. Choose auto.")
+    elif find_spec("flash_attn") is None:
+        yield problem(
+            "attention",
+            "Attention: flash_attention_2 needs the flash-attn package. Install it (pip install flash-attn "
+            "--no-build-isolation), or choose auto.",
+        )
+    elif compute_dtype == "float32":
+        yield problem(
+            "attention",
+            "Attention: flash_attention_2 needs a model in bfloat16 or float16, but this one is in float32. "
+            "Load it in one of those types, or choose auto.",
+        )
+
+
+def liger_problems(device: str) -> Iterator[Finding]:
+    if find_spec("liger_kernel") is None:
+        yield problem(
+            "liger",
+            "Liger kernels: the liger-kernel package is missing. Install it (pip install liger-kernel), or turn "
+            "Liger kernels off.",
+        )
+    elif device != "cuda":
+        yield problem("liger", "Liger kernels need a GPU. Turn Liger kernels off.")
+
+
+def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
+    """Yield why an optimizer does not work on a device ('cpu' or 'cuda'), with the remedy; at most one reason."""
+    if name not in SETTINGS["optimizer"].choices:
+        # This import takes seconds, so only for a name that is not among the choices.
+        from transformers.training_args import OptimizerNames
+
+        known = [optimizer.value for optimizer in OptimizerNames]
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {similar[0]}?" if similar else f"Available: {', '.join(known)}."
+            yield problem("optimizer", f"Optimizer: transformers has no optimizer called {name!r}. {hint}")
+            return
+    reasons = [reason for pattern, reason in _UNSUPPORTED_OPTIMIZERS.items() if pattern in name]
+    needed = [package for package, words in _OPTIMIZER_PACKAGES.items() if any(word in name for word in words)]
+    package = needed[0] if needed else ""
+    if reasons:
+        yield problem("optimizer", f"Optimizer: {name} does not work here: {reasons[0]}. Choose adamw_torch.")
+    elif package and find_spec(package) is None:
+        hint = _INSTALL_HINTS.get(package, f"pip install {package}")
+        yield problem(
+            "optimizer",
+            f"Optimizer: {name} needs the {package} package ({hint}). Install it, or choose adamw_torch.",
+        )
+    elif package == "bitsandbytes" and device == "cpu":
+        # From 0.50 on, bitsandbytes runs all but the paged optimizers on the CPU.
+        bitsandbytes = tuple(map(int, version("bitsandbytes").split(".")[:2]))
+        if "paged" in name or bitsandbytes < (0, 50):
+            yield problem("optimizer", f"Optimizer: {name} needs a GPU. Choose adamw_torch or adafactor.")
+
+
+def _reporter_findings(names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a problem for each reporter that is unknown or lacks something; "all" are those that lack nothing."""
+    if not names:
+        return
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
+
+    for name in names:
+        modules = [module.split("|") for module in _REPORTER_MODULES.get(name, (name,))]
+        variable = _REPORTER_VARIABLES.get(name, "")
+        if name == "all":
+            if not get_available_reporting_integrations():
+                yield advice("report_to", NO_REPORTER)
+            continue
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            reason = f"transformers has no reporting integration called {name!r}. Choose one of {known}"
+        elif missing := [choices[0] for choices in modules if not any(map(_has_module, choices))]:
+            packages = " ".join(_PIP_NAMES.get(module, module) for module in missing)
+            reason = f"{name} is not installed. Install it (pip install {packages})"
+        elif variable and variable not in os.environ:
+            reason = f"{name} needs the environment variable {variable}. Set it"
+        else:
+            continue
+        yield problem("report_to", f"Report to: {reason}, or choose none.")
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that the module is in
+        return False
+
+
+def _rank_findings(lora: LoraSettings, card: ModelCard, shape: ModelShape) -> Iterator[Finding]:
+    """The rank of a change to a layer is at most its smaller dimension, which rarely exceeds the hidden size."""
+    if lora.rank > shape.hidden:
+        yield problem(
+            "rank",
+            f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden}). A rank above that "
+            f"adds nothing. Use {shape.hidden} or less.",
+        )
+        return
+    sides = shape.lora_sides(target_layers(lora.targets))
+    small = {name: side for name, side in sorted(sides.items()) if side < lora.rank}
+    if small and is_known_architecture(card.config, lora.targets):
+        listed = ", ".join(f"{name}: {side}" for name, side in small.items())
+        yield advice(
+            "rank",
+            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}). In a layer, "
+            "a rank above the smaller dimension adds nothing and only uses more memory. Use "
+            f"{min(small.values())} or less, unless the other layers need a higher rank.",
+        )
+
+
+def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
+    if not host.owns_process:
+        yield problem(
+            "method",
+            "Method full: full fine-tuning is not possible inside the webui, because it would change the loaded "
+            f"model. Train a LoRA, or run this command outside the webui: {launch_command()} train --method full",
+        )
+        return
+    card = host.card()
+    if card.loading in ("8bit", "4bit"):
+        yield problem(
+            "method",
+            f"Method full: a model loaded in {card.loading[0]}-bit can't be fully fine-tuned. Load it in 16 or "
+            "32 bits.",
+        )
+    if card.name == settings.what.name:
+        yield problem(
+            "name",
+            f"Name: {card.name!r} is the name of the model that you are training. Choose another name for the new "
+            "model.",
+        )
+    changed = [key for key in LORA_ONLY_KEYS if getattr(settings.lora, key) != SETTINGS[key].default]
+    if changed:
+        labels = ", ".join(SETTINGS[key].label for key in changed)
+        yield problem(
+            "method",
+            f"The method is 'full', but these settings apply only to a LoRA: {labels}. Reset them to their "
+            "defaults.",
+        )

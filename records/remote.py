@@ -1,0 +1,245 @@
+"""Runs in another process or on another machine.
+
+A run in another process is seen and controlled through small files beside its lock: a thread of the run takes
+requests, each an empty file, and writes how far the run is. A run for another machine is written as a folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..core import dist_env
+from ..core.errors import BusyError, SavingError, SettingsError
+from ..core.files import (
+    PART_SUFFIX,
+    move_new_folder,
+    read_record,
+    safe_paths,
+    staging_folder,
+    with_retries,
+    write_error_reason,
+    write_json,
+    write_text,
+)
+from ..core.host import Folders, ModelCard
+from ..core.jobs import Job, Note, ProgressReader, Request, RunControl, RunProgress
+from ..core.version import VERSION
+from ..settings import files
+from ..settings.definitions import TrainingSettings
+from .folder import is_in_progress
+
+LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
+
+
+@dataclass(frozen=True)
+class RemoteRequest:
+    """What it does to the run, and the sentence that confirms it."""
+
+    act: Callable[[RunControl[Any]], object]
+    words: str
+
+
+def _ask(request: Request, words: str) -> RemoteRequest:
+    return RemoteRequest(lambda control: control.ask(request), words)
+
+
+REQUESTS: Mapping[str, RemoteRequest] = {
+    "stop": _ask(Request.STOP, "stops after this step and saves the LoRA"),
+    "pause": _ask(Request.PAUSE, "pauses after this step"),
+    "resume": RemoteRequest(lambda control: control.resume(), "resumes"),
+    "save": _ask(Request.CHECKPOINT, "saves a checkpoint after this step"),
+    "sample": _ask(Request.SAMPLE, "generates samples after this step"),
+    "evaluate": _ask(Request.EVALUATE, "measures the validation loss after this step"),
+    "wind-down": _ask(Request.WIND_DOWN, "lowers the learning rate to 0, then finishes"),
+}
+
+
+def _request_file(name: str, request: str, folders: Folders) -> Path:
+    return safe_paths.child(folders.training, f"{name}.{request}.request", "Name")
+
+
+def _progress_file(name: str, folders: Folders) -> Path:
+    return safe_paths.child(folders.training, f"{name}.progress.json", "Name")
+
+
+def send_request(name: str, request: str, folders: Folders) -> None:
+    """Leave a request for a run that is in progress in another process."""
+    if request not in REQUESTS:
+        raise SettingsError([f"Unknown request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
+    if not is_in_progress(name, folders):
+        raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
+    path = _request_file(name, request, folders)
+    try:
+        with_retries(path.touch)
+    except OSError as error:
+        raise BusyError(f"{path} can't be written: {write_error_reason(error, path.parent)}.") from error
+
+
+def is_waiting(name: str, request: str, folders: Folders) -> bool:
+    """Whether the run has not taken the request yet."""
+    return _request_file(name, request, folders).exists()
+
+
+def read_progress(name: str, folders: Folders) -> RunProgress:
+    """Progress of a run that is in progress, as it was written last."""
+    return read_record(_progress_file(name, folders), RunProgress, RunProgress())
+
+
+@contextmanager
+def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
+    """Let other processes follow and control the run during the block, which holds the lock of the run."""
+    if not dist_env.is_main_process():
+        yield
+        return
+    _clean_up(name, folders)  # what a crash left
+    ended = threading.Event()
+    thread = threading.Thread(target=_serve, args=(name, job, folders, ended), name="remote control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        _clean_up(name, folders)
+
+
+def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> None:
+    reader, written, due = ProgressReader(job), RunProgress(), 0.0
+    while not ended.wait(LOOK_SECONDS):
+        for request in _take_requests(name, folders):
+            REQUESTS[request].act(job.control)
+            job.log.append(Note(text=f"Request from another program: {request}."))
+        progress = reader.read()
+        if time.monotonic() >= due and replace(progress, at=written.at) != written:
+            with suppress(OSError, SavingError):  # a full disk must not end a run
+                write_json(_progress_file(name, folders), asdict(progress))
+            written, due = progress, time.monotonic() + WRITE_SECONDS
+
+
+def _take_requests(name: str, folders: Folders) -> Iterator[str]:
+    """Remove the requests that are waiting, and yield each."""
+    for request in REQUESTS:
+        with suppress(OSError):
+            _request_file(name, request, folders).unlink()
+            yield request
+
+
+def _clean_up(name: str, folders: Folders) -> None:
+    """Remove the requests and the progress of a run, also progress whose writing was interrupted by a kill."""
+    progress = _progress_file(name, folders)
+    requests = [_request_file(name, request, folders) for request in REQUESTS]
+    for path in (*requests, progress, progress.with_name(progress.name + PART_SUFFIX)):
+        with suppress(OSError):
+            path.unlink()
+
+
+SETTINGS_FILE, REQUIREMENTS, README = "settings.json", "requirements.txt", "README.txt"
+# What a run reads its data and trains with.
+PACKAGES = (
+    *("torch", "transformers", "peft", "accelerate", "safetensors", "bitsandbytes", "datasets", "pyarrow"),
+    *("lxml", "pymupdf", "python-docx", "charset-normalizer", "jinja2", "filelock", "numpy"),
+)
+INSTRUCTIONS = """\
+A training run for another machine
+==================================
+
+This folder was made by Training PRO {version} with Python {python}. It is a working folder that contains the
+settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It does not contain the base model.
+
+1. Copy this folder to the other machine, and install Training PRO {version} there.
+2. Optional: install the torch build for your GPU, and then the package versions that this folder was made with:
+       pip install -r {requirements}
+   If you skip this step, Training PRO creates its own environment the first time you run it.
+3. Copy {models} into "models" inside this folder, or download the model:
+       python3 script.py get OWNER/NAME --user-data FOLDER
+4. Train: run these commands in the folder that contains script.py. FOLDER stands for this folder. On Windows,
+   write py instead of python3.
+       python3 script.py check FOLDER/{settings_file} --user-data FOLDER {arguments}
+       python3 script.py train FOLDER/{settings_file} --user-data FOLDER {arguments}
+   With two GPUs:
+       torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER {arguments}
+   To resume after Ctrl+C or a crash, add --resume to the same command.
+5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab then shows
+   the LoRA with its curve, its checkpoints and its report.
+"""
+
+
+@dataclass(frozen=True)
+class PortableRun:
+    """A run to train elsewhere: its settings, its datasets by name, the card of its model, and our folders."""
+
+    settings: TrainingSettings
+    datasets: Mapping[str, Path]
+    card: ModelCard
+    folders: Folders
+
+    def write(self, out: Path) -> None:
+        """Write the folder, which must not exist; it appears only when it is complete."""
+        if out.exists():
+            raise SavingError(f"{out} already exists. Choose another folder, or delete this one.")
+        sources = self._sources()
+        try:
+            with staging_folder(out) as scratch:
+                folder = scratch / out.name
+                for place, source in sources.items():
+                    target = folder / place
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    # What links lead to is copied, too, as a run reads it.
+                    shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+                (folder / "models").mkdir(parents=True, exist_ok=True)
+                write_json(folder / SETTINGS_FILE, files.as_file(self.settings))
+                write_text(folder / REQUIREMENTS, _requirements())
+                write_text(folder / README, self._instructions())
+                move_new_folder(folder, out)
+        except OSError as error:
+            raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error
+
+    def _sources(self) -> Mapping[Path, Path]:
+        """Each file or folder that the run reads, by its place in a working folder."""
+        settings, folders = self.settings, self.folders
+        data = folders.datasets.relative_to(folders.user_data)
+        sources = {data / name: path for name, path in self.datasets.items()}
+        format_file = f"{settings.rows.format}.json"
+        own_format = folders.formats / format_file
+        if not safe_paths.name_fault(format_file) and own_format.is_file():
+            sources[own_format.relative_to(folders.user_data)] = own_format
+        if settings.what.if_exists == "continue":
+            for file in (folders.loras / settings.what.name).glob("adapter_*"):
+                sources[Path("loras", settings.what.name, file.name)] = file
+        return sources
+
+    def _instructions(self) -> str:
+        models = {"model": self.card.name}  # the folders to copy, by what they hold
+        if tokenizer := Path(self.card.tokenizer_name).name:
+            models["tokenizer"] = tokenizer
+        # The model is loaded as here, except for memory limits: the other machine has its own.
+        words = [word for what, name in models.items() for word in (f"--{what}", name)]
+        words += ["--load", self.card.loading] if self.card.loading != "auto" else []
+        return INSTRUCTIONS.format(
+            version=VERSION,
+            python=".".join(map(str, sys.version_info[:3])),
+            settings_file=SETTINGS_FILE,
+            data_folder=self.folders.datasets.relative_to(self.folders.user_data).as_posix(),
+            requirements=REQUIREMENTS,
+            name=self.settings.what.name,
+            models=" and ".join(f"the folder of the {what} {name!r}" for what, name in models.items()),
+            arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
+        )
+
+
+def _requirements() -> str:
+    """The installed versions; a torch built for one kind of device has a suffix that the index does not know."""
+    lines = ""
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):  # an optional one
+            lines += f"{name}=={version(name).partition('+')[0]}\n"
+    return lines
