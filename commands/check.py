@@ -19,9 +19,7 @@ from .train import add_settings, settings_and_problems
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
-    parser = options.make_parser(
-        "check", "Check a dataset and settings, and show the same report as the Check button."
-    )
+    parser = options.make_parser("check")
     options.add_model(parser)
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
     parser.add_argument(
@@ -55,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_slice(arguments: Sequence[str]) -> int:
     """Print the blocks of a text to standard output and a summary to standard error."""
-    parser = options.make_parser("slice", "Show how a text is sliced into blocks.")
+    parser = options.make_parser("slice")
     parser.add_argument("data", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
     options.add_model(parser)
     parser.add_argument("--json", action="store_true", help="output one JSON object per block")

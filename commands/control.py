@@ -20,7 +20,7 @@ WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a run to take a request: it looks 
 
 def run_status(arguments: Sequence[str]) -> int:
     """Print a line, or a JSON object, for each run, in whichever process it is."""
-    parser = options.make_parser("status", "Show the progress of current runs.")
+    parser = options.make_parser("status")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a run (default: all runs in progress)")
     parser.add_argument("--json", action="store_true", help="output one JSON object per line")
     args = parser.parse_args(arguments)
@@ -44,7 +44,7 @@ def run_status(arguments: Sequence[str]) -> int:
 
 def run_tell(arguments: Sequence[str]) -> int:
     """Leave a request for a run that is in progress, and wait until the run has taken it."""
-    parser = options.make_parser("tell", "Control a run that was started in another window or program.")
+    parser = options.make_parser("tell")
     parser.add_argument("name", metavar="NAME", help="name of the run; `status` lists the runs in progress")
     parser.add_argument("request", choices=REQUESTS, metavar="REQUEST", help=", ".join(REQUESTS))
     args = parser.parse_args(arguments)
@@ -66,9 +66,7 @@ def run_tell(arguments: Sequence[str]) -> int:
 
 def run_export(arguments: Sequence[str]) -> int:
     """Write a folder that trains on another machine, and say where it is."""
-    parser = options.make_parser(
-        "export", "Create a folder with everything that another machine needs to do a run."
-    )
+    parser = options.make_parser("export")
     options.add_model(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     add_settings(parser)

@@ -23,7 +23,7 @@ RUN_FILES = (
 
 def run_get(arguments: Sequence[str]) -> int:
     """Download the model and print its folder."""
-    parser = options.make_parser("get", "Download a model in transformers format from the Hugging Face Hub.")
+    parser = options.make_parser("get")
     parser.add_argument("model", metavar="OWNER/NAME", help="OWNER/NAME, or the URL of the model's page")
     parser.add_argument("--revision", default="", metavar="R", help="a branch, tag or commit (default: main)")
     args = parser.parse_args(arguments)
@@ -44,9 +44,7 @@ def run_get(arguments: Sequence[str]) -> int:
 
 def run_push(arguments: Sequence[str]) -> int:
     """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
-    parser = options.make_parser(
-        "push", "Upload a LoRA to the Hugging Face Hub: weights, config and a model card."
-    )
+    parser = options.make_parser("push")
     parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
     parser.add_argument(
         "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"

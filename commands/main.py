@@ -22,23 +22,23 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
 
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "try Training PRO with a model and example data",
-    "page": "open the page to train your own models",
-    "get": "download a model from the Hugging Face Hub",
+    "demo": "try Training PRO: set up a model and example data, and open the page",
+    "page": "open the page in your browser and train your own models",
+    "get": "download a model in transformers format from the Hugging Face Hub",
     "train": "train without the page: one run, or one run per settings file",
-    "check": "check a dataset and settings before training",
+    "check": "check a dataset and settings, with the same report as the Check button",
     "slice": "show how a text is sliced into blocks",
     "status": "show the progress of current runs",
     "export": "create a folder with everything that another machine needs to do a run",
     "tell": "control a run that was started in another window: stop, pause, save and more",
     "runs": "list, delete and restore LoRAs and checkpoints, or make them smaller",
-    "perplexity": "measure perplexity on a dataset, with and without LoRAs",
+    "perplexity": "measure perplexity: how well a model predicts a text or rows, with and without LoRAs",
     "recall": "measure how much of the training data the model reproduces word for word, with and without a LoRA",
     "evidence": "test a LoRA: what the model has forgotten, what it copies, and what it answers from memory",
-    "merge": "merge a LoRA into its base model and save a full model",
-    "gguf": "export a LoRA as a GGUF file for llama.cpp",
-    "push": "upload a LoRA to the Hugging Face Hub",
-    "settings": "list all settings with their defaults and allowed values",
+    "merge": "merge a LoRA into its base model and save a full model (safetensors, config and tokenizer)",
+    "gguf": "export a LoRA as a GGUF file for llama.cpp, to use with a GGUF file of its base model",
+    "push": "upload a LoRA to the Hugging Face Hub: weights, config and a model card",
+    "settings": "list every setting with its key, label, default, allowed values and help",
     "test": "run the tests",
 }
 # The functions of commands that share a module. Every other command is `run` in the module of its name.

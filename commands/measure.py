@@ -18,9 +18,7 @@ from . import options
 
 def run_perplexity(arguments: Sequence[str]) -> int:
     """Measure and print the perplexities; each is also added to logs/evaluations.csv."""
-    parser = options.make_parser(
-        "perplexity", "Measure perplexity, which shows how well a model predicts a text or the rows of a dataset."
-    )
+    parser = options.make_parser("perplexity")
     options.add_model(parser)
     parser.add_argument(
         "--data",
@@ -79,10 +77,7 @@ def run_perplexity(arguments: Sequence[str]) -> int:
 
 def run_recall(arguments: Sequence[str]) -> int:
     """Measure, and print the figures without the LoRA and with it; they are also written into its folder."""
-    parser = options.make_parser(
-        "recall",
-        "Measure how much of the training data the model reproduces word for word, with and without the LoRA.",
-    )
+    parser = options.make_parser("recall")
     options.add_model(parser)
     options.add_lora(parser)
     parser.add_argument(
@@ -113,10 +108,7 @@ def run_recall(arguments: Sequence[str]) -> int:
 
 def run_evidence(arguments: Sequence[str]) -> int:
     """Measure, and print a sentence for each kind of evidence; the figures are also written into its folder."""
-    parser = options.make_parser(
-        "evidence",
-        "Test a LoRA: what the model has forgotten, what it copies, and what it answers from memory.",
-    )
+    parser = options.make_parser("evidence")
     options.add_model(parser)
     options.add_lora(parser)
     parser.add_argument("--json", action="store_true", help="output one JSON object with all figures")

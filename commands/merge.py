@@ -15,10 +15,7 @@ from .options import say
 
 def run(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
-    parser = options.make_parser(
-        "merge",
-        "Merge a LoRA into its base model and save a full model (safetensors, config and tokenizer).",
-    )
+    parser = options.make_parser("merge")
     options.add_model(parser)
     options.add_lora(parser)
     out_help = "the folder of the new model, which must not exist yet"
@@ -37,9 +34,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_gguf(arguments: Sequence[str]) -> int:
     """Write the GGUF file and print its path."""
-    parser = options.make_parser(
-        "gguf", "Export a LoRA as a GGUF file for llama.cpp, to use with a GGUF file of its base model."
-    )
+    parser = options.make_parser("gguf")
     options.add_lora(parser)
     parser.add_argument(
         "--out", default="", metavar="FILE", help="the new file (default: NAME.gguf in the LoRA's folder)"

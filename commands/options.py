@@ -25,6 +25,7 @@ from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folde
 from ..records.folder import loras
 from ..settings import other_names
 from .environment import ROOT, interpreter
+from .main import COMMANDS
 
 if TYPE_CHECKING:
     from ..engine.peft_engine import PeftEngine
@@ -56,9 +57,14 @@ class _SuggestingParser(argparse.ArgumentParser):
         return f"Did you mean {similar[0]}?" if similar else ""
 
 
-def make_parser(command: str, words: str) -> argparse.ArgumentParser:
+def make_parser(command: str) -> argparse.ArgumentParser:
     """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
-    parser = _SuggestingParser(prog=f"{launch_command()} {command}", description=words, allow_abbrev=False)
+    words = COMMANDS[command]
+    parser = _SuggestingParser(
+        prog=f"{launch_command()} {command}",
+        description=f"{words[0].upper()}{words[1:]}.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)

@@ -51,7 +51,7 @@ DEMO_VALUES: Mapping[str, object] = {
 
 def run(arguments: Sequence[str]) -> int:
     """Serve the page until Ctrl+C."""
-    parser = options.make_parser("page", "Open the page in your browser and train your own models.")
+    parser = options.make_parser("page")
     options.add_model(parser, required=False)
     _add_server_options(parser)
     args = parser.parse_args(arguments)
@@ -62,8 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_demo(arguments: Sequence[str]) -> int:
     """From a bare Python to a page with a model and a text, ready to train."""
-    words = "Try Training PRO: set up the environment, a model and example data, and open the page."
-    parser = options.make_parser("demo", words)
+    parser = options.make_parser("demo")
     parser.add_argument(
         "--tiny", action="store_true", help="use a tiny model with random weights, which is ready in seconds"
     )

@@ -31,7 +31,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
 
 def run(arguments: Sequence[str]) -> int:
     """List the runs or carry out the chosen action; needs no environment."""
-    parser = options.make_parser("runs", "List LoRAs, checkpoints and backups with their sizes.")
+    parser = options.make_parser("runs")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40 (default: all)")
     actions = parser.add_mutually_exclusive_group()
     for flag, (metavar, words) in ACTIONS.items():

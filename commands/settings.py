@@ -14,9 +14,7 @@ from . import options
 
 def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
-    parser = options.make_parser(
-        "settings", "List every setting with its key, label, default, allowed values and help."
-    )
+    parser = options.make_parser("settings")
     parser.add_argument("--json", action="store_true", help="output a list of JSON objects")
     parser.add_argument("keys", nargs="*", metavar="KEY", help="a setting to show in full (default: all settings)")
     args = parser.parse_args(arguments)

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train", "Train without the page: one run, or one run per settings file.")
+    parser = options.make_parser("train")
     options.add_model(parser)
     parser.add_argument(
         "--resume",
@@ -187,8 +187,11 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
         )
     runs, problems = list[TrainingSettings](), list[str]()
     for file in args.settings:
-        with _collect_problems(file, problems):
+        try:
             runs.append(read_settings(args, host, file))
+        except TrainingProError as error:
+            lines = error.problems if isinstance(error, SettingsError) else str(error).splitlines()
+            problems += _with_file_name(file, lines)
     if problems:
         raise SettingsError(problems)
     engine, resume = options.make_engine(args), args.resume or ""
@@ -196,9 +199,7 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
         say(f"Checking {file.name} ...")
         report = engine.check_start(settings, host, resume=resume)
         names = [earlier.what.name for earlier in runs[:number]]  # also of runs with problems
-        with _collect_problems(file, problems):
-            if refused := start_problems(settings, report, names):
-                raise SettingsError(refused)
+        problems += _with_file_name(file, start_problems(settings, report, names))
     if problems:
         raise SettingsError(problems)
     results: list[tuple[str, str]] = []
@@ -215,11 +216,6 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
     return 1 if any(outcome == "failed" for outcome, _ in results) else 0
 
 
-@contextmanager
-def _collect_problems(file: Path, problems: list[str]) -> Iterator[None]:
-    """Add the error of the block to the problems, each line with the file name unless it has it already."""
-    try:
-        yield
-    except TrainingProError as error:
-        lines = error.problems if isinstance(error, SettingsError) else str(error).splitlines()
-        problems += [line if line.startswith(f"{file.name}: ") else f"{file.name}: {line}" for line in lines]
+def _with_file_name(file: Path, problems: Sequence[str]) -> list[str]:
+    """Begin each problem with the file name unless it has it already."""
+    return [line if line.startswith(f"{file.name}: ") else f"{file.name}: {line}" for line in problems]

@@ -89,9 +89,9 @@ def parse_hub_model(text: str, revision: str = "") -> HubModel:
             url = urlsplit(text if "://" in text else f"https://{text}")
         except ValueError:  # such as brackets around a host that is not an IPv6 address
             url = urlsplit("")
-        mirror = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc
+        hosts = {*HUB_HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc} - {""}
         owner, name, page, in_url, *_ = [*map(unquote, url.path.strip("/").split("/")), "", "", "", ""]
-        is_model = url.netloc.lower() in (*HUB_HOSTS, mirror) and owner not in ("datasets", "spaces")
+        is_model = url.netloc.lower() in hosts and owner not in ("datasets", "spaces")
         name = f"{owner}/{name}" if is_model else ""
         revision_in_url = in_url if page in ("tree", "blob", "resolve") else ""
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):

@@ -147,7 +147,7 @@ def test_compute_type_is_the_dtype_in_which_a_model_is_trained_and_resumed(place
 
 
 def options_of(*words):
-    parser = options.make_parser("train", "")
+    parser = options.make_parser("train")
     options.add_model(parser)
     return str(parser.parse_args(["--model", "m", *words]))
 
