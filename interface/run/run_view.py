@@ -142,11 +142,13 @@ class RunView:
             return self._ended_html(self._end)
         share = self._pace.share if self._last else 0.0
         steps = self._last.steps if self._last else 0
+        # How much of the machine the run uses.
+        text = event_text(self._machine) if self._machine else ""
         parts = [
             markup.progress_bar(share),
             self._figures(),
             markup.paragraph(judge_live(self._steps, steps, self._evaluations), quiet=True),
-            markup.paragraph(self._machine_line(), quiet=True),
+            markup.paragraph(text[:1].upper() + text[1:], quiet=True),
             self._loss_curve(),
             markup.recall(self._recalls),
             markup.phases(measure_phases(self._steps, self._evaluations)),
@@ -166,7 +168,8 @@ class RunView:
         self._pace.update(event)
         match event:
             case Step():
-                self._add_step(event)
+                self._last = event
+                self._steps.append(event)
             case Stage():
                 self._stage = event_text(event)
             case RunPlanned():
@@ -186,7 +189,10 @@ class RunView:
             case MachineUse():
                 self._machine = event
             case LiveSettingsChanged():
-                self._notes += _live_changes(event)
+                # The changed live settings as a message; a new learning rate is reported by the Replanned event.
+                before = {key: old for key, (old, _) in event.changes.items()}
+                changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
+                self._notes += [f"After step {event.step}: {'; '.join(changes)}."] if changes else []
             case CheckpointSaved():
                 self._last_checkpoint = event
                 self._add_marked_message(event, _checkpoint_mark(event))
@@ -206,33 +212,29 @@ class RunView:
         self._notes.append(event_text(event))
         self._marks.append(mark)
 
-    def _add_step(self, event: Step) -> None:
-        self._last = event
-        self._steps.append(event)
-
     def _status(self) -> str:
         """The confirmation of a pending request, or else the stage of the run."""
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
-        if self._is_ending(pending):
+        if bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED)):
             measures = self._stage.startswith(MEASURING) and self._last is not None
             saves_next = measures and Request.DISCARD not in pending
             return f"Stopping. {STOP_AFTER_MEASURING if saves_next else self._stage}"
-        return self._stage if not message or self._is_paused(pending) else message
-
-    def _is_paused(self, pending: frozenset[Request]) -> bool:
-        return self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD}
-
-    def _is_ending(self, pending: frozenset[Request]) -> bool:
-        """Whether the last step is done, so the stage says more than the confirmation of the request."""
-        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED))
+        return (
+            self._stage
+            if not message or (self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD})
+            else message
+        )
 
     def _figures(self) -> str:
         progress = self._last
         if progress is None:
             began = self._stage.startswith(TRAINING)
             return markup.paragraph(_beginning(self._planned, began=began), quiet=True) if self._planned else ""
+        # The step of the last checkpoint: a new one, or the one that the run resumed from.
+        resumed_from = self._planned.first_step if self._planned else 0
+        step = self._last_checkpoint.step if self._last_checkpoint else resumed_from
         return markup.figures(
             [
                 ("step", f"{progress.step} / {self._planned.steps if self._planned else progress.steps}"),
@@ -244,7 +246,7 @@ class RunView:
                 ("learning rate", format_digits(progress.learning_rate)),
                 ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
-                ("last checkpoint", self._last_safe_step()),
+                ("last checkpoint", f"step {step}" if step else "none yet"),
             ]
         )
 
@@ -255,12 +257,6 @@ class RunView:
             return []
         pace = f"time left ({duration(self._pace.seconds_per_step)} per step)"
         return [(pace, duration(round(left))), ("ends at about", markup.time_after(left))]
-
-    def _last_safe_step(self) -> str:
-        """The step of the last checkpoint: a new one, or the one that the run resumed from."""
-        resumed_from = self._planned.first_step if self._planned else 0
-        step = self._last_checkpoint.step if self._last_checkpoint else resumed_from
-        return f"step {step}" if step else "none yet"
 
     def _validation_figures(self) -> list[tuple[str, str]]:
         """The latest evaluation, and the best one if that is an earlier one."""
@@ -279,11 +275,6 @@ class RunView:
         last = self._recalls[-1]
         unseen = f" (on unseen text: {last.control.recall:.0%})" if last.control else ""
         return [(f"recall at step {last.step}{unseen}", f"{last.learned.recall:.0%}")]
-
-    def _machine_line(self) -> str:
-        """How much of the machine the run uses."""
-        text = event_text(self._machine) if self._machine else ""
-        return text[:1].upper() + text[1:]
 
     def _hour_ago_note(self, last: Step) -> str:
         step = step_before(self._steps, 3600, last.at)
@@ -323,17 +314,26 @@ class RunView:
         if self._last is not None:
             recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))
-            parts += [self._summary(self._last), self._loss_curve(), recall, phases, self._messages_html()]
-        return markup.card(title, *parts, mood=_MOODS[end.outcome])
-
-    def _summary(self, last: Step) -> str:
-        return markup.figures(
-            [
-                (plural(last.step, "step"), f"{last.step:,}"),
-                *run_speed(self._steps),
-                *([(peak_name(self._machine.cards), size(self._machine.peak))] if self._machine else []),
+            parts += [
+                (
+                    markup.figures(
+                        [
+                            (plural(self._last.step, "step"), f"{self._last.step:,}"),
+                            *run_speed(self._steps),
+                            *(
+                                [(peak_name(self._machine.cards), size(self._machine.peak))]
+                                if self._machine
+                                else []
+                            ),
+                        ]
+                    )
+                ),
+                self._loss_curve(),
+                recall,
+                phases,
+                self._messages_html(),
             ]
-        )
+        return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
 
 def _beginning(plan: RunPlanned, *, began: bool) -> str:
@@ -344,13 +344,6 @@ def _beginning(plan: RunPlanned, *, began: bool) -> str:
 
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
     return Mark(saved.step, saved.folder.name)
-
-
-def _live_changes(event: LiveSettingsChanged) -> list[str]:
-    """The changed live settings as a message; a new learning rate is reported by the Replanned event."""
-    before = {key: old for key, (old, _) in event.changes.items()}
-    changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
-    return [f"After step {event.step}: {'; '.join(changes)}."] if changes else []
 
 
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them
