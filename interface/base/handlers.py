@@ -124,8 +124,8 @@ def load_script(name: str) -> str:
 
 
 Handler = Callable[..., Any]
+# An event of a component, as in `button.click`; calling it registers a handler.
 Event = Callable[..., Any]
-"""An event of a component, as in `button.click`; calling it registers a handler."""
 
 
 @dataclass(frozen=True)

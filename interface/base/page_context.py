@@ -183,8 +183,8 @@ class PageContext:
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
     models: Any = None
+    # Saving and stopping rules that the form shows only because they are in force in the run in progress.
     live_values: dict[str, Any] = field(default_factory=dict)
-    """Saving and stopping rules that the form shows only because they are in force in the run in progress."""
 
     def read_only_reason(self) -> str:
         """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""

@@ -91,8 +91,8 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("logging_steps", "logging_first_step", "keep_awake"),
     ),
 }
+# Folded parts that begin with a menu of presets, and the kind of these presets.
 PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
-"""Folded parts that begin with a menu of presets, and the kind of these presets."""
 ALL_ROWS = (*VISIBLE_ROWS, *(row for rows in FOLDED_ROWS.values() for row in rows))
 
 

@@ -23,11 +23,11 @@ from ..base import (
 
 TITLE = "Download a model"
 NAME_BOX = "tp-get-name"
+# Models for beginners, the smallest first.
 SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
-"""Models for beginners, the smallest first."""
 
+# Turns the typed text into the name of the model and the job function that downloads it.
 PrepareDownload = Callable[[str], tuple[str, JobFn]]
-"""Turns the typed text into the name of the model and the job function that downloads it."""
 
 
 class DownloadView:

@@ -25,8 +25,8 @@ from ...train_utils import format_count
 MAX_BODY_BYTES, MAX_UPLOAD_BYTES = 64_000_000, 4_000_000_000
 UPLOAD = "/upload"
 LOGIN = "/login"
+# What the login page needs, and what Gradio asks for at its start.
 OPEN_PATHS = ("/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json", "/startup-events")
-"""What the login page needs, and what Gradio asks for at its start."""
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 API_PREFIX = "/gradio_api"
 FREE_GUESSES, FIRST_WAIT, LONGEST_WAIT = 5, 1.0, 30.0

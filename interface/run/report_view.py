@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     )
     from ...data.text import SliceMap
 
+# A name for a form without one; the examples do not depend on it.
 PLACEHOLDER_NAME = "examples"
-"""A name for a form without one; the examples do not depend on it."""
 
 
 class ExampleBrowser:

@@ -57,10 +57,10 @@ class RunPanel:
         self._buttons = RunButtons(context)
         self._queue = QueueView(context, form)
         self.example_browser = ExampleBrowser(context, form)
+        # The view of the last run, shared by all pages.
         self._view: RunView | None = None
-        """The view of the last run, shared by all pages."""
+        # What the controls show, and its version.
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
-        """What the controls show, and its version."""
 
     def draw(self) -> None:
         enabled = not self._context.read_only_reason()
@@ -85,18 +85,18 @@ class RunPanel:
             )
         self._end_buttons = [self._resume_button, self._copy_button]
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
+        # Hidden; changes when another model is loaded, or the model is unloaded.
         self.model = gr.Textbox(
             self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
         )
-        """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
         label = "The type of job that uses the model"
+        # Hidden; empty while the model is free.
         self.working = gr.Textbox(label=label, elem_id="tp-working", elem_classes="tp-hidden")
-        """Hidden; empty while the model is free."""
+        # Hidden; changes when the controls have to be drawn again.
         self._version = gr.Textbox(
             label="Version number of the run controls", elem_id="tp-version", elem_classes="tp-hidden"
         )
-        """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:

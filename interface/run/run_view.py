@@ -43,6 +43,7 @@ MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
 MEASURING = "Measuring"  # how the stages of all measurements begin
 STOP_AFTER_MEASURING = "First, recall is measured. Then the LoRA is saved."
+# How the panel confirms each request, the most important request first.
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "Stopping after this step and discarding the run ...",
     Request.STOP: "Stopping after this step ...",
@@ -54,7 +55,6 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.EVALUATE: "Evaluating after this step ...",
     Request.SAMPLE: "Generating samples after this step ...",
 }
-"""How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
 PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
 CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change in the planned learning rate"}
@@ -217,15 +217,18 @@ class RunView:
         pending = self.job.control.pending
         messages = (message for request, message in REQUEST_MESSAGES.items() if request in pending)
         message = next(messages, "")
-        if bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED)):
+        if self._is_ending(pending):
             measures = self._stage.startswith(MEASURING) and self._last is not None
             saves_next = measures and Request.DISCARD not in pending
             return f"Stopping. {STOP_AFTER_MEASURING if saves_next else self._stage}"
-        return (
-            self._stage
-            if not message or (self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD})
-            else message
-        )
+        return self._stage if not message or self._is_paused(pending) else message
+
+    def _is_paused(self, pending: frozenset[Request]) -> bool:
+        return self._stage.startswith(PAUSED) and not pending & {Request.STOP, Request.DISCARD}
+
+    def _is_ending(self, pending: frozenset[Request]) -> bool:
+        """Whether the last step is done, so the stage says more than the confirmation of the request."""
+        return bool(pending & {Request.STOP, Request.DISCARD}) and not self._stage.startswith((TRAINING, PAUSED))
 
     def _figures(self) -> str:
         progress = self._last

@@ -141,8 +141,8 @@ def _perplexity_without_lora(row: RowScores | None) -> str:
 
 
 RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "time")
+# How the page names the columns of the host's table.
 EARLIER_COLUMNS = ("Model", "LoRAs", "Data", "Perplexity", "Stride", "Window", "Date", "Comment")
-"""How the page names the columns of the host's table."""
 MAX_EARLIER_ROWS = 30
 
 

@@ -56,8 +56,8 @@ ACTION_HELP = {
     "Merge into model": "save a new model that includes the LoRA, under the new name.",
     "Export GGUF": "save the LoRA as a file for llama.cpp.",
 }
+# Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice.
 IN_ORDER: dict[str, Any] = {"concurrency_id": "training_pro_run_card", "concurrency_limit": 1}
-"""Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice."""
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
 

@@ -24,8 +24,8 @@ EXPLANATION = (
 CMD_NOTE = (
     'Run this command in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
 )
+# Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument.
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
-"""Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument."""
 
 
 def cli_command_html(values: Mapping[str, Any], host: Host) -> str:

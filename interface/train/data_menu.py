@@ -25,16 +25,16 @@ from ..base import PageContext, markup, setting_layout
 if TYPE_CHECKING:
     from ...data.report import DatasetReport, SourceReport
 
+# Data up to this size are previewed at once; larger data only when Check is pressed.
 MAX_PREVIEW_BYTES = 3_000_000
-"""Data up to this size are previewed at once; larger data only when Check is pressed."""
 SHARE_FIELD = (
     '<label class="tp-share">use <input type="number" min="1" max="{max}" value="{per_cent}" '
     'data-tp-share="{name}"> % of {name}</label>'
 )
 
 
+# Settings that change the examples.
 EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
-"""Settings that change the examples."""
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,8 @@ class TrainTab:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
         self._presets.draw()
         self._form.draw_row("name", "if_exists")
+        # The first dataset that a name was suggested for, or with which the form was restored.
         self._data_before = gr.State("")
-        """The first dataset that a name was suggested for, or with which the form was restored."""
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
             self._form.draw("data", **data_options, scale=7)
