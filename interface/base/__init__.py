@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from . import markup, model_status, outdated, setting_layout
-from .confirm import confirm_click
-from .form import Form, shown_value
-from .gradio_compat import RELOAD, make_blocks, private_options, stream_options
-from .handlers import add_handler, on_load, page_load, refresh_choices
+from . import handlers, markup, setting_layout
+from .form import (
+    NOTICES,
+    Form,
+    ResultInputs,
+    ResultKind,
+    apply_button,
+    fill_button,
+    link_settings,
+    outdated_notice,
+    outdated_style,
+    reset_button,
+    setting_link,
+    shown_value,
+)
+from .handlers import (
+    RELOAD,
+    add_handler,
+    confirm_click,
+    load_script,
+    make_blocks,
+    on_load,
+    page_load,
+    private_options,
+    refresh_choices,
+    stream_options,
+)
 from .markup import table_row
-from .name_status import describe_existing_name, unanswered_choices
-from .outdated import ResultInputs
 from .page_context import (
     PageContext,
+    StopButton,
+    can_resume,
+    describe_existing_name,
     follow_changes,
     follow_job,
     follow_refusal,
     latest_status,
+    model_line,
+    resume_run,
     stop_job,
+    unanswered_choices,
 )
-from .resume import can_resume, resume_run
-from .scripts import load_script
-from .setting_links import apply_button, fill_button, link_settings, reset_button, setting_link
-from .stop_button import StopButton
 from .style import CSS
 
 __all__ = [
     "CSS",
+    "NOTICES",
     "RELOAD",
     "Form",
     "PageContext",
     "ResultInputs",
+    "ResultKind",
     "StopButton",
     "add_handler",
     "apply_button",
@@ -40,14 +64,16 @@ __all__ = [
     "follow_changes",
     "follow_job",
     "follow_refusal",
+    "handlers",
     "latest_status",
     "link_settings",
     "load_script",
     "make_blocks",
     "markup",
-    "model_status",
+    "model_line",
     "on_load",
-    "outdated",
+    "outdated_notice",
+    "outdated_style",
     "page_load",
     "private_options",
     "refresh_choices",

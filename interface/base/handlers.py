@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,12 +19,113 @@ from gradio.context import Context
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError, failure_message
+from ...core.readable import readable
 from . import markup
-from .gradio_compat import GRADIO_VERSION, private_options
+
+CONFIRM_SECONDS = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """The question on the button, and until when a second click confirms it."""
+
+    text: str = ""
+    until: float = 0.0
+
+
+def confirm_click(
+    button: gr.Button,
+    question: Callable[[Mapping[Any, Any]], str],
+    action: Callable[[Mapping[Any, Any]], Mapping[Any, Any]],
+    inputs: set[Any],
+    outputs: list[Any],
+    **options: Any,
+) -> Any:
+    """Register the action of a button, which a second click confirms, unless the question is empty."""
+    asked, label = gr.State(Question()), button.value
+
+    async def on_click(inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        text, earlier = question(inputs), inputs[asked]
+        if text and (earlier.text != text or time.monotonic() > earlier.until):
+            yield {button: text, asked: Question(text, time.monotonic() + CONFIRM_SECONDS)}
+            await asyncio.sleep(CONFIRM_SECONDS)
+            yield {button: label}
+            return
+        yield {**action(inputs), button: label, asked: Question()}
+
+    # The second click arrives while the first one still waits.
+    options = {"what": label, "trigger_mode": "multiple", **options}
+    return add_handler(button.click, on_click, {*inputs, asked}, [button, asked, *outputs], **options)
+
+
+GRADIO_VERSION = int(gr.__version__.split(".")[0])
+RELOAD = "Reload the page."
+MAX_REASON_CHARS = 200
+
+
+def private_options() -> dict[str, Any]:
+    """Options of an event handler that is hidden from the API and shows no progress indicator."""
+    hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
+    return {"show_progress": "hidden", **hidden}
+
+
+def stream_options() -> dict[str, Any]:
+    """Options of a handler that streams for as long as its page is open, with no limit on how many run at once."""
+    return {"concurrency_limit": None, **private_options()}
+
+
+def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
+    """A standalone page, and extra arguments for its `launch()`."""
+    if "css" in inspect.signature(gr.Blocks.__init__).parameters:
+        return _page_class()(title=title, css=css, analytics_enabled=False), {}
+    return _page_class()(title=title, analytics_enabled=False), {"css": css}
+
+
+def is_list_of_texts(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+@cache
+def _page_class() -> type[gr.Blocks]:
+    """Create the class of standalone pages, which the tab in the webui does without.
+
+    Gradio writes a stub file whenever a subclass of Blocks is made, which would slow down the webui's start.
+    """
+
+    class Page(gr.Blocks):  # type: ignore[misc]
+        """A page that answers a value of the wrong type with a sentence.
+
+        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+        """
+
+        async def preprocess_data(self, *args: Any, **options: Any) -> Any:
+            """Turn what a browser sent into the inputs of a handler."""
+            try:
+                inputs = await super().preprocess_data(*args, **options)
+                for component, value in zip(args[0].inputs, inputs, strict=True):
+                    if getattr(component, "multiselect", False) and not is_list_of_texts(value):
+                        raise TypeError(f"{component.label} is not a list")
+                return inputs
+            except Exception as error:
+                reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
+                message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
+                raise gr.Error(message) from error
+
+    return Page
+
+
+SCRIPTS_FOLDER = Path(__file__).parent
+
+
+def load_script(name: str) -> str:
+    """The script of this name, without its comment lines."""
+    lines = (SCRIPTS_FOLDER / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("//"))
+
 
 Handler = Callable[..., Any]
+# An event of a component, as in `button.click`; calling it registers a handler.
 Event = Callable[..., Any]
-"""An event of a component, as in `button.click`; calling it registers a handler."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +234,14 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
     elif inspect.iscoroutinefunction(function):
         wrapped = _guarded_coroutine(handler, failing)
     else:
-        wrapped = _guarded_function(handler, failing)
+
+        def call(*args: Any) -> Any:
+            try:
+                return handler(*args)
+            except Exception as error:  # noqa: BLE001 - every error is shown on the page
+                return failing.updates(error)
+
+        wrapped = call
     wrapped.__name__ = getattr(function, "__name__", "handler")
     wrapped.__signature__ = inspect.signature(handler)
     wrapped.__annotations__ = {}
@@ -140,16 +252,6 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
 
 def is_guarded(handler: Handler) -> bool:
     return isinstance(getattr(handler, "failing", None), FailureReply)
-
-
-def _guarded_function(handler: Handler, failing: FailureReply) -> Handler:
-    def call(*args: Any) -> Any:
-        try:
-            return handler(*args)
-        except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            return failing.updates(error)
-
-    return call
 
 
 def _guarded_coroutine(handler: Handler, failing: FailureReply) -> Handler:

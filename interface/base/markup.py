@@ -22,7 +22,7 @@ from ...core.jobs import (
 )
 from ...records.report import draw_recall_strip
 from ...train_utils import time_of_day
-from .setting_links import link_settings
+from .form import link_settings
 
 TABLE = '<div class="tp-wide"><table class="tp-table">{{ rows|join }}</table></div>'
 FIGURES = (

@@ -6,19 +6,164 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
+from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Event, Job, JobEnded, Request, Session, Stage
-from ...settings.definitions import TrainingSettings
+from ...core.jobs import Event, Job, JobEnded, JobKind, Request, Session, Stage
+from ...core.version import VERSION
+from ...records.folder import PARAMETERS, loras, read_journal
+from ...settings import files
+from ...settings.definitions import FULL_FINETUNE, TrainingSettings
+from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
+from ...train_utils import size
 from . import markup
-from .outdated import ResultInputs
+from .form import ResultInputs, apply_button
+from .handlers import add_handler, private_options, stream_options
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
+
+
+def model_line(context: PageContext) -> str:
+    """The line as HTML; if training is not possible it says what to do."""
+    status, title = context.host.model_status(), f"Training PRO {VERSION}"
+    reason = context.read_only_reason()
+    read_only = markup.paragraph(reason, quiet=True) if reason else ""
+    if status.problem:
+        memory = markup.paragraph(_memory(context.host), quiet=True) if _memory(context.host) else ""
+        return markup.card(title, markup.paragraph(status.problem), memory, read_only, mood="fair")
+    parts = [f"{status.model}, {status.precision}", _memory(context.host)]
+    if status.loras:
+        parts.append(f"LoRA attached: {', '.join(status.loras)}")
+    return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
+
+
+def _memory(host: Host) -> str:
+    """Memory in use, rounded so that small changes are not sent to the page."""
+    memory = host.memory()
+    if not memory.total:
+        return ""
+    return f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
+
+
+def can_resume(context: PageContext, name: str) -> bool:
+    """Whether the run was stopped, failed or crashed, and left its settings and where to go on from."""
+    folder = context.host.folders.loras / name
+    if not name or loras.run_status(folder) not in ("stopped", "failed", "cut off"):
+        return False
+    journal = read_journal(folder)
+    goes_on = loras.resumable_checkpoints(folder) or (journal and journal.initial_lora)
+    return bool(goes_on and (folder / PARAMETERS).is_file())
+
+
+def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> str:
+    """Start the run again where it ended; returns a message."""
+    context.check_writable()
+    folders = context.host.folders
+    loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
+    # The name comes from the folder, because the user may have renamed it.
+    settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
+    context.session.train(
+        name, context.host, partial(context.engine.train, settings, context.host, resume=checkpoint)
+    )
+    context.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
+    return f"Resuming {name}."
+
+
+def describe_existing_name(context: PageContext, name: str, chosen: str, method: str) -> Markup:
+    """A line with a button for each way to proceed; empty if the name is free or its run is going on."""
+
+    def describe(folder: Path) -> Markup:
+        line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
+        return line.format(name, loras.describe_folder(folder), _choices(folder, chosen))
+
+    return _of_existing_folder(context, name, method, describe)
+
+
+def unanswered_choices(context: PageContext, settings: TrainingSettings) -> Markup:
+    """The buttons of that line, for a refusal to start; empty if the form has a choice already."""
+    what, method = settings.what, settings.lora.method
+    if what.if_exists != "ask":
+        return Markup()
+    return _of_existing_folder(context, what.name, method, partial(_choices, chosen=what.if_exists))
+
+
+def _of_existing_folder(
+    context: PageContext, name: str, method: str, describe: Callable[[Path], Markup]
+) -> Markup:
+    if not name.strip() or context.is_training(name):
+        return Markup()
+    try:
+        folders = context.host.folders
+        folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
+        return Markup() if loras.run_status(folder) == "nothing" else describe(folder)
+    except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
+        return Markup()
+
+
+def _choices(folder: Path, chosen: str) -> Markup:
+    """A button for each way to proceed with an existing folder."""
+    labels = {
+        "continue": _continue_label(folder),
+        "replace": "replace it (a backup is kept)",
+        "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
+    }
+    buttons = (
+        apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+        for choice, label in labels.items()
+        if label
+    )
+    return Markup("").join(buttons)
+
+
+def _continue_label(folder: Path) -> str:
+    """The label of "continue"; empty for a full model that is complete."""
+    if loras.run_status(folder) not in ("finished", "made elsewhere"):
+        return "resume it"
+    return "continue training it" if loras.has_lora(folder) else ""
+
+
+class StopButton:
+    """Enabled only while such a job is running, on every page, also after an error or a reload."""
+
+    def __init__(self, context: PageContext, kind: JobKind, elem_id: str) -> None:
+        self._context, self._kind, self._elem_id = context, kind, elem_id
+
+    def draw(self) -> None:
+        self._button = gr.Button("Stop", interactive=False, elem_id=self._elem_id)
+
+    def connect(self, status: Any) -> None:
+        """Register the click; `status` shows that the job is stopping, and how it ended."""
+        add_handler(self._button.click, self.stop, None, status, what="Stop", **stream_options())
+
+    def follow(self, working: Any) -> None:
+        """Follow a text box that holds the kind of the running job; a stream of its own would block others."""
+        what = "Showing the Stop button"
+        add_handler(working.change, self.update, working, self._button, what=what, **private_options())
+
+    def update(self, kind: str) -> Any:
+        """Enable or disable the button."""
+        return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
+
+    async def stop(self) -> AsyncIterator[str]:
+        """Stop the job, and follow it to its end, which a page that was reloaded meanwhile does not show."""
+        job = self._context.session.latest(self._kind)
+        status = stop_job(job)
+        yield status
+        if job is not None and status:
+            async for events in follow_events(job):
+                status = latest_status(events, status)
+            yield status
+
 
 POLL_SECONDS = 0.2
 # Gradio notices that a page was closed only when its stream yields.
@@ -38,8 +183,8 @@ class PageContext:
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
     models: Any = None
+    # Saving and stopping rules that the form shows only because they are in force in the run in progress.
     live_values: dict[str, Any] = field(default_factory=dict)
-    """Saving and stopping rules that the form shows only because they are in force in the run in progress."""
 
     def read_only_reason(self) -> str:
         """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""

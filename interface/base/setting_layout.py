@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from markupsafe import Markup
+
+from ..base import setting_layout
+
+DataKind = Literal["text", "rows"]
+
+
+def hiding_style(keys: Collection[str]) -> Markup:
+    """A style sheet that hides these settings, and rows without any visible setting.
+
+    The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
+    """
+    selectors = [f"#tp-{key}" for key in sorted(keys)]
+    selectors += [f"#{row_id(row)}" for row in setting_layout.ALL_ROWS if set(row) <= set(keys)]
+    template = "{} {{display: none !important}} {} {{content: ' (not used with this dataset and these settings)'}}"
+    links = [f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys)]
+    rules = template.format(", ".join(selectors), ", ".join(links)) if keys else ""
+    return Markup("<style>{}</style>").format(Markup(rules)) if rules else Markup("")
+
 
 # The order of a beginner's questions: what the run reads, how long, how strong, and how it is saved.
 VISIBLE_ROWS: tuple[tuple[str, ...], ...] = (
@@ -70,8 +91,8 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("logging_steps", "logging_first_step", "keep_awake"),
     ),
 }
+# Folded parts that begin with a menu of presets, and the kind of these presets.
 PRESET_TABLES = {LORA_PART: "loras", "Learning rate and optimizer": "optimizers"}
-"""Folded parts that begin with a menu of presets, and the kind of these presets."""
 ALL_ROWS = (*VISIBLE_ROWS, *(row for rows in FOLDED_ROWS.values() for row in rows))
 
 

@@ -23,11 +23,11 @@ from ..base import (
 
 TITLE = "Download a model"
 NAME_BOX = "tp-get-name"
+# Models for beginners, the smallest first.
 SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
-"""Models for beginners, the smallest first."""
 
+# Turns the typed text into the name of the model and the job function that downloads it.
 PrepareDownload = Callable[[str], tuple[str, JobFn]]
-"""Turns the typed text into the name of the model and the job function that downloads it."""
 
 
 class DownloadView:
@@ -67,22 +67,19 @@ class DownloadView:
 
     def html(self) -> str:
         if (end := self.job.end) is None:
-            return self._progress_html()
+            parts = []
+            if self._last_fetched:
+                fetched = event_text(self._last_fetched)
+                parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(fetched)]
+            status = "Stopping ..." if self.job.control.asked(Request.STOP) else self._status
+            lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
+            return markup.card(self.job.title, *parts, *lines, mood="live")
         if end.outcome == "failed":
             return markup.problem(end.text)
         if end.folder is None:
             return markup.card("", markup.paragraph(end.text), mood="fair")
         text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
         return markup.card("", markup.paragraph(text), mood="good")
-
-    def _progress_html(self) -> str:
-        parts = []
-        if self._last_fetched:
-            fetched = event_text(self._last_fetched)
-            parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(fetched)]
-        status = "Stopping ..." if self.job.control.asked(Request.STOP) else self._status
-        lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
-        return markup.card(self.job.title, *parts, *lines, mood="live")
 
 
 class DownloadPanel:
@@ -110,9 +107,6 @@ class DownloadPanel:
             self._refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
             self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
-        self._connect()
-
-    def _connect(self) -> None:
         get = [self._get_button.click, self._name.submit]
         add_handler(get, self._start_download, self._name, self._refusal, what="Downloading the model")
         add_handler(self._stop_button.click, self._stop_download, None, self._refusal, what="Stop")

@@ -25,8 +25,8 @@ from ...train_utils import format_count
 MAX_BODY_BYTES, MAX_UPLOAD_BYTES = 64_000_000, 4_000_000_000
 UPLOAD = "/upload"
 LOGIN = "/login"
+# What the login page needs, and what Gradio asks for at its start.
 OPEN_PATHS = ("/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json", "/startup-events")
-"""What the login page needs, and what Gradio asks for at its start."""
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 API_PREFIX = "/gradio_api"
 FREE_GUESSES, FIRST_WAIT, LONGEST_WAIT = 5, 1.0, 30.0
@@ -54,7 +54,8 @@ class Guesses:
         """Count a guess before it is looked at, so that many at once don't pass; Refusal if it comes too soon."""
         now = self.clock()
         number, last = self.by_address.get(address, (0, now))
-        wait = last + _wait_after(number) - now
+        too_many = number - FREE_GUESSES
+        wait = last + (min(FIRST_WAIT * 2.0 ** min(too_many, 10), LONGEST_WAIT) if too_many >= 0 else 0.0) - now
         self.recent = [moment for moment in self.recent if moment > now - MINUTE]
         if len(self.recent) >= GUESSES_A_MINUTE and not _is_loopback(address):
             wait = max(wait, self.recent[0] + MINUTE - now)
@@ -72,11 +73,6 @@ class Guesses:
             self.recent.pop()
 
 
-def _wait_after(guesses: int) -> float:
-    too_many = guesses - FREE_GUESSES
-    return min(FIRST_WAIT * 2.0 ** min(too_many, 10), LONGEST_WAIT) if too_many >= 0 else 0.0
-
-
 class PageGuard:
     """Middleware that looks at every request before Gradio does."""
 
@@ -89,30 +85,30 @@ class PageGuard:
             await self._app(scope, receive, send)
             return
         try:
-            self._check(scope, Headers(scope=scope))
+            headers = Headers(scope=scope)
+            host = headers.get("host", "")
+            if not self._is_this_computer(_host_name(host)):
+                where = f"this page can't be opened at the address {host[:100]!r}."
+                raise Refusal(403, f"{where} Open the URL that the console shows.")
+            origin = headers.get("origin")
+            if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
+                raise Refusal(403, "This request comes from another website. Open the URL that the console shows.")
+            path = _api_path(scope)
+            length = headers.get("content-length", "0")
+            is_number = length.isdecimal() and len(length) < 19
+            if not is_number or int(length) > _max_body(path):
+                raise Refusal(413, _too_large(path))
+            is_open = (path.rstrip("/") or "/") in OPEN_PATHS
+            is_open = is_open or (path.startswith(OPEN_FOLDERS) and ".." not in path)
+            if self._asks_password and not is_open and not _is_logged_in(scope, headers):
+                raise Refusal(401, "Enter the password on the page first.")
+            if self._is_guess(scope):
+                self._guesses.count(_address(scope))
         except Refusal as refusal:
             await PlainTextResponse(refusal.text, refusal.status)(scope, receive, send)
             return
         body = LimitedBody(receive, _max_body(_api_path(scope)))
         await self._app(scope, body, self._watch_login(scope, send))
-
-    def _check(self, scope: MutableMapping[str, Any], headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._is_this_computer(_host_name(host)):
-            raise Refusal(
-                403,
-                f"this page can't be opened at the address {host[:100]!r}. Open the URL that the console shows.",
-            )
-        origin = headers.get("origin")
-        if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
-            raise Refusal(403, "This request comes from another website. Open the URL that the console shows.")
-        path = _api_path(scope)
-        if _content_length(headers) > _max_body(path):
-            raise Refusal(413, _too_large(path))
-        if self._asks_password and not _is_open(path) and not _is_logged_in(scope, headers):
-            raise Refusal(401, "Enter the password on the page first.")
-        if self._is_guess(scope):
-            self._guesses.count(_address(scope))
 
     def _is_this_computer(self, name: str) -> bool:
         """An address in numbers can't be given by a foreign name server, so it is safe where others may come."""
@@ -185,19 +181,10 @@ def _too_large(path: str) -> str:
     return f"A request can be at most {limit:,} bytes. Send less data."
 
 
-def _content_length(headers: Headers) -> int:
-    length = headers.get("content-length", "0")
-    return int(length) if length.isdecimal() and len(length) < 19 else MAX_UPLOAD_BYTES + 1
-
-
 def _api_path(scope: MutableMapping[str, Any]) -> str:
     """The path of a request; Gradio 6 has its routes with and without a prefix."""
     path = str(scope["path"])
     return path.removeprefix(API_PREFIX) or "/"
-
-
-def _is_open(path: str) -> bool:
-    return (path.rstrip("/") or "/") in OPEN_PATHS or (path.startswith(OPEN_FOLDERS) and ".." not in path)
 
 
 def _is_logged_in(scope: MutableMapping[str, Any], headers: Headers) -> bool:

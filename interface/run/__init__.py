@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from . import plan_svg
-from .charts import line_chart
+from .charts import line_chart, small_lr_svg
 from .run_panel import RunPanel
 from .run_view import LOSS_LEGEND, VALIDATION_LEGEND, RunView
 
-__all__ = ["LOSS_LEGEND", "VALIDATION_LEGEND", "RunPanel", "RunView", "line_chart", "plan_svg"]
+__all__ = ["LOSS_LEGEND", "VALIDATION_LEGEND", "RunPanel", "RunView", "line_chart", "small_lr_svg"]

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import gradio as gr
+
+from ...core.engine import PreviewQuery
+from ...core.errors import TrainingProError, error_message
 from ...core.findings import Suggestion
 from ...records.report import svg
 from ...settings.definitions import SETTINGS
+from ...settings.parsing import training_settings
 from ...train_utils import format_count, format_times_range, plural, size
-from ..base import apply_button, link_settings, markup, outdated, setting_link
-from . import plan_svg
+from ..base import (
+    Form,
+    PageContext,
+    ResultInputs,
+    add_handler,
+    apply_button,
+    link_settings,
+    markup,
+    outdated_notice,
+    private_options,
+    setting_link,
+)
+from .charts import legend_entries, slice_map_svg
 
 if TYPE_CHECKING:
     from ...data.report import (
@@ -25,6 +42,71 @@ if TYPE_CHECKING:
     )
     from ...data.text import SliceMap
 
+# A name for a form without one; the examples do not depend on it.
+PLACEHOLDER_NAME = "examples"
+
+
+class ExampleBrowser:
+    """A folded part of the page that shows the training examples one by one."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self) -> None:
+        with gr.Accordion("Browse examples", open=False, elem_id="tp-leafing"):
+            with gr.Row():
+                self._number = gr.Number(
+                    1, precision=0, label="Example", min_width=100, elem_id="tp-leafing-number"
+                )
+                self._query = gr.Textbox(
+                    label="Only examples that contain", max_lines=1, scale=3, elem_id="tp-leafing-holding"
+                )
+            with gr.Row(elem_classes="tp-buttons"):
+                self._previous_button = gr.Button("Previous", size="sm", elem_id="tp-leafing-before")
+                self._show_button = gr.Button("Show", size="sm", elem_id="tp-leafing-show")
+                self._next_button = gr.Button("Next", size="sm", elem_id="tp-leafing-next")
+            self._message = gr.HTML(elem_id="tp-leafing-said", elem_classes="tp-said")
+            self.made_from = gr.State()
+
+    def connect(self) -> None:
+        """Register the event handlers; call it after the form is drawn."""
+        inputs = {*self._form.inputs(), self._number, self._query}
+        outputs = [self._number, self._message, self.made_from]
+        options = {"what": "Showing the example", "says": self._message, **private_options()}
+        show_events = [self._show_button.click, self._number.submit, self._query.submit]
+        for event, by in ((show_events, 0), (self._next_button.click, 1), (self._previous_button.click, -1)):
+            add_handler(event, partial(self._on_click, by=by), inputs, outputs, **options)
+
+    def _on_click(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str, ResultInputs]:
+        """Show the example, and store its inputs."""
+        return *self._find_example(inputs, by=by), self._context.made_from(self._form.values(inputs))
+
+    def _find_example(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str]:
+        """The number and the HTML of the requested example, or of the next or previous one."""
+        number, query = int(inputs[self._number] or 1), str(inputs[self._query] or "")
+        request = PreviewQuery(1, max(1, number + by), query.strip(), backward=by < 0)
+        try:
+            settings = training_settings({**self._form.values(inputs), "name": PLACEHOLDER_NAME})
+            report = self._context.engine.check(settings, self._context.host, show=request)
+        except (TrainingProError, OSError) as error:
+            return gr.update(), markup.problem(error_message(error))
+        if not report.shown:
+            return gr.update(), _explain_no_match(report, request)
+        (example,) = report.shown
+        return example.number, example_card(example, report.examples)
+
+
+def _explain_no_match(report: DatasetReport, request: PreviewQuery) -> str:
+    """Say why there is no example to show."""
+    if not report.examples:
+        return markup.problem("\n".join(report.problems))
+    if not request.containing:
+        count = f"The data has {format_count(report.examples, 'example')}."
+        return markup.paragraph(f"There is no example {request.first:,}. {count}", quiet=True)
+    searched = f"in examples 1 to {request.first:,}" if request.backward else f"from example {request.first:,} on"
+    return markup.paragraph(f"{request.containing!r} was not found {searched}.", quiet=True)
+
+
 MAX_MAPS = 6
 TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlap blocks", "short blocks dropped")
 ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped or shortened")
@@ -36,23 +118,60 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
 
     `free` is the free memory in bytes. With `packing`, batches have no padding.
     """
-    changes = len([s for s in report.suggestions if not s.keep])
-    suggestions = f", {format_count(changes, 'suggestion')}" if changes else ""
+    changes = [s for s in report.suggestions if not s.keep]
+    suggestions = f", {format_count(len(changes), 'suggestion')}" if changes else ""
+    # Expected and free memory and disk, as gauges in green, yellow, or red.
+    parts = []
+    if memory := report.memory:
+        available = f" {size(free)} is available." if free else ""
+        parts.append(
+            markup.gauge(
+                f"Memory for the model and the training steps: {memory.words()}.{available}", memory.total, free
+            )
+        )
+    if disk := report.disk:
+        parts.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
+    # Padding, stop tokens, and the validation split, one line each.
+    lines = []
+    if report.padding and not packing:
+        shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
+        lines.append(
+            f"Padding makes the examples of a batch equally long. Share of padding by batch order: {shares}."
+        )
+    if report.stops:
+        lines.append(f"Stop tokens: {report.stops.words()}.")
+    if report.kept_aside:
+        lines.append(f"Validation split: {report.kept_aside.words()}.")
+    # Slice maps of the first few texts.
+    maps = [sliced for source in report.sources for sliced in source.maps][:MAX_MAPS]
+    legend = markup.legend(legend_entries([sliced for _, sliced in maps]))
+    # Suggested settings, each with its reason and a button that applies it; what fits already is folded away.
+    fitting = [s for s in report.suggestions if s.keep]
+    buttons = [f"{_reason(s)} {apply_button(_button_text(s), s.values)}" for s in changes]
+    values = {key: value for s in changes for key, value in s.values.items()}
+    use_all = f"<p>{apply_button(f'use {_all_of(changes)} suggestions', values)}</p>" if len(changes) > 1 else ""
+    as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
+    fine = plural(len(fitting), "is fine as it is", "are fine as they are")
+    title = f"{len(fitting)} {'other ' * bool(changes)}{plural(len(fitting), 'setting')} {fine}"
+    folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
     return markup.card(
         f"Check: {report.verdict}{suggestions}",
-        outdated.notice("check"),
+        outdated_notice("check"),
         markup.html_list(map(link_settings, report.problems)),
         choices,
         markup.html_list(map(link_settings, report.advice)),
-        _suggestions(report),
+        f"{markup.html_list(buttons)}{use_all}{folded}",
         _notes(report),
         _figures(report) if report.examples else "",
         plan,
-        _memory_and_disk(report, free),
-        _other_findings(report, packing=packing),
+        "".join(parts),
+        markup.bullets(lines, quiet=True),
         _sources(report),
         _lengths(report.lengths),
-        _maps(report.sources),
+        (
+            "".join(_map_html(*named_map) for named_map in maps)
+            + (f'<p class="tp-quiet tp-key">{legend}</p>' if maps else "")
+        ),
         _examples(report.shown),
         mood=_MOODS[report.verdict],
     )
@@ -79,18 +198,7 @@ def _figures(report: DatasetReport) -> str:
     )
 
 
-def _suggestions(report: DatasetReport) -> str:
-    """Suggested settings, each with its reason and a button that applies it; what fits already is folded away."""
-    changes = [s for s in report.suggestions if not s.keep]
-    fitting = [s for s in report.suggestions if s.keep]
-    buttons = [f"{_reason(s)} {apply_button(_button_text(s), s.values)}" for s in changes]
-    values = {key: value for s in changes for key, value in s.values.items()}
-    use_all = f"<p>{apply_button(f'use {_all_of(changes)} suggestions', values)}</p>" if len(changes) > 1 else ""
-    as_it_is = markup.html_list(f"{_reason(s)} Keep <strong>{escape(s.words)}</strong>." for s in fitting)
-    fine = plural(len(fitting), "is fine as it is", "are fine as they are")
-    title = f"{len(fitting)} {'other ' * bool(changes)}{plural(len(fitting), 'setting')} {fine}"
-    folded = f"<details><summary>{title}</summary>{as_it_is}</details>" if fitting else ""
-    return f"{markup.html_list(buttons)}{use_all}{folded}"  # not added: Markup escapes text that is added to it
+# not added: Markup escapes text that is added to it
 
 
 def _notes(report: DatasetReport) -> str:
@@ -113,36 +221,6 @@ def _button_text(suggestion: Suggestion) -> str:
 
 def _reason(suggestion: Suggestion) -> str:
     return f"{setting_link(suggestion.key, SETTINGS[suggestion.key].label)}: {escape(suggestion.why)}"
-
-
-def _memory_and_disk(report: DatasetReport, free: int) -> str:
-    """Expected and free memory and disk, as gauges in green, yellow, or red."""
-    parts = []
-    if memory := report.memory:
-        available = f" {size(free)} is available." if free else ""
-        parts.append(
-            markup.gauge(
-                f"Memory for the model and the training steps: {memory.words()}.{available}", memory.total, free
-            )
-        )
-    if disk := report.disk:
-        parts.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
-    return "".join(parts)
-
-
-def _other_findings(report: DatasetReport, *, packing: bool) -> str:
-    """Padding, stop tokens, and the validation split, one line each."""
-    lines = []
-    if report.padding and not packing:
-        shares = ", ".join(f"{_order_name(name)} {100 * n:.0f}%" for name, n in report.padding.items())
-        lines.append(
-            f"Padding makes the examples of a batch equally long. Share of padding by batch order: {shares}."
-        )
-    if report.stops:
-        lines.append(f"Stop tokens: {report.stops.words()}.")
-    if report.kept_aside:
-        lines.append(f"Validation split: {report.kept_aside.words()}.")
-    return markup.bullets(lines, quiet=True)
 
 
 def _order_name(name: str) -> str:
@@ -188,7 +266,7 @@ _EXPLANATION = (
 def example_card(shown: ExamplePreview, of: int) -> str:
     """One example as a card; `of` is the number of all examples."""
     title = f"Example {shown.number:,} of {of:,}"
-    notice = outdated.notice("example")
+    notice = outdated_notice("example")
     return markup.card(
         title,
         notice,
@@ -241,15 +319,6 @@ def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
     return [f"{source.name}: {source.what}", *(f"{n:,}" for n in numbers), dropped or "nothing"]
 
 
-def _maps(sources: tuple[SourceReport, ...]) -> str:
-    """Slice maps of the first few texts."""
-    maps = [sliced for source in sources for sliced in source.maps][:MAX_MAPS]
-    legend = markup.legend(plan_svg.legend_entries([sliced for _, sliced in maps]))
-    return "".join(_map_html(*named_map) for named_map in maps) + (
-        f'<p class="tp-quiet tp-key">{legend}</p>' if maps else ""
-    )
-
-
 def _map_html(name: str, sliced: SliceMap) -> str:
     seen = sliced.seen
     caption = (
@@ -257,4 +326,4 @@ def _map_html(name: str, sliced: SliceMap) -> str:
         f"{format_times_range(seen.least, seen.most)} per epoch. An epoch has {sliced.growth:.2f} times as "
         f"many tokens as the text has. {sliced.proof}."
     )
-    return f"{markup.paragraph(caption, quiet=True)}{plan_svg.slice_map_svg(sliced)}"
+    return f"{markup.paragraph(caption, quiet=True)}{slice_map_svg(sliced)}"

@@ -148,6 +148,7 @@ def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettin
     control.live = change(control.live)
 
 
+# What the buttons under More do, in their order.
 BUTTON_HELP = {
     "Evaluate": "measure the validation loss, and how much of the text the model knows by heart.",
     "Wind down": "lower the learning rate to 0 over a few steps, then finish the run.",
@@ -157,4 +158,3 @@ BUTTON_HELP = {
     "Stop and discard": "end the run and delete what it saved. If it replaced a LoRA of the same name, that LoRA "
     "is restored.",
 }
-"""What the buttons under More do, in their order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,17 +27,18 @@ from ..base import (
     follow_refusal,
     load_script,
     markup,
-    model_status,
+    model_line,
     on_load,
-    outdated,
+    outdated_notice,
     private_options,
     resume_run,
     stream_options,
     unanswered_choices,
 )
-from . import plan_svg, report_view
-from .example_browser import ExampleBrowser
+from . import report_view
+from .charts import lr_plan_legend, lr_plan_svg, planned_rates
 from .queue_view import QueueView
+from .report_view import ExampleBrowser
 from .run_buttons import RunButtons
 from .run_view import RunView
 
@@ -56,10 +57,10 @@ class RunPanel:
         self._buttons = RunButtons(context)
         self._queue = QueueView(context, form)
         self.example_browser = ExampleBrowser(context, form)
+        # The view of the last run, shared by all pages.
         self._view: RunView | None = None
-        """The view of the last run, shared by all pages."""
+        # What the controls show, and its version.
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
-        """What the controls show, and its version."""
 
     def draw(self) -> None:
         enabled = not self._context.read_only_reason()
@@ -84,18 +85,18 @@ class RunPanel:
             )
         self._end_buttons = [self._resume_button, self._copy_button]
         self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
+        # Hidden; changes when another model is loaded, or the model is unloaded.
         self.model = gr.Textbox(
             self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
         )
-        """Hidden; changes when another model is loaded, or the model is unloaded."""
         self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
         label = "The type of job that uses the model"
+        # Hidden; empty while the model is free.
         self.working = gr.Textbox(label=label, elem_id="tp-working", elem_classes="tp-hidden")
-        """Hidden; empty while the model is free."""
+        # Hidden; changes when the controls have to be drawn again.
         self._version = gr.Textbox(
             label="Version number of the run controls", elem_id="tp-version", elem_classes="tp-hidden"
         )
-        """Hidden; changes when the controls have to be drawn again."""
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
 
     def draw_live(self) -> None:
@@ -110,14 +111,20 @@ class RunPanel:
     def connect(self, line: Any) -> None:
         """Register the event handlers, after the form is drawn; `line` is the status line of the page."""
         self._status_line = line
-        self._connect_actions()
-        self._buttons.connect(self._form, self._response)
-        self._queue.connect(self._response)
-        self.example_browser.connect()
-        self._connect_follow()
-
-    def _connect_actions(self) -> None:
-        form, results = self._form.inputs(), [self._response, self.made_from, *self._run_parts()]
+        form, results = (
+            self._form.inputs(),
+            [
+                self._response,
+                self.made_from,
+                *[
+                    self._panel,
+                    self._charts_part,
+                    self._charts,
+                    self._samples,
+                    *self._end_buttons,
+                ],
+            ],
+        )
         options = {"what": "Check", "says": self._response, "clears": {self.made_from: None}, **private_options()}
         self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
         options = {"what": "Start", "says": self._response, **stream_options()}
@@ -127,13 +134,10 @@ class RunPanel:
         fields = list(self._form.components.values())
         options = {"what": "Copying the settings", **private_options()}
         add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
-
-    def _connect_follow(self) -> None:
-        """The page follows the run from its start on, and again after a lost connection.
-
-        Gradio makes every output of a stream anew for each update. Therefore the stream has few outputs, and the
-        many that seldom change are drawn by an event of their own.
-        """
+        self._buttons.connect(self._form, self._response)
+        self._queue.connect(self._response)
+        self.example_browser.connect()
+        # The page follows the run from its start on, and again after a lost connection.
         outputs = [self._status_line, self._panel, self._charts, self._samples]
         outputs += [self._beat, self._version]
         what = "Showing the run"
@@ -181,7 +185,7 @@ class RunPanel:
             # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
             yield {self._response: ""}
         except TrainingProError as error:
-            async for message in follow_refusal(self._context.session, error, outdated.notice("check")):
+            async for message in follow_refusal(self._context.session, error, outdated_notice("check")):
                 yield {self._response: message}
 
     def _refuse_name(self, settings: TrainingSettings) -> str:
@@ -191,18 +195,8 @@ class RunPanel:
         except SettingsError as error:
             hint = markup.paragraph("After your choice, press Start again.", quiet=True)
             choices = unanswered_choices(self._context, settings)
-            return markup.problem(str(error), outdated.notice("check"), choices, hint)
+            return markup.problem(str(error), outdated_notice("check"), choices, hint)
         return ""
-
-    def _run_parts(self) -> list[Any]:
-        """The parts of the page that show a run."""
-        return [
-            self._panel,
-            self._charts_part,
-            self._charts,
-            self._samples,
-            *self._end_buttons,
-        ]
 
     def _without_failed_run(self) -> dict[Any, Any]:
         """Updates that remove the last run from this page if it failed; its result stays otherwise."""
@@ -239,44 +233,44 @@ class RunPanel:
         view: RunView | None = None
         shown: dict[str, Any] = {}
         while True:
-            earlier, view = view, self._current_view()
+            # The view of the last run, up to date with its events.
+            job = self._context.session.latest("training")
+            if job is not None and (self._view is None or self._view.job is not job):
+                self._view = RunView(job)
+            if self._view is not None:
+                self._view.catch_up()
+            earlier, view = view, self._view
             if earlier not in (None, view):
                 # Gradio sends differences, and the same failure once more has none.
                 yield {self._panel: "", self._charts: "", self._samples: ""}
-            parts = self._parts(view)
+            # The current state of each part of the page.
+            seconds, running = int(time.monotonic()), view is not None and view.running
+            parts = {
+                "line": model_line(self._context),
+                "run": (*_state(view), self._queue.next_run_name() if running else ""),
+                "samples": view and (id(view.job), running, view.sample_count),
+                "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
+                "beat": seconds // BEAT_SECONDS,
+                "controls": self._controls_version(view),
+            }
             if changed := {part for part, state in parts.items() if part not in shown or shown[part] != state}:
-                yield self._updates(changed, parts, view)
+                # The updates of the parts that have changed.
+                title = f"<b>{view.short_status()}</b>" if view else ""
+                # What nobody else draws is sent each time: Gradio makes an output anew if it is left out.
+                updates = {
+                    self._beat: f"{title} {int(time.monotonic())}",
+                    self._status_line: parts["line"],
+                    self._version: parts["controls"],
+                }
+                if "run" in changed:
+                    updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
+                if "curves" in changed:
+                    updates[self._charts] = view.extra_charts() if view else ""
+                if "samples" in changed:
+                    updates[self._samples] = view.samples() if view else ""
+                yield updates
                 shown = parts
             await asyncio.sleep(REFRESH_SECONDS)
-
-    def _parts(self, view: RunView | None) -> dict[str, Any]:
-        """The current state of each part of the page."""
-        seconds, running = int(time.monotonic()), view is not None and view.running
-        return {
-            "line": model_status.html(self._context),
-            "run": (*_state(view), self._queue.next_run_name() if running else ""),
-            "samples": view and (id(view.job), running, view.sample_count),
-            "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
-            "beat": seconds // BEAT_SECONDS,
-            "controls": self._controls_version(view),
-        }
-
-    def _updates(self, changed: Collection[str], parts: Mapping[str, Any], view: RunView | None) -> dict[Any, Any]:
-        """The updates of the parts that have changed."""
-        title = f"<b>{view.short_status()}</b>" if view else ""
-        # What nobody else draws is sent each time: Gradio makes an output anew if it is left out.
-        updates = {
-            self._beat: f"{title} {int(time.monotonic())}",
-            self._status_line: parts["line"],
-            self._version: parts["controls"],
-        }
-        if "run" in changed:
-            updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
-        if "curves" in changed:
-            updates[self._charts] = view.extra_charts() if view else ""
-        if "samples" in changed:
-            updates[self._samples] = view.samples() if view else ""
-        return updates
 
     def _controls_version(self, view: RunView | None) -> str:
         """A text that changes when what `_draw_controls` draws has changed."""
@@ -309,15 +303,6 @@ class RunPanel:
         """The type of job that uses the model; empty while the model is free."""
         return job.kind if (job := self._context.session.current) else ""
 
-    def _current_view(self) -> RunView | None:
-        """The view of the last run, up to date with its events."""
-        job = self._context.session.latest("training")
-        if job is not None and (self._view is None or self._view.job is not job):
-            self._view = RunView(job)
-        if self._view is not None:
-            self._view.catch_up()
-        return self._view
-
 
 def check_html(settings: TrainingSettings, context: PageContext, problems: Sequence[str] = ()) -> str:
     """The report of Check as HTML, with the learning rate plan; `problems` are those of the form."""
@@ -328,10 +313,10 @@ def check_html(settings: TrainingSettings, context: PageContext, problems: Seque
         return report_view.html(report, choices=choices)
     steps = settings.steps
     plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    phases, _ = plan_svg.planned_rates(settings, plan)
+    phases, _ = planned_rates(settings, plan)
     phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
-    legend = f'<p class="tp-quiet tp-key">{markup.legend(plan_svg.lr_plan_legend(settings).items())}</p>'
-    lr_plan = f"{plan_svg.lr_plan_svg(settings, plan)}{legend}{phases_line}"
+    legend = f'<p class="tp-quiet tp-key">{markup.legend(lr_plan_legend(settings).items())}</p>'
+    lr_plan = f"{lr_plan_svg(settings, plan)}{legend}{phases_line}"
     packing = settings.machine.packing != "off"
     return report_view.html(report, lr_plan, context.host.memory().free, choices, packing=packing)
 

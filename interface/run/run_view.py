@@ -41,6 +41,7 @@ from .charts import run_charts
 MAX_ADVICE, MAX_NOTES = 6, 100
 NOTES = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
 STOP_AFTER_MEASURING = "First, recall is measured. Then the LoRA is saved."
+# How the panel confirms each request, the most important request first.
 REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.DISCARD: "Stopping after this step and discarding the run ...",
     Request.STOP: "Stopping after this step ...",
@@ -52,7 +53,6 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.EVALUATE: "Evaluating after this step ...",
     Request.SAMPLE: "Generating samples after this step ...",
 }
-"""How the panel confirms each request, the most important request first."""
 LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
 PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
 CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change in the planned learning rate"}
@@ -140,11 +140,13 @@ class RunView:
             return self._ended_html(self._end)
         share = self._pace.share if self._last else 0.0
         steps = self._last.steps if self._last else 0
+        # How much of the machine the run uses.
+        text = event_text(self._machine) if self._machine else ""
         parts = [
             markup.progress_bar(share),
             self._figures(),
             markup.paragraph(judge_live(self._steps, steps, self._evaluations), quiet=True),
-            markup.paragraph(self._machine_line(), quiet=True),
+            markup.paragraph(text[:1].upper() + text[1:], quiet=True),
             self._loss_curve(),
             markup.recall(self._recalls),
             markup.phases(measure_phases(self._steps, self._evaluations)),
@@ -164,7 +166,8 @@ class RunView:
         self._pace.update(event)
         match event:
             case Step():
-                self._add_step(event)
+                self._last = event
+                self._steps.append(event)
             case Stage():
                 self._stage, self._stage_kind = event_text(event), event.kind
             case RunPlanned():
@@ -184,7 +187,10 @@ class RunView:
             case MachineUse():
                 self._machine = event
             case LiveSettingsChanged():
-                self._notes += _live_changes(event)
+                # The changed live settings as a message; a new learning rate is reported by the Replanned event.
+                before = {key: old for key, (old, _) in event.changes.items()}
+                changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
+                self._notes += [f"After step {event.step}: {'; '.join(changes)}."] if changes else []
             case CheckpointSaved():
                 self._last_checkpoint = event
                 self._add_marked_message(event, _checkpoint_mark(event))
@@ -203,10 +209,6 @@ class RunView:
     def _add_marked_message(self, event: CheckpointSaved | PlanChanged, mark: Mark) -> None:
         self._notes.append(event_text(event))
         self._marks.append(mark)
-
-    def _add_step(self, event: Step) -> None:
-        self._last = event
-        self._steps.append(event)
 
     def _status(self) -> str:
         """The confirmation of a pending request, or else the stage of the run."""
@@ -232,6 +234,9 @@ class RunView:
         if progress is None:
             began = self._stage_kind is StageKind.TRAINING
             return markup.paragraph(_beginning(self._planned, began=began), quiet=True) if self._planned else ""
+        # The step of the last checkpoint: a new one, or the one that the run resumed from.
+        resumed_from = self._planned.first_step if self._planned else 0
+        step = self._last_checkpoint.step if self._last_checkpoint else resumed_from
         return markup.figures(
             [
                 ("step", f"{progress.step} / {self._planned.steps if self._planned else progress.steps}"),
@@ -243,7 +248,7 @@ class RunView:
                 ("learning rate", format_digits(progress.learning_rate)),
                 ("tokens per second", f"{self._pace.tokens_per_second:,.0f}"),
                 *self._time_left(),
-                ("last checkpoint", self._last_safe_step()),
+                ("last checkpoint", f"step {step}" if step else "none yet"),
             ]
         )
 
@@ -254,12 +259,6 @@ class RunView:
             return []
         pace = f"time left ({duration(self._pace.seconds_per_step)} per step)"
         return [(pace, duration(round(left))), ("ends at about", markup.time_after(left))]
-
-    def _last_safe_step(self) -> str:
-        """The step of the last checkpoint: a new one, or the one that the run resumed from."""
-        resumed_from = self._planned.first_step if self._planned else 0
-        step = self._last_checkpoint.step if self._last_checkpoint else resumed_from
-        return f"step {step}" if step else "none yet"
 
     def _validation_figures(self) -> list[tuple[str, str]]:
         """The latest evaluation, and the best one if that is an earlier one."""
@@ -278,11 +277,6 @@ class RunView:
         last = self._recalls[-1]
         unseen = f" (on unseen text: {last.control.recall:.0%})" if last.control else ""
         return [(f"recall at step {last.step}{unseen}", f"{last.learned.recall:.0%}")]
-
-    def _machine_line(self) -> str:
-        """How much of the machine the run uses."""
-        text = event_text(self._machine) if self._machine else ""
-        return text[:1].upper() + text[1:]
 
     def _hour_ago_note(self, last: Step) -> str:
         step = step_before(self._steps, 3600, last.at)
@@ -322,17 +316,26 @@ class RunView:
         if self._last is not None:
             recall = markup.recall(self._recalls)
             phases = markup.phases(measure_phases(self._steps, self._evaluations))
-            parts += [self._summary(self._last), self._loss_curve(), recall, phases, self._messages_html()]
-        return markup.card(title, *parts, mood=_MOODS[end.outcome])
-
-    def _summary(self, last: Step) -> str:
-        return markup.figures(
-            [
-                (plural(last.step, "step"), f"{last.step:,}"),
-                *run_speed(self._steps),
-                *([(peak_name(self._machine.cards), size(self._machine.peak))] if self._machine else []),
+            parts += [
+                (
+                    markup.figures(
+                        [
+                            (plural(self._last.step, "step"), f"{self._last.step:,}"),
+                            *run_speed(self._steps),
+                            *(
+                                [(peak_name(self._machine.cards), size(self._machine.peak))]
+                                if self._machine
+                                else []
+                            ),
+                        ]
+                    )
+                ),
+                self._loss_curve(),
+                recall,
+                phases,
+                self._messages_html(),
             ]
-        )
+        return markup.card(title, *parts, mood=_MOODS[end.outcome])
 
 
 def _beginning(plan: RunPlanned, *, began: bool) -> str:
@@ -343,13 +346,6 @@ def _beginning(plan: RunPlanned, *, began: bool) -> str:
 
 def _checkpoint_mark(saved: CheckpointSaved) -> Mark:
     return Mark(saved.step, saved.folder.name)
-
-
-def _live_changes(event: LiveSettingsChanged) -> list[str]:
-    """The changed live settings as a message; a new learning rate is reported by the Replanned event."""
-    before = {key: old for key, (old, _) in event.changes.items()}
-    changes = presets.describe_changes(before, {key: new for key, (_, new) in event.changes.items()})
-    return [f"After step {event.step}: {'; '.join(changes)}."] if changes else []
 
 
 LATEST_STEPS = 4  # steps besides the first one; samples.jsonl has all of them

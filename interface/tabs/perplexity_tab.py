@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
 from ...core.host import Folders
-from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured
+from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured, RowScores, Segment
 from ...data import dataset_index
 from ...data.readers import row_files
 from ...records.folder import loras
@@ -32,11 +33,116 @@ from ..base import (
     refresh_choices,
 )
 from ..train import data_menu
-from .perplexity_details import loss_strips, row_tables
+
+STRIP_WIDTH, STRIP_HEIGHT = 640, 18
+STRIP = (
+    '<svg viewBox="0 0 {width} {height}" class="tp-map tp-along" role="img" aria-label="{label}" '
+    'preserveAspectRatio="none">{cells}</svg>'
+)
+CELL = (
+    '<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{height}" class="tp-heat" '
+    'fill-opacity="{opacity:.2f}"><title>{tooltip}</title></rect>'
+)
+STRIPS_EXPLANATION = (
+    "{along}: the stronger the color, the lower the perplexity. All strips use the same scale. Hover "
+    "over a strip to see the text at that point."
+)
+ALONG_TEXT, ALONG_ROWS = (
+    "Along the text, from start to end",
+    "In row order, from first to last",
+)
+ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
+ROWS_EXPLANATION = (
+    "A row with a much higher perplexity than the others may contain an error. Look at this row in its file. "
+    "The ranking takes into account that the perplexity of short rows varies more by chance."
+)
+
+
+def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
+    """The strips as HTML, all with one scale; empty for a text with a single segment."""
+    shown_results = [result for result in results if len(result.stretches) > 1]
+    if not shown_results:
+        return Markup()
+    losses = [segment.loss for result in shown_results for segment in result.stretches]
+    scale = (min(losses), max(losses))
+    explanation = STRIPS_EXPLANATION.format(along=ALONG_ROWS if shown_results[0].rows else ALONG_TEXT)
+    strips = Markup("").join(_labeled_strip(result, *scale) for result in shown_results)
+    return markup.paragraph(explanation, quiet=True) + strips
+
+
+def _labeled_strip(result: PerplexityMeasured, best: float, worst: float) -> Markup:
+    label = f"{lora_label(result.lora)}: perplexity along {result.dataset}, from start to end"
+    cells = Markup("").join(_cells(result.stretches, best, worst))
+    caption = markup.paragraph(f"{lora_label(result.lora)}{_extremes(result)}")
+    return caption + Markup(STRIP).format(width=STRIP_WIDTH, height=STRIP_HEIGHT, label=label, cells=cells)
+
+
+def _extremes(result: PerplexityMeasured) -> str:
+    """The best and the worst known segment of a text; rows have tables of their own."""
+    if result.rows:
+        return ""
+    by_loss = sorted(result.stretches, key=lambda segment: segment.loss)
+    return f": lowest perplexity {_describe(by_loss[0])}; highest perplexity {_describe(by_loss[-1])}."
+
+
+def lora_label(lora: str) -> str:
+    return "Without a LoRA" if lora == "-" else lora
+
+
+def _cells(segments: Sequence[Segment], best: float, worst: float) -> Iterator[Markup]:
+    width = STRIP_WIDTH / len(segments)
+    for n, segment in enumerate(segments):
+        opacity = 0.06 + 0.94 * (worst - segment.loss) / max(worst - best, 1e-9)
+        tooltip = f"{n / len(segments):.0%}: {_describe(segment)}"
+        yield Markup(CELL).format(x=n * width, width=width, height=STRIP_HEIGHT, opacity=opacity, tooltip=tooltip)
+
+
+def _describe(segment: Segment) -> str:
+    return f"“{segment.begins} …” (perplexity {segment.perplexity:.4g}, {segment.right:.0%} of tokens correct)"
+
+
+def row_tables(measured: Sequence[PerplexityMeasured]) -> Markup:
+    """The tables as HTML, all but the first folded; empty for a single row or a text."""
+    results = [result for result in measured if result.least_known]
+    if not results:
+        return Markup()
+    rows_without = {row.place: row for result in results if result.lora == "-" for row in result.rows}
+    tables = Markup("").join(
+        _table(result, rows_without if result.lora != "-" else {}, is_open=result is results[0])
+        for result in results
+    )
+    return markup.paragraph(ROWS_EXPLANATION, quiet=True) + tables
+
+
+def _table(result: PerplexityMeasured, rows_without: Mapping[str, RowScores], *, is_open: bool) -> Markup:
+    """One table; `rows_without` has the same rows measured without a LoRA, if that was requested."""
+    header = (*ROW_COLUMNS, "without a LoRA") if rows_without else ROW_COLUMNS
+    title = f"{lora_label(result.lora)}: rows with the highest and lowest perplexity"
+    template = Markup('<details{}><summary>{}</summary><div class="tp-rows">{}</div></details>')
+    return template.format(" open" if is_open else "", title, markup.table(header, _rows(result, rows_without)))
+
+
+def _rows(result: PerplexityMeasured, rows_without: Mapping[str, RowScores]) -> Iterator[tuple[str, ...]]:
+    for label, rows in (("highest perplexity", result.least_known), ("lowest perplexity", result.best_known)):
+        for n, row in enumerate(rows):
+            cells = (
+                label if n == 0 else "",
+                row.place,
+                row.read,
+                row.begins,
+                *(f"{row.perplexity:.4g}", f"{row.right:.0%}", f"{row.tokens:,}"),
+            )
+            yield (*cells, _perplexity_without_lora(rows_without.get(row.place))) if rows_without else cells
+
+
+def _perplexity_without_lora(row: RowScores | None) -> str:
+    """Empty if the row is not among the reported ones: very long lists are cut."""
+    return f"{row.perplexity:.4g}" if row else ""
+
 
 RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "tokens correct", "tokens", "time")
+# How the page names the columns of the host's table.
 EARLIER_COLUMNS = ("Model", "LoRAs", "Data", "Perplexity", "Stride", "Window", "Date", "Comment")
-"""How the page names the columns of the host's table."""
 MAX_EARLIER_ROWS = 30
 
 
@@ -52,7 +158,11 @@ class PerplexityTab:
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
-            options = {"multiselect": True, "allow_custom_value": True, "elem_id": "tp-perplexity-loras"}
+            options: dict[str, Any] = {
+                "multiselect": True,
+                "allow_custom_value": True,
+                "elem_id": "tp-perplexity-loras",
+            }
             self._loras = gr.Dropdown([], label="LoRAs and checkpoints to measure", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
@@ -72,13 +182,10 @@ class PerplexityTab:
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
-        self._connect(tab)
-
-    def _connect(self, tab: gr.Tab) -> None:
         form = {self._form.components[key] for key in ROW_SETTING_KEYS if key in self._form.components}
         inputs = {self._data, self._loras, self._include_base, self._window, self._stride, self._comment, *form}
         outputs = [self._status, self._results, self._earlier]
-        options: dict[str, Any] = {"what": "Perplexity", "clears": {self._results: ""}}
+        options = {"what": "Perplexity", "clears": {self._results: ""}}
         add_handler(self._start_button.click, self._on_start, inputs, outputs, **options)
         self.stop_button.connect(self._status)
         opened = [tab.select, page_load()]
@@ -122,21 +229,25 @@ class PerplexityTab:
     def _start_job(self, inputs: Mapping[Any, Any]) -> Job:
         context = self._context
         context.check_writable()
-        request, settings = self._parse_request(inputs), row_settings(self._form.values(inputs))
+        # The request of the form. Data are looked up by name, so the page gives no access to other files.
+        name = str(inputs[self._data] or "").strip()
+        request, settings = (
+            (
+                PerplexityRequest(
+                    data=str(dataset_index.find_datasets([name], self._context.host.folders)[0].path)
+                    if name
+                    else "",
+                    loras=tuple(inputs[self._loras] or ()),
+                    include_base=bool(inputs[self._include_base]),
+                    stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
+                    max_length=int(inputs[self._window] or 0),
+                    comment=str(inputs[self._comment] or ""),
+                )
+            ),
+            row_settings(self._form.values(inputs)),
+        )
         work = partial(context.engine.perplexity, request, settings, context.host)
         return context.session.start("perplexity", f"Perplexity of {Path(request.data).name}", context.host, work)
-
-    def _parse_request(self, inputs: Mapping[Any, Any]) -> PerplexityRequest:
-        """The request of the form. Data are looked up by name, so the page gives no access to other files."""
-        name = str(inputs[self._data] or "").strip()
-        return PerplexityRequest(
-            data=str(dataset_index.find_datasets([name], self._context.host.folders)[0].path) if name else "",
-            loras=tuple(inputs[self._loras] or ()),
-            include_base=bool(inputs[self._include_base]),
-            stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
-            max_length=int(inputs[self._window] or 0),
-            comment=str(inputs[self._comment] or ""),
-        )
 
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""

@@ -19,10 +19,8 @@ from ...records.report import write_missing_report
 from ...settings.name_rules import name_problem
 from ...train_utils import format_count, plural, size
 from ..base import Form, PageContext, add_handler, confirm_click, markup
-from .compare_runs import comparison_html
-from .merge_panel import MergePanel
-from .remote_panel import RemotePanel, progress_line
-from .run_card import run_card
+from .run_actions import MergePanel, RemotePanel, UsePanel, describe_missing_lora, progress_line, require_choice
+from .run_card import comparison_html, run_card
 from .run_list import (
     CHOSEN_BOX,
     LIMIT_BOX,
@@ -34,7 +32,6 @@ from .run_list import (
     list_runs,
     run_name,
 )
-from .use_panel import UsePanel, describe_missing_lora, require_choice
 
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
 EMPTY_TRASH = "Empty trash"
@@ -59,8 +56,8 @@ ACTION_HELP = {
     "Merge into model": "save a new model that includes the LoRA, under the new name.",
     "Export GGUF": "save the LoRA as a file for llama.cpp.",
 }
+# Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice.
 IN_ORDER: dict[str, Any] = {"concurrency_id": "training_pro_run_card", "concurrency_limit": 1}
-"""Options of the handlers that show a run: an earlier answer that comes later would show an earlier choice."""
 CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve and checkpoints.", quiet=True)
 
 
@@ -76,65 +73,64 @@ class RunsTab:
     def draw(self, tab: gr.Tab) -> None:
         with gr.Row():
             with gr.Column(scale=7, min_width=320):
-                self._draw_list()
+                # The filter and the list, and hidden boxes that take the clicks in it.
+                with gr.Row(elem_classes="tp-buttons"):
+                    self._filter = gr.Textbox(
+                        label="Filter",
+                        placeholder="Words from the name, model, note, status or date",
+                        max_lines=1,
+                        min_width=200,
+                        scale=4,
+                        elem_id="tp-runs-filter",
+                    )
+                    self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1)
+                self._table = gr.HTML(elem_id="tp-runs-table")
+                options: dict[str, Any] = {"max_lines": 1, "elem_classes": "tp-hidden"}
+                self._chosen = gr.Textbox(label="Chosen run", elem_id=CHOSEN_BOX, **options)
+                self._other = gr.Textbox(label="Run to compare with", elem_id=OTHER_BOX, **options)
+                self._sort = gr.Textbox(NEWEST_FIRST, label="Sort by", elem_id=SORT_BOX, **options)
+                self._limit = gr.Textbox(label="Most rows", elem_id=LIMIT_BOX, **options)
+                self._runs, self._picking = gr.State([]), gr.State(False)
             with gr.Column(scale=6, min_width=320, elem_id="tp-runs-side"):
-                self._draw_chosen()
+                # The style sheet hides the actions if no run is chosen.
+                self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
+                self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
+                enabled = not self._context.read_only_reason()
+                with gr.Column(elem_classes="tp-run-actions"):
+                    self._remote_panel.draw()
+                    self._missing_lora = gr.HTML(elem_classes="tp-said", elem_id="tp-runs-no-lora")
+                    # The buttons for the chosen run; those that need a note or a name follow its box.
+                    with gr.Row(elem_classes="tp-buttons"):
+                        self._use_panel.draw(enabled=enabled)
+                        self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
+                        self._slim_button = gr.Button(
+                            "Shrink older checkpoints", interactive=enabled, elem_id="tp-runs-slim"
+                        )
+                        self._delete_button = gr.Button(
+                            "Move to trash", interactive=enabled, elem_id="tp-runs-delete"
+                        )
+                    with gr.Row(elem_classes="tp-buttons"):
+                        self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
+                        self._note_button = gr.Button("Save note", interactive=enabled, elem_id="tp-runs-keep")
+                    self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
+                    with gr.Row(elem_classes="tp-buttons"):
+                        self._copy_button = gr.Button(
+                            "Copy to a new LoRA", interactive=enabled, elem_id="tp-runs-own"
+                        )
+                        self._merge_panel.draw(interactive=enabled)
+                        self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
+                    explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
+                    gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
+                # Below the buttons: a message above them would move another button under the mouse.
+                self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
+                with gr.Row(elem_classes="tp-buttons"):
+                    self._undo_button = gr.Button(
+                        "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
+                    )
+                    self._empty_button = gr.Button(
+                        EMPTY_TRASH, size="sm", interactive=enabled, elem_id="tp-runs-empty"
+                    )
         self._connect(tab)
-
-    def _draw_list(self) -> None:
-        """The filter and the list, and hidden boxes that take the clicks in it."""
-        with gr.Row(elem_classes="tp-buttons"):
-            self._filter = gr.Textbox(
-                label="Filter",
-                placeholder="Words from the name, model, note, status or date",
-                max_lines=1,
-                min_width=200,
-                scale=4,
-                elem_id="tp-runs-filter",
-            )
-            self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1)
-        self._table = gr.HTML(elem_id="tp-runs-table")
-        options: dict[str, Any] = {"max_lines": 1, "elem_classes": "tp-hidden"}
-        self._chosen = gr.Textbox(label="Chosen run", elem_id=CHOSEN_BOX, **options)
-        self._other = gr.Textbox(label="Run to compare with", elem_id=OTHER_BOX, **options)
-        self._sort = gr.Textbox(NEWEST_FIRST, label="Sort by", elem_id=SORT_BOX, **options)
-        self._limit = gr.Textbox(label="Most rows", elem_id=LIMIT_BOX, **options)
-        self._runs, self._picking = gr.State([]), gr.State(False)
-
-    def _draw_chosen(self) -> None:
-        """The chosen run, its actions, and the trash. The style sheet hides the actions if no run is chosen."""
-        self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
-        self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
-        enabled = not self._context.read_only_reason()
-        with gr.Column(elem_classes="tp-run-actions"):
-            self._remote_panel.draw()
-            self._missing_lora = gr.HTML(elem_classes="tp-said", elem_id="tp-runs-no-lora")
-            self._draw_actions(enabled)
-        # Below the buttons: a message above them would move another button under the mouse.
-        self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._undo_button = gr.Button(
-                "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
-            )
-            self._empty_button = gr.Button(EMPTY_TRASH, size="sm", interactive=enabled, elem_id="tp-runs-empty")
-
-    def _draw_actions(self, enabled: bool) -> None:
-        """The buttons for the chosen run; those that need a note or a name follow its box."""
-        with gr.Row(elem_classes="tp-buttons"):
-            self._use_panel.draw(enabled=enabled)
-            self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
-            self._slim_button = gr.Button("Shrink older checkpoints", interactive=enabled, elem_id="tp-runs-slim")
-            self._delete_button = gr.Button("Move to trash", interactive=enabled, elem_id="tp-runs-delete")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
-            self._note_button = gr.Button("Save note", interactive=enabled, elem_id="tp-runs-keep")
-        self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
-        with gr.Row(elem_classes="tp-buttons"):
-            self._copy_button = gr.Button("Copy to a new LoRA", interactive=enabled, elem_id="tp-runs-own")
-            self._merge_panel.draw(interactive=enabled)
-            self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
-        explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
-        gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
 
     def _connect(self, tab: gr.Tab) -> None:
         view, lists = self._view, self._lists
@@ -154,7 +150,20 @@ class RunsTab:
         changes = [self._filter.change, self._sort.change, self._limit.change, self._chosen.change]
         options: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden"}
         add_handler(changes, self._list_html, view, self._table, what="Listing the runs", **options)
-        self._connect_choice(view)
+        # A click on a row shows the run, or the comparison if the user picks a second run.
+        outputs, action = [self._run_card, self._note, *self._run_controls], "Reading the run"
+        chosen, other = self._chosen, self._other
+        options = {"clears": {self._note: ""}, **IN_ORDER}
+        for event in (chosen.change, self._refresh_button.click):
+            add_handler(event, self._show_run, chosen, outputs, what=action, **options)
+        after = [self._status, self._name]
+        add_handler(chosen.change, _after_choice, chosen, after, what=action)
+        outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
+        add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
+        add_handler(
+            [chosen.change, other.change], self._show_comparison, {chosen, other}, self._comparison, what=action
+        )
+        add_handler(other.change, self._on_picked, view, outputs, what=action)
 
     def follow(self, working: Any) -> None:
         """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
@@ -187,22 +196,6 @@ class RunsTab:
     def _lists(self) -> list[Any]:
         """What a new list of the runs changes."""
         return [self._table, self._runs, self._chosen, self._other]
-
-    def _connect_choice(self, view: set[Any]) -> None:
-        """A click on a row shows the run, or the comparison if the user picks a second run."""
-        outputs, action = [self._run_card, self._note, *self._run_controls], "Reading the run"
-        chosen, other = self._chosen, self._other
-        options: dict[str, Any] = {"clears": {self._note: ""}, **IN_ORDER}
-        for event in (chosen.change, self._refresh_button.click):
-            add_handler(event, self._show_run, chosen, outputs, what=action, **options)
-        after = [self._status, self._name]
-        add_handler(chosen.change, _after_choice, chosen, after, what=action)
-        outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
-        add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
-        add_handler(
-            [chosen.change, other.change], self._show_comparison, {chosen, other}, self._comparison, what=action
-        )
-        add_handler(other.change, self._on_picked, view, outputs, what=action)
 
     def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
         """Each button does its action, then the list is shown anew, and then the run that is chosen by then."""
@@ -261,13 +254,11 @@ class RunsTab:
         progress = progress_line(run, self._context.host.folders) if run else ""
         shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
         controls = self._use_panel.resume_update(run), *self._remote_panel.updates(run)
-        return *shown, *controls, *self._lora_updates(describe_missing_lora(run, name or ""))
-
-    def _lora_updates(self, reason: str) -> tuple[Any, ...]:
-        """The reason why the actions on a LoRA are not possible, and whether their buttons are enabled."""
+        reason = describe_missing_lora(run, name or "")
+        # The reason why the actions on a LoRA are not possible, and whether their buttons are enabled.
         enabled = not reason and not self._context.read_only_reason()
         note = markup.paragraph(reason, quiet=True) if reason else ""
-        return note, *(gr.update(interactive=enabled) for _ in self._lora_buttons)
+        return *shown, *controls, *(note, *(gr.update(interactive=enabled) for _ in self._lora_buttons))
 
     def _show_state(self, name: str | None) -> tuple[Any, ...]:
         """What of a run changes when it ends or after an action."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -70,32 +69,31 @@ class TryTab:
                     info="0 always picks the most likely token. With higher values, the replies vary more.",
                 )
             with gr.Column(scale=7, min_width=320):
-                self._draw_answers(enabled)
+                self._prompt = gr.Textbox(
+                    label="Prompt",
+                    info="For a LoRA trained on raw text, enter the start of a text. For a LoRA trained on "
+                    "chats, enter a message and select 'As a chat message'.",
+                    lines=3,
+                    elem_id="tp-prompt",
+                )
+                with gr.Row(elem_classes="tp-buttons"):
+                    self._answer_button = gr.Button(
+                        "Generate", variant="primary", interactive=enabled, elem_id="tp-go"
+                    )
+                    self.stop_button.draw()
+                    self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
+                    self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
+                help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
+                gr.HTML(markup.paragraph(help_text, quiet=True))
+                self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
+                self._status = gr.HTML(elem_id="tp-try-said")
+                self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
+                with gr.Row():
+                    self._without = _answer_box("Without the LoRA", "tp-without")
+                    self._with = _answer_box("With the LoRA", "tp-with")
+
+                self._suggestion = gr.State("")
         self._connect(tab)
-
-    def _draw_answers(self, enabled: bool) -> None:
-        self._prompt = gr.Textbox(
-            label="Prompt",
-            info="For a LoRA trained on raw text, enter the start of a text. For a LoRA trained on "
-            "chats, enter a message and select 'As a chat message'.",
-            lines=3,
-            elem_id="tp-prompt",
-        )
-        with gr.Row(elem_classes="tp-buttons"):
-            self._answer_button = gr.Button("Generate", variant="primary", interactive=enabled, elem_id="tp-go")
-            self.stop_button.draw()
-            self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
-            self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
-        help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
-        gr.HTML(markup.paragraph(help_text, quiet=True))
-        self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
-        self._status = gr.HTML(elem_id="tp-try-said")
-        self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
-        with gr.Row():
-            self._without = _answer_box("Without the LoRA", "tp-without")
-            self._with = _answer_box("With the LoRA", "tp-with")
-
-        self._suggestion = gr.State("")
 
     def _connect(self, tab: gr.Tab) -> None:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
@@ -109,10 +107,7 @@ class TryTab:
         chosen, status = {self._lora, self._strength}, self._lora_status
         add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")
         add_handler(self._take_off_button.click, self._on_take_off, None, status, what="Detaching the LoRA")
-        self._connect_menu(tab)
-
-    def _connect_menu(self, tab: gr.Tab) -> None:
-        """Keep the menu of LoRAs up to date, and suggest a prompt for the chosen one."""
+        # Keep the menu of LoRAs up to date, and suggest a prompt for the chosen one.
         choices = partial(lora_choices, self._context)
         refresh_choices([self._refresh_button.click, page_load()], self._lora, choices)
         opened = refresh_choices(tab.select, self._lora, choices, keep=self._selected_or_last)
@@ -124,7 +119,14 @@ class TryTab:
     def _selected_or_last(self, selected: str | None, choices: Sequence[str]) -> str:
         """The LoRA that stays selected when the tab is opened: that of the last run if none is selected."""
         if selected is None or selected == NO_LORA or selected not in choices:
-            return _last_trained_lora(self._context)
+            # The LoRA of the last run of this session, or else the newest one, or NO_LORA.
+            job = self._context.session.latest("training")
+            end = job.end if job else None
+            if end and end.folder and loras.has_lora(end.folder):
+                return end.folder.name
+            return next(
+                iter(self._context.read_disk(lambda folders: loras.newest_first(folders.loras), ())), NO_LORA
+            )
         return selected
 
     def _suggest(self, inputs: dict[Any, Any]) -> tuple[Any, Any, Any]:
@@ -141,7 +143,15 @@ class TryTab:
 
     async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Stream both answers under their prompt; an empty prompt leaves the old answers."""
-        question = self._question(inputs)
+        name = inputs[self._lora]
+        question = AnswerRequest(
+            prompt=inputs[self._prompt] or "",
+            lora="" if name in (None, NO_LORA) else name,
+            strength=inputs[self._strength] / 100,
+            as_chat=bool(inputs[self._as_chat]),
+            max_tokens=int(inputs[self._length]),
+            temperature=float(inputs[self._temperature]),
+        )
         if not question.prompt.strip():
             yield {self._status: markup.problem(NO_PROMPT)}
             return
@@ -167,17 +177,6 @@ class TryTab:
             return self._context.session.start(kind, title, self._context.host, work)
 
         return follow_job(self._context.session, start)
-
-    def _question(self, inputs: dict[Any, Any]) -> AnswerRequest:
-        name = inputs[self._lora]
-        return AnswerRequest(
-            prompt=inputs[self._prompt] or "",
-            lora="" if name in (None, NO_LORA) else name,
-            strength=inputs[self._strength] / 100,
-            as_chat=bool(inputs[self._as_chat]),
-            max_tokens=int(inputs[self._length]),
-            temperature=float(inputs[self._temperature]),
-        )
 
     async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
@@ -225,15 +224,6 @@ def lora_choices(context: PageContext) -> list[str]:
     return [NO_LORA, *context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
 
-def _last_trained_lora(context: PageContext) -> str:
-    """The LoRA of the last run of this session, or else the newest one, or NO_LORA."""
-    job = context.session.latest("training")
-    end = job.end if job else None
-    if end and end.folder and loras.has_lora(end.folder):
-        return end.folder.name
-    return next(iter(context.read_disk(lambda folders: loras.newest_first(folders.loras), ())), NO_LORA)
-
-
 class SuggestedPrompt(NamedTuple):
     """A prompt that shows the effect of a LoRA, and whether it is a chat message."""
 
@@ -247,18 +237,16 @@ def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
         return SuggestedPrompt()
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
-        text = read_prompt(folder).get("example") or _first_example(folder)
+        text = (
+            read_prompt(folder).get("example")
+            or read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
+        )
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return SuggestedPrompt()
     if chat := read_training_prompt(folder):
         return SuggestedPrompt(chat.message(text), as_chat=True)
     beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", text)
     return SuggestedPrompt(beginning[0][:OPENING_CHARS].strip() if beginning else "")
-
-
-def _first_example(folder: Path) -> str:
-    """The first example of a LoRA whose prompt was never written; a LookupError where it has none."""
-    return read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
 
 
 def _answer_box(label: str, elem_id: str) -> gr.Textbox:

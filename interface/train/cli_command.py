@@ -24,8 +24,8 @@ EXPLANATION = (
 CMD_NOTE = (
     'Run this command in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
 )
+# Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument.
 UNQUOTED = re.compile(r"[\w.:/\\=+-]+")
-"""Arguments that need no quotes: in cmd an ampersand ends a command, in PowerShell a comma ends an argument."""
 
 
 def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
@@ -34,14 +34,13 @@ def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
         settings = training_settings(values)
     except SettingsError as error:
         return markup.problem(f"The form has problems, so there is no command yet.\n{error}")
-    words = [*_command(host), *flags.as_arguments(settings.values())]
+    words = [
+        *(python_command(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)),
+        *flags.as_arguments(settings.values()),
+    ]
     needs_cmd = _is_windows() and re.search('["$`]', "".join(words))
     explanation = f"{EXPLANATION} {CMD_NOTE}" if needs_cmd else EXPLANATION
     return markup.paragraph(explanation, quiet=True) + markup.code(map(_quote, words))
-
-
-def _command(host: Host) -> Sequence[str]:
-    return python_command(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)
 
 
 def _model_flags(host: Host) -> Sequence[str]:

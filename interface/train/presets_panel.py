@@ -21,6 +21,39 @@ from ...settings.parsing import training_settings
 from ..base import Form, PageContext, add_handler, markup, shown_value
 from .cli_command import cli_command_html
 
+
+class LayerPicker:
+    """A button that lists the layers, and a checkbox for each layer."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self) -> None:
+        self._list_button = gr.Button("Pick from this model's layers", size="sm", elem_id="tp-layers")
+        self._message = gr.HTML(elem_id="tp-layers-said", elem_classes="tp-said")
+        self._boxes = gr.CheckboxGroup([], label="Layers", visible=False, elem_id="tp-layers-picked")
+
+    def connect(self) -> None:
+        targets = self._form.components["targets"]
+        outputs, clears = [self._message, self._boxes], {self._boxes: gr.update(visible=False)}
+        options: dict[str, Any] = {"what": "Listing the layers", "clears": clears}
+        add_handler(self._list_button.click, self._on_list, targets, outputs, **options)
+        add_handler(self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers")
+
+    def _on_list(self, targets: str | None) -> tuple[str, Any]:
+        try:
+            layers = self._context.engine.layers(self._context.host)
+        except TrainingProError as error:
+            return markup.problem(str(error)), gr.update(visible=False)
+        choices = [(f"{name} ({count})", name) for name, count in layers.items()]
+        chosen = [name for name in (targets or "").split() if name in layers]
+        message = "The layers that you select here replace the value of Target modules."
+        return markup.paragraph(message, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
+
+    def _on_pick(self, chosen: list[str]) -> str:
+        return " ".join(chosen) or str(SETTINGS["targets"].default)
+
+
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
 ACTION_NAMES = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
@@ -41,8 +74,16 @@ class PresetsPanel:
 
     def draw_table(self, kind: str) -> None:
         """Draw the menu of presets (S to XL) at the top of a folded part."""
+        # Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen.
+        try:
+            table = presets.load_table(kind, self._context.host.folders.presets)
+        except TrainingProError:
+            table = presets.load_table(kind, presets.GOALS_FILE.parent)
         menu = gr.Dropdown(
-            self._preset_choices(kind), value=UNCHANGED, label="Preset", elem_id=f"tp-{kind}-preset"
+            [("(unchanged)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)],
+            value=UNCHANGED,
+            label="Preset",
+            elem_id=f"tp-{kind}-preset",
         )
         self._tables[menu] = gr.HTML(elem_id=f"tp-{kind}-said", elem_classes="tp-said")
 
@@ -78,10 +119,7 @@ class PresetsPanel:
         add_handler(events, self.refresh_menu, self._order, self.menu, what="Refreshing 'Copy settings from'")
         outputs = [*components, self.menu_message]
         add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Reset to defaults")
-        self._connect_saving(form)
-
-    def _connect_saving(self, form: set[Any]) -> None:
-        """Connect the buttons of the part Presets, which share one place for messages."""
+        # Connect the buttons of the part Presets, which share one place for messages.
         outputs_with_menu = [self.message, self.menu]
         for button, handler, inputs, outputs in (
             (self._differences_button, self._on_differences, form, self.message),
@@ -96,21 +134,18 @@ class PresetsPanel:
     def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
         return gr.update(choices=self._choices(order))
 
-    def _preset_choices(self, kind: str) -> list[tuple[str, str]]:
-        """Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen."""
-        try:
-            table = presets.load_table(kind, self._context.host.folders.presets)
-        except TrainingProError:
-            table = presets.load_table(kind, presets.GOALS_FILE.parent)
-        return [("(unchanged)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)]
-
     def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
         first = [("(choose a preset or an earlier run)", UNCHANGED), ("the defaults", DEFAULTS)]
         goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
 
         def own_choices(folders: Folders) -> list[tuple[str, str]]:
             own = [(f"preset: {n}", f"{presets.OWN_KIND}:{n}") for n in presets.own_names(folders.presets)]
-            trained = [(f"LoRA: {n}", f"{LORA_SETTINGS}:{n}") for n in _sorted_loras(folders.loras, order)]
+            trained = [
+                (f"LoRA: {n}", f"{LORA_SETTINGS}:{n}")
+                for n in (
+                    loras.list_loras(folders.loras) if order == BY_NAME else loras.newest_first(folders.loras)
+                )
+            ]
             return own + trained
 
         return [*first, *goals, *self._context.read_disk(own_choices, ())]
@@ -194,8 +229,3 @@ class PresetsPanel:
 
 def _defaults() -> dict[str, Any]:
     return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
-
-
-def _sorted_loras(folder: Path, order: str) -> list[str]:
-    """The names of all LoRAs, by name or the newest first."""
-    return loras.list_loras(folder) if order == BY_NAME else loras.newest_first(folder)

@@ -13,7 +13,7 @@ from ...core.jobs import Job, ProbeDone, probe_extra_times
 from ...settings import presets
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated
+from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated_notice
 
 
 class ProbePanel:
@@ -72,7 +72,7 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
     )
     advice = _advice(probed, values, fitted=fitted)
     mood = markup.usage_mood(probed.peak, probed.free)
-    return markup.card("", outdated.notice("probe"), figures, advice, mood=mood)
+    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
 
 
 def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from ...core.errors import TrainingProError
+from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
+from ...records.folder import CrashedRun, crashed_runs
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS
@@ -18,24 +21,144 @@ from ...settings.rules import hidden_keys
 from ..base import (
     Form,
     PageContext,
+    ResultKind,
     add_handler,
+    confirm_click,
     describe_existing_name,
+    load_script,
     markup,
-    model_status,
+    model_line,
     on_load,
-    outdated,
+    outdated_style,
     refresh_choices,
+    resume_run,
     setting_layout,
 )
 from ..run import RunPanel
-from . import data_menu, field_visibility, summary
-from .data_preview import EXAMPLE_KEYS, DataPreview, preview_data
-from .js_bridge import JsBridge
-from .layers import LayerPicker
-from .presets_panel import PresetsPanel
+from . import data_menu, summary
+from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
+from .presets_panel import LayerPicker, PresetsPanel
 from .probe_panel import ProbePanel
-from .resume_panel import ResumePanel
-from .setting_search import SettingSearch
+from .summary import SettingSearch
+
+
+class JsBridge:
+    """A hidden text box that receives the clicks from the script."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+
+    def draw(self) -> None:
+        self.request_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
+
+    def connect(self) -> None:
+        """Register the event handlers, after the whole form is drawn."""
+        outputs = list(self._form.components.values())
+        inputs = {*self._form.inputs(), self.request_box}
+        add_handler(self.request_box.change, self._fill_form, inputs, outputs, what="Filling in the form")
+        on_load(None, [], js=load_script("clicks"))
+
+    def _fill_form(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        request = json.loads(inputs[self.request_box] or "{}")
+        values = request.get("set", {})
+        if "share" in request:
+            chosen = inputs[self._form.components["data"]] or []
+            values = {"data": data_menu.set_share(chosen, *request["share"])}
+        return self._form.updates({key: value for key, value in values.items() if key in SETTINGS})
+
+
+RunAction = Callable[[CrashedRun, Folders], str]
+
+
+class ResumePanel:
+    """A panel that is visible only if there are crashed runs."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self) -> None:
+        self._card = gr.Group(visible=False, elem_id="tp-unfinished")
+        with self._card:
+            self._description = gr.HTML(elem_id="tp-unfinished-said")
+            with gr.Row(elem_classes="tp-buttons"):
+                self._menu = gr.Dropdown(
+                    [], label="Run", allow_custom_value=True, min_width=160, elem_id="tp-unfinished-run"
+                )
+                self._resume_button = gr.Button("Resume", variant="primary", elem_id="tp-unfinished-go-on")
+                self._keep_button = gr.Button("Keep as is", elem_id="tp-unfinished-keep")
+                self._delete_button = gr.Button("Discard", elem_id="tp-unfinished-throw")
+        self.message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
+
+    def connect(self) -> None:
+        panel = [self._card, self._description, self._menu]
+        outputs = [self.message, *panel, *self._form.components.values()]
+        for button, action in (
+            (self._resume_button, self._resume),
+            (self._keep_button, self._keep),
+        ):
+            on_click = partial(self._on_click, action)
+            add_handler(button.click, on_click, {self._menu}, outputs, what=button.value)
+        confirm_click(
+            self._delete_button,
+            lambda inputs: f"Delete what {inputs[self._menu]} has saved?" if inputs[self._menu] else "",
+            partial(self._on_click, self._delete),
+            {self._menu},
+            outputs,
+        )
+        options: dict[str, Any] = {
+            "what": "Looking for interrupted runs",
+            "clears": {self._card: gr.update(visible=True)},
+        }
+        on_load(self._panel_updates, panel, **options)
+
+    def _panel_updates(self) -> tuple[Any, str, Any]:
+        runs = self._crashed_runs()
+        card = (
+            markup.card("Interrupted runs", markup.bullets(map(describe_crashed_run, runs)), mood="fair")
+            if runs
+            else ""
+        )
+        names = [run.name for run in runs]
+        return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
+
+    def _crashed_runs(self) -> list[CrashedRun]:
+        if self._context.read_only_reason():
+            return []
+        runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
+        return [run for run in runs if not self._context.is_training(run.name)]
+
+    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        def run_action(folders: Folders) -> str:
+            run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
+            if run is None:
+                raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
+            return action(run, folders)
+
+        message = {self.message: self._context.run_disk_action(run_action)}
+        panel = zip((self._card, self._description, self._menu), self._panel_updates(), strict=True)
+        shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
+        return {**message, **dict(panel), **shown}
+
+    def _resume(self, run: CrashedRun, folders: Folders) -> str:
+        """Resume the run, bit for bit as if it had not crashed."""
+        return resume_run(self._context, run.name)
+
+    def _keep(self, run: CrashedRun, folders: Folders) -> str:
+        crashed_runs.keep_run(run, folders)
+        return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
+
+    def _delete(self, run: CrashedRun, folders: Folders) -> str:
+        crashed_runs.discard_run(run, folders)
+        return f"Discarded {run.name}."
+
+
+def describe_crashed_run(run: CrashedRun) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
+    steps = f" of {run.steps}" if run.steps else ""
+    return (
+        f"{run.name} stopped unexpectedly at step {run.step}{steps} ({when}). If you resume it, {run.lost_work}."
+    )
+
 
 REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 
@@ -67,7 +190,7 @@ class TrainTab:
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
-        self._status_line = gr.HTML(model_status.html(self._context), elem_id="tp-line")
+        self._status_line = gr.HTML(model_line(self._context), elem_id="tp-line")
         self._resume_panel.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
@@ -75,14 +198,33 @@ class TrainTab:
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
                 self._run_panel.draw()
         assert not list(self._form.undrawn()), "a setting has no place on the page"
-        self._connect(tab)
+        refresh = self._refresh_button.click
+        self._presets.connect(refresh, self._run_panel.ended.change, tab.select)
+        self._probe_panel.connect()
+        self._resume_panel.connect()
+        self._layer_picker.connect()
+        self._setting_search.connect()
+        self._run_panel.connect(self._status_line)
+        self._connect_name()
+        # In the browser, remove a message of success once the user changes the form or takes another action.
+        messages = [self._add_message, self._presets.message, self._resume_panel.message]
+        events = [part.input for part in self._form.components.values()]
+        events += [self._js_bridge.request_box.change, *self._run_panel.starting_clicks]
+        add_handler(events, None, messages, messages, what="Removing a message", js=REMOVE_SUCCESS)
+        outputs = [*self._form.components.values(), self._presets.menu]
+        restored = on_load(self._restore_form, outputs, what="Restoring the form")
+        self._connect_consequences(self._connect_data(refresh), restored)
+        live_fields, inputs = [self._form.components[key] for key in LIVE_KEYS], self._form.inputs()
+        ended = self._run_panel.ended.change
+        add_handler(ended, self._restore_live, inputs, live_fields, what="Restoring the form")
+        self._js_bridge.connect()
 
     def _draw_form(self) -> None:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
         self._presets.draw()
         self._form.draw_row("name", "if_exists")
+        # The first dataset that a name was suggested for, or with which the form was restored.
         self._data_before = gr.State("")
-        """The first dataset that a name was suggested for, or with which the form was restored."""
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
             self._form.draw("data", **data_options, scale=7)
@@ -114,26 +256,8 @@ class TrainTab:
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
         hidden = hidden_keys({}, ())
-        self._form_state = gr.HTML(field_visibility.style(hidden), elem_id="tp-marks")
+        self._form_state = gr.HTML(setting_layout.hiding_style(hidden), elem_id="tp-marks")
         self._js_bridge.draw()
-
-    def _connect(self, tab: gr.Tab) -> None:
-        refresh = self._refresh_button.click
-        self._presets.connect(refresh, self._run_panel.ended.change, tab.select)
-        self._probe_panel.connect()
-        self._resume_panel.connect()
-        self._layer_picker.connect()
-        self._setting_search.connect()
-        self._run_panel.connect(self._status_line)
-        self._connect_name()
-        self._connect_messages()
-        outputs = [*self._form.components.values(), self._presets.menu]
-        restored = on_load(self._restore_form, outputs, what="Restoring the form")
-        self._connect_consequences(self._connect_data(refresh), restored)
-        live_fields, inputs = [self._form.components[key] for key in LIVE_KEYS], self._form.inputs()
-        ended = self._run_panel.ended.change
-        add_handler(ended, self._restore_live, inputs, live_fields, what="Restoring the form")
-        self._js_bridge.connect()
 
     def _connect_name(self) -> None:
         """Suggest a name for new data, and describe an existing LoRA of the name, also one just trained."""
@@ -145,13 +269,6 @@ class TrainTab:
         inputs = {name, parts["if_exists"], parts["method"]}
         changes = [*(part.change for part in inputs), self._run_panel.ended.change]
         add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
-
-    def _connect_messages(self) -> None:
-        """In the browser, remove a message of success once the user changes the form or takes another action."""
-        messages = [self._add_message, self._presets.message, self._resume_panel.message]
-        events = [part.input for part in self._form.components.values()]
-        events += [self._js_bridge.request_box.change, *self._run_panel.starting_clicks]
-        add_handler(events, None, messages, messages, what="Removing a message", js=REMOVE_SUCCESS)
 
     def _connect_data(self, refresh: Any) -> Any:
         """Upload data and refresh their menus. Returns the last event of a refresh."""
@@ -198,7 +315,7 @@ class TrainTab:
         for event in (checked, model_changed, read_again, restored):
             add_handler(event.then, self._consequences, **consequences)
 
-    def _result_inputs(self) -> dict[outdated.ResultKind, Any]:
+    def _result_inputs(self) -> dict[ResultKind, Any]:
         """The states that hold the inputs of each result on the page."""
         return {
             "check": self._run_panel.made_from,
@@ -227,17 +344,14 @@ class TrainTab:
         """Save the form, and update what follows from it."""
         if not self._context.read_only_reason():
             with suppress(TrainingProError, OSError):  # the page works without a saved form
-                presets.save_form(self._context.host.folders.form, self._own_values(inputs))
+                # The form for the next run: during a run, with the saving and stopping rules from before it.
+                values = self._form.values(inputs)
+                if self._context.in_run:
+                    saved = presets.load_form(self._context.host.folders.form)
+                    values = {key: value for key, value in values.items() if key not in LIVE_KEYS}
+                    values |= {key: saved[key] for key in LIVE_KEYS if key in saved}
+                presets.save_form(self._context.host.folders.form, values)
         return self._consequences(inputs)
-
-    def _own_values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
-        """The form for the next run: during a run, with the saving and stopping rules from before it."""
-        values = self._form.values(inputs)
-        if self._context.in_run:
-            saved = presets.load_form(self._context.host.folders.form)
-            values = {key: value for key, value in values.items() if key not in LIVE_KEYS}
-            values |= {key: saved[key] for key in LIVE_KEYS if key in saved}
-        return values
 
     def _restore_live(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """After a run, put back what the form had before, where it still shows what was in force in the run."""
@@ -260,20 +374,17 @@ class TrainTab:
         steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
         text = f"{steps} {lora}".strip()
         hidden = hidden_keys(values, preview.kinds)
+        # A style sheet that marks the results whose inputs have changed.
+        current = self._context.made_from(self._form.values(inputs))
+        made_from = {kind: inputs.get(state) for kind, state in self._result_inputs().items()}
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
-            self._form_state: field_visibility.style(hidden)
+            self._form_state: setting_layout.hiding_style(hidden)
             + summary.reset_buttons(values)
-            + self._outdated_style(inputs),
+            + outdated_style(kind for kind, used in made_from.items() if used and used.differs(current)),
             **titles,
         }
-
-    def _outdated_style(self, inputs: Mapping[Any, Any]) -> str:
-        """A style sheet that marks the results whose inputs have changed."""
-        current = self._context.made_from(self._form.values(inputs))
-        made_from = {kind: inputs.get(state) for kind, state in self._result_inputs().items()}
-        return outdated.style(kind for kind, used in made_from.items() if used and used.differs(current))
 
     def _config(self) -> Mapping[str, Any]:
         """The config of the loaded or chosen model; empty if there is none."""

@@ -32,11 +32,6 @@ def broken(*_, **__):
     raise ValueError("broken on purpose")
 module.html = broken
 """
-RUN_PANEL = """
-def run_panel():
-    import sys
-    return next(module for name, module in sys.modules.items() if name.endswith("interface.run.run_panel"))
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)

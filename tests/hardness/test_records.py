@@ -21,7 +21,7 @@ from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
 from training_pro.interface.run import queue_view
-from training_pro.interface.tabs import compare_runs, run_card, run_list
+from training_pro.interface.tabs import run_card, run_list
 from training_pro.records.folder import (
     copy_as_lora,
     crashed_runs,
@@ -109,7 +109,7 @@ def act(root):
         read_training_prompt(entry.folder)
         loras.describe_folder(entry.folder)
         loras.finished_steps(entry.folder)
-    compare_runs.comparison_html(entries[0], entries[-1])
+    run_card.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
     estimate_time(1000.0, card, "lora", folders.loras)

@@ -118,7 +118,7 @@ def make_page(user_data):
 @pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeypatch):
     """Each endpoint gets every `share`-th value, the next endpoint the values after these."""
-    monkeypatch.setattr("training_pro.interface.base.confirm.CONFIRM_SECONDS", 0)
+    monkeypatch.setattr("training_pro.interface.base.handlers.CONFIRM_SECONDS", 0)
     blocks, session = make_page(user_data)
     endpoints = [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]
     values, calls = hostile.some(hostile.hostile_values(user_data.parent / "outside")), 0

@@ -7,7 +7,7 @@ import re
 import pytest
 from training_pro.interface.base import apply_button, link_settings, reset_button, setting_layout, shown_value
 from training_pro.interface.base.form import choice_value, display_value, make_component
-from training_pro.interface.train import field_visibility, setting_search
+from training_pro.interface.train import summary
 from training_pro.settings import rules
 from training_pro.settings.definitions import SETTINGS
 
@@ -39,7 +39,7 @@ def test_irrelevant_settings_are_hidden_but_not_invalid_ones(values, kinds, irre
 
 
 def test_a_row_without_visible_settings_is_hidden_too_and_links_say_so():
-    sheet = field_visibility.style(rules.hidden_keys({}, ("text",)))
+    sheet = setting_layout.hiding_style(rules.hidden_keys({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
     assert '[data-tp-go="dementor_repeats"]::after' in sheet
 
@@ -94,10 +94,10 @@ def test_the_form_shows_what_its_boxes_can_hold():
 
 
 def test_settings_buttons_and_presets_are_found_by_their_words():
-    html = setting_search.results_html("cutoff_len")
+    html = summary.results_html("cutoff_len")
     assert 'href="#tp-cutoff"' in html and "Maximum number of tokens in one example" in html
-    assert 'href="#tp-check"' in setting_search.results_html("verify"), "an old name"
-    preset = setting_search.results_html("questions and answers")
-    assert 'href="#tp-start-from"' in preset and "Preset: " in preset and setting_search.results_html(" ") == ""
-    nothing = setting_search.results_html("<b>zzqq</b>")
+    assert 'href="#tp-check"' in summary.results_html("verify"), "an old name"
+    preset = summary.results_html("questions and answers")
+    assert 'href="#tp-start-from"' in preset and "Preset: " in preset and summary.results_html(" ") == ""
+    nothing = summary.results_html("<b>zzqq</b>")
     assert "No setting or preset matches" in nothing and "<b>zz" not in nothing

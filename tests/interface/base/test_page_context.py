@@ -135,8 +135,8 @@ def test_a_result_is_outdated_if_a_new_one_could_differ():
         ({}, "", True),
     ):
         assert CHECKED.differs(base.ResultInputs({**CHECKED.values, **values}, model)) is differs
-    assert base.outdated.style([]) == ""
-    for kind in base.outdated.NOTICES:
-        assert f"tp-outdated-{kind}" in base.outdated.notice(
+    assert base.outdated_style([]) == ""
+    for kind in base.NOTICES:
+        assert f"tp-outdated-{kind}" in base.outdated_notice(
             kind
-        ) and f"tp-outdated-{kind} " in base.outdated.style([kind])
+        ) and f"tp-outdated-{kind} " in base.outdated_style([kind])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_pro.core.jobs import Advice, JobEnded, Note, PerplexityMeasured, RowScores, Segment, Session, Stage
 from training_pro.interface.base import PageContext
-from training_pro.interface.tabs import PerplexityTab, perplexity_details, perplexity_tab
+from training_pro.interface.tabs import PerplexityTab, perplexity_tab
 from training_pro.settings.parsing import ROW_SETTING_KEYS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
@@ -81,7 +81,7 @@ def rows_result(lora, **losses):
 
 def lines(*results):
     """The cells of each line of the tables of rows."""
-    html = perplexity_details.row_tables(results)
+    html = perplexity_tab.row_tables(results)
     return [re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in re.findall(r"<tr>(.*?)</tr>", html)]
 
 
@@ -105,6 +105,6 @@ def test_all_strips_have_one_scale_and_name_their_extremes():
         parts = tuple(Segment(begins=f"<part {n}>", tokens=9, loss=x, right=0.5) for n, x in enumerate(losses))
         more = {"loss": sum(losses), "stride": 4, "stretches": parts}
         results.append(PerplexityMeasured(lora=lora, dataset="a.txt", **more, **SIZES))
-    html = perplexity_details.loss_strips(results)
+    html = perplexity_tab.loss_strips(results)
     assert re.findall(r'fill-opacity="([0-9.]+)"', html) == ["1.00", "0.76", "0.53", "0.06"]
     assert "lowest perplexity “&lt;part 0&gt; …” (perplexity 20.09, 50% of tokens correct)" in html

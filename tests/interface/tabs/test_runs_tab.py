@@ -109,7 +109,7 @@ def test_a_deleted_run_disappears_from_the_list_and_its_card_too(page):
 
 
 def test_what_deletes_for_good_happens_at_the_second_click_on_the_same_question(page, folders, monkeypatch):
-    monkeypatch.setattr("training_pro.interface.base.confirm.CONFIRM_SECONDS", 0)
+    monkeypatch.setattr("training_pro.interface.base.handlers.CONFIRM_SECONDS", 0)
     state = folders.loras / "story" / "checkpoint-4-epoch-1" / "run_state.json"
     asked, after = page.steps("runs-slim", runs_chosen="story/checkpoint-4-epoch-1")[:2]
     assert asked["runs-slim"] == "Never resume from 1 checkpoint?" and state.is_file()
@@ -117,7 +117,7 @@ def test_what_deletes_for_good_happens_at_the_second_click_on_the_same_question(
     page.press("runs-slim")
     assert state.is_file(), "a second click that comes too late asks again"
     trash.move_to_trash("night/checkpoint-4", folders)
-    monkeypatch.setattr("training_pro.interface.base.confirm.CONFIRM_SECONDS", 0.3)
+    monkeypatch.setattr("training_pro.interface.base.handlers.CONFIRM_SECONDS", 0.3)
     for count in ("1 item", "2 items"):
         assert f"Delete {count} permanently (" in page.steps("runs-empty")[0]["runs-empty"]
         assert len(trash.list_trash(folders)) == int(count[0]), "more than the user was asked about"

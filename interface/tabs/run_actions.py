@@ -8,12 +8,135 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import EvidenceRequest
+from ...core.engine import EvidenceRequest, MergeRequest
 from ...core.errors import SavingError
-from ...core.jobs import EvidenceMeasured, Job, RecallMeasured
+from ...core.files import safe_paths
+from ...core.host import Folders
+from ...core.jobs import EvidenceMeasured, Job, JobEnded, RecallMeasured, progress_text
 from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
+from ...records.remote import REQUESTS, read_progress, send_request
 from ...settings import files
-from ..base import Form, PageContext, add_handler, can_resume, follow_job, markup, resume_run
+from ...settings.name_rules import name_problem
+from ...settings.parsing import parse_keys
+from ..base import Form, PageContext, add_handler, can_resume, follow_job, markup, refresh_choices, resume_run
+
+LABELS = {
+    "stop": "Stop",
+    "pause": "Pause",
+    "resume": "Resume",
+    "save": "Save checkpoint",
+    "sample": "Sample",
+    "evaluate": "Evaluate",
+}
+
+
+class RemotePanel:
+    """Stop, Pause or Resume, Save checkpoint, Sample and Evaluate, while the chosen run is in progress."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def draw(self) -> None:
+        with gr.Row(elem_classes="tp-buttons", visible=False, elem_id="tp-runs-remote") as self.row:
+            self._buttons = {request: gr.Button(label, size="sm") for request, label in LABELS.items()}
+
+    @property
+    def outputs(self) -> list[gr.components.Component | gr.Row]:
+        """What `updates` changes."""
+        return [self.row, self._buttons["pause"], self._buttons["resume"]]
+
+    def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
+        for request, button in self._buttons.items():
+            on_click = partial(self._on_request, request, chosen)
+            add_handler(button.click, on_click, {chosen}, [status, *self.outputs[1:]], what=button.value)
+
+    def updates(self, run: LoraEntry | None) -> tuple[Any, Any, Any]:
+        if run is None or run.status != "in progress" or self._context.read_only_reason():
+            return gr.update(visible=False), gr.update(), gr.update()
+        progress = read_progress(run.name, self._context.host.folders)
+        return gr.update(visible=True), *_pause_updates(paused=progress.paused)
+
+    def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
+        name = require_choice(inputs[chosen]).partition("/")[0]
+        buttons = gr.update(), gr.update()
+
+        def send(folders: Folders) -> str:
+            nonlocal buttons
+            send_request(name, request, folders)
+            if request in ("pause", "resume"):
+                buttons = _pause_updates(paused=request == "pause")
+            return f"{name} {REQUESTS[request].words}."
+
+        return self._context.run_disk_action(send), *buttons
+
+
+def _pause_updates(*, paused: bool) -> tuple[Any, Any]:
+    """Show Pause or Resume."""
+    return gr.update(visible=not paused), gr.update(visible=paused)
+
+
+def progress_line(run: LoraEntry, folders: Folders) -> str:
+    """How far a run is that is in progress; empty for any other."""
+    if run.status != "in progress":
+        return ""
+    progress = progress_text(read_progress(run.name, folders))
+    return markup.paragraph(f"In progress: {progress.rstrip('.')}.")
+
+
+class MergePanel:
+    """A button that merges the chosen LoRA into a model with the given new name."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self, **options: Any) -> None:
+        self.button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
+
+    def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
+        on_merge = partial(self._on_merge, chosen, name)
+        inputs = {chosen, name, *filter(None, [self._shard_size])}
+        finished = add_handler(self.button.click, on_merge, inputs, status, what="Merging the LoRA")
+        if self._context.models:
+            refresh_choices(finished.then, self._context.models, self._context.host.models)
+
+    @property
+    def _shard_size(self) -> Any:
+        """The form's box for the size of a model's files."""
+        return self._form.components.get("shard_size")
+
+    async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Yield the progress of the merge, or a refusal for as long as it applies."""
+        names = inputs[chosen] or "", (inputs[name] or "").strip()
+        start = partial(self._start_merge, *names, inputs.get(self._shard_size))
+        async for status, events in follow_job(self._context.session, start):
+            yield status
+            if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
+                # The result, and where to choose the new model: the standalone page updates its menu at once.
+                where = "above" if self._context.models else "on the Model tab, after you refresh that menu"
+                yield (
+                    markup.card(
+                        "",
+                        markup.paragraph(f"{end.text}. You can choose this model in the model menu {where}."),
+                        mood="good",
+                    )
+                )
+
+    def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:
+        context = self._context
+        context.check_writable()
+        require_choice(lora)
+        if not name:
+            raise SavingError("New name: enter a name for the model.")
+        if problem := name_problem(name, "model"):
+            raise SavingError(f"New name: {problem}")
+        loras.find_lora(lora, context.host.folders.loras)
+        folder = safe_paths.child(context.host.folders.models, name, "New name")
+        if folder.exists():
+            raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
+        checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
+        request = MergeRequest(lora, str(folder), **checked)
+        work = partial(context.engine.merge, request, context.host)
+        return context.session.start("merge", f"Merging {lora} into a model", context.host, work)
 
 
 class UsePanel:
