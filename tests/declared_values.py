@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,8 @@ def values_of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
     if kind in (Any, object):
         return PLAIN
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(list(kind))
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in (typing.Union, types.UnionType):

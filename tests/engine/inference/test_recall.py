@@ -50,10 +50,13 @@ def of_kind(events, kind):
     return [event for event in events if isinstance(event, kind)]
 
 
+MEASURED = {"data": ["page.txt"], "eval_data": ["other.txt"], "recall_passages": 16}
+
+
 def train(place, watch=lambda job, event: None, host=None, **values):
     """Train on the page, and return the events."""
     job = watched_job(watch)
-    place.train(host, job=job, **{"data": ["page.txt"], "eval_data": ["other.txt"], **values})
+    place.train(host, job=job, **{**MEASURED, **values})
     return job.log.since(0)
 
 
@@ -144,7 +147,7 @@ def test_check_says_what_measuring_recall_costs(passage_tokens, epoch_tokens, ep
 def test_a_run_whose_replies_have_no_passage_measures_none_and_check_says_so(place):
     replies = [json.dumps({"instruction": f"What is {n}?", "output": f"It is {n}."}) for n in range(10)]
     place.write("short.jsonl", "\n".join(replies))
-    short = {"data": ["short.jsonl"], "eval_data": [], "cutoff": "auto"}
+    short = {**MEASURED, "data": ["short.jsonl"], "eval_data": [], "cutoff": "auto"}
     notes = PeftEngine().check(place.settings(**short), place.host()).notes
     assert any(text.startswith("Recall is not measured, ") for text in notes)
     assert not of_kind(train(place, **short), RecallMeasured)
