@@ -73,7 +73,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             # The Trainer has loaded the optimizer and the scheduler of the checkpoint, with the values that its
             # run began with. Those of now apply from the next step on.
             for group, values in zip(loop["optimizer"].param_groups, self.group_settings, strict=True):
-                # Only what differs: the groups would share equal tuples, which a checkpoint pickles in other bytes.
+                # Only what differs: groups that share a tuple are pickled to other bytes.
                 group.update({key: value for key, value in values.items() if group[key] != value})
             apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
         if evaluation := self._evaluations.evaluate_at_start(state.global_step):
