@@ -32,10 +32,13 @@ def loaded_by_peft(server: servers.Server, lora: Path) -> dict:
     return {name: weight for name, weight in model.named_parameters() if "lora_B" in name}
 
 
+@pytest.mark.long
 def test_one_click_trains_the_demo_and_shows_both_replies(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server)
         page.press("start")
+        page.wait_for_words("run", "Training 'first-look'")
+        page.wait_for(lambda: training_log(server, "first-look").get("ended") == "finished", "its end", 600)
         page.wait_until_ended("first-look")
         page.wait_for_words("samples", "without the LoRA", "step 20")
 
@@ -119,16 +122,9 @@ def test_a_page_that_lost_its_stream_reconnects(demo, open_page):
         page.stop("interrupted")
 
 
-@pytest.mark.parametrize(
-    ("theme", "width"),
-    [
-        ("dark", 390),
-        pytest.param("light", 1200, marks=pytest.mark.long),
-        pytest.param("dark", 1200, marks=pytest.mark.long),
-        pytest.param("light", 390, marks=pytest.mark.long),
-    ],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
 def test_it_fits_the_screen(demo, open_page, theme, width):
     page = open_page(demo, theme=theme, width=width)
     page.fill(data="story.txt", name="looks")
