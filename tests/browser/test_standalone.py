@@ -40,7 +40,7 @@ def test_one_click_trains_the_demo_and_shows_both_replies(browser, tmp_path, ope
         page.wait_for_words("run", "Training 'first-look'")
         page.wait_for(lambda: training_log(server, "first-look").get("ended") == "finished", "its end", 600)
         page.wait_until_ended("first-look")
-        page.wait_for_words("samples", "without the LoRA", "step 20")
+        page.wait_for_words("samples", "without the LoRA", "step 12")
 
 
 def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
