@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 ROWS = "ferry-chats.jsonl"
 CHANGED = "Settings have changed since this check. Press Check for a new report."
@@ -43,7 +43,6 @@ def test_the_form_follows_the_data(demo, open_page, tmp_path):
     page.wait_for_words("data-said", path.name, ROWS)
 
 
-@pytest.mark.long
 def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page = open_page(demo)
     page.fill(name=40 * "long ", rank=64)
@@ -66,7 +65,6 @@ def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page.wait_for(lambda: CHANGED not in page.words("answer"), "a report that is up to date")
 
 
-@pytest.mark.long
 def test_presets_and_existing_names(demo, open_page):
     page = open_page(demo)
     (demo.loras / "there-already").mkdir(parents=True)
@@ -92,7 +90,6 @@ def test_presets_and_existing_names(demo, open_page):
     page.wait_for(lambda: page.setting("targets") == "q_proj", "the layer in the form")
 
 
-@pytest.mark.long
 def test_every_action_of_runs(demo, open_page):
     page = open_page(demo)
     page.start("short", epochs=2)

@@ -47,21 +47,30 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     original = webui.ask("fingerprint()")
     page = open_tab()
     page.wait_for_words("line", servers.TINY, "float32")
-    page.fill(name="inside", data="story.txt", cutoff=64, epochs=16)
+    page.fill(name="inside", data="story.txt", cutoff=64, epochs=ENDLESS)
     assert page.check().startswith("Check: ready")
     assert page.characters_lost() == 0
 
     page.press("start")
     first_curve = page.wait_for_curve()
     assert webui.ask("shared.generation_lock.locked()")
+    page.tab("Chat")
+    page.send("Hello, you & <b>I</b>")
+    page.wait_for(lambda: "Training PRO is using the model." in page.everything(), "a refusal")
+    assert page.chat() == ("Hello, you & <b>I</b>", "")
+    page.tab(OURS)
     page.press("save")
     page.wait_for(lambda: list((webui.loras / "inside").glob("checkpoint-*-user")), "the checkpoint on disk")
     page.wait_for_curve(after=first_curve.last)
-    page.wait_until_ended("inside")
+    page.stop("inside")
     assert not webui.ask("shared.generation_lock.locked()")
     assert webui.ask("fingerprint()") == original
     assert model_and_loras(webui) == [BARE, [], servers.TINY]
+    page.tab("Chat")
+    page.send()
+    page.wait_for(lambda: page.chat()[1], "a reply")
 
+    page.tab(OURS)
     page.tab("Try it")
     page.choose_lora("inside")
     page.write("prompt", "Old Maren Tull ran the ferry")
@@ -78,20 +87,6 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
     page.press("take-off")
     page.wait_for(lambda: model_and_loras(webui) == [BARE, [], servers.TINY], "the LoRA is off")
     assert webui.ask("fingerprint()") == original
-
-
-def test_chat_is_refused_while_a_run_uses_the_model(webui, open_tab):
-    page = open_tab()
-    page.start("talked-to", epochs=ENDLESS)
-    page.tab("Chat")
-    page.send("Hello, you & <b>I</b>")
-    page.wait_for(lambda: "Training PRO is using the model." in page.everything(), "a refusal")
-    assert page.chat() == ("Hello, you & <b>I</b>", "")
-    page.tab(OURS)
-    page.stop("talked-to")
-    page.tab("Chat")
-    page.send()
-    page.wait_for(lambda: page.chat()[1], "a reply")
 
 
 @pytest.mark.long
