@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.errors import SettingsError, TrainingProError
+from ...core.errors import BusyError, SettingsError
 from ...core.jobs import DownloadProgress, Job, JobFn, Note, Request, Stage, event_text
 from ..base import (
     PageContext,
@@ -31,46 +31,32 @@ PrepareDownload = Callable[[str], tuple[str, JobFn]]
 
 
 class DownloadView:
-    """The state of a download on one page; `seen` if the download had ended when the page was opened."""
+    """The state of a download on one page; `seen` once its end needs no new choice in the menu of models."""
 
     def __init__(self, job: Job, *, seen: bool) -> None:
-        self.job, self.position = job, 0
-        self._end_seen = seen
-        self._last_fetched: DownloadProgress | None = None
-        self._first_note = self._status = ""
+        self.job, self.seen = job, seen
+        self.fetched: DownloadProgress | None = None
+        self._position, self._first_note, self._status = 0, "", ""
 
     def catch_up(self) -> tuple[Any, ...]:
         """Process new events; the returned state changes whenever the page must be updated."""
-        events = self.job.log.since(self.position)
-        self.position += len(events)
+        events = self.job.log.since(self._position)
+        self._position += len(events)
         for event in events:
             if isinstance(event, DownloadProgress):
-                self._last_fetched, self._status = event, ""
+                self.fetched, self._status = event, ""
             elif isinstance(event, Note) and not self._first_note:
                 self._first_note = event.text
             elif isinstance(event, (Note, Stage)):
                 self._status = event.text
-        return self.position, self.job.running, self.job.control.asked(Request.STOP)
-
-    @property
-    def title(self) -> str:
-        """The title of the folded part, with the progress of the download."""
-        share = f": {self._last_fetched.share:.0%}" if self._last_fetched and self.job.running else ""
-        return TITLE + share
-
-    def take_finished_model(self) -> str:
-        """The name of a model whose download ended while the page was open; returned only once."""
-        if self._end_seen or (end := self.job.end) is None:
-            return ""
-        self._end_seen = True
-        return end.folder.name if end.folder else ""
+        return self._position, self.job.running, self.job.control.asked(Request.STOP)
 
     def html(self) -> str:
         if (end := self.job.end) is None:
             parts = []
-            if self._last_fetched:
-                fetched = event_text(self._last_fetched)
-                parts = [markup.progress_bar(self._last_fetched.share), markup.paragraph(fetched)]
+            if self.fetched:
+                fetched = event_text(self.fetched)
+                parts = [markup.progress_bar(self.fetched.share), markup.paragraph(fetched)]
             status = "Stopping ..." if self.job.control.asked(Request.STOP) else self._status
             lines = (markup.paragraph(words, quiet=True) for words in (status, self._first_note) if words)
             return markup.card(self.job.title, *parts, *lines, mood="live")
@@ -93,7 +79,7 @@ class DownloadPanel:
         has_no_models = not self._context.host.models()
         with gr.Accordion(TITLE, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
-                self._name = gr.Textbox(
+                name = gr.Textbox(
                     label="Model on the Hugging Face Hub",
                     placeholder="OWNER/NAME, or the URL of the model's page",
                     max_lines=1,
@@ -103,43 +89,42 @@ class DownloadPanel:
                 style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
                 self._get_button = gr.Button("Get", elem_id="tp-get", **style)
                 self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
-            gr.HTML(suggestion_buttons())
-            self._refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
+            suggested = Markup(" ").join(fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS)
+            gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
+            refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
-            self._follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
-        get = [self._get_button.click, self._name.submit]
-        add_handler(get, self._start_download, self._name, self._refusal, what="Downloading the model")
-        add_handler(self._stop_button.click, self._stop_download, None, self._refusal, what="Stop")
-        on_load(self._fill_name, [self._name], what="Filling in the model's name")
-        outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
-        for event in (page_load(), self._follow_button.click):
-            add_handler(event, self.follow, None, outputs, what="Showing the download")
+            follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
-    def _fill_name(self) -> Any:
-        """Fill in the last requested name; if there is none, keep what the user has typed."""
-        return gr.update(value=self._last_request) if self._last_request else gr.update()
+        def last_request() -> Any:
+            """The last requested name; if there is none, what the user has typed stays."""
+            return gr.update(value=self._last_request) if self._last_request else gr.update()
+
+        def stop() -> str:
+            self._context.check_writable()
+            if stop_job(self._context.session.latest("download")):
+                return ""
+            raise BusyError("No download is running.")
+
+        get = [self._get_button.click, name.submit]
+        add_handler(get, self._start_download, name, refusal, what="Downloading the model")
+        add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
+        on_load(last_request, [name], what="Filling in the model's name")
+        outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
+        for event in (page_load(), follow_button.click):
+            add_handler(event, self._follow, None, outputs, what="Showing the download")
 
     def _start_download(self, name_or_url: str) -> str:
-        """Start the download, or return why it cannot start."""
+        """Start the download; an error says why it cannot start."""
+        self._context.check_writable()
         name_or_url = name_or_url.strip()
-        try:
-            self._context.check_writable()
-            if not name_or_url:
-                raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
-            name, work = self._prepare(name_or_url)
-            self._context.session.start_without_model("download", f"Downloading {name}", work)
-        except TrainingProError as error:
-            return markup.problem(str(error))
+        if not name_or_url:
+            raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
+        name, work = self._prepare(name_or_url)
+        self._context.session.start_without_model("download", f"Downloading {name}", work)
         self._last_request = name_or_url
         return ""
 
-    def _stop_download(self) -> str:
-        if reason := self._context.read_only_reason():
-            return markup.problem(reason)
-        stopping = stop_job(self._context.session.latest("download"))
-        return "" if stopping else markup.problem("No download is running.")
-
-    async def follow(self) -> AsyncIterator[dict[Any, Any]]:
+    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""
         session, menu = self._context.session, self._context.models
         previous = session.latest("download")
@@ -153,27 +138,22 @@ class DownloadPanel:
             return view and (id(view), *view.catch_up())
 
         async for _ in follow_changes(catch_up):
-            yield self._updates(view)
-            if view is not None and (model := view.take_finished_model()):
-                # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
-                yield {menu: gr.update(value=None)}
-                yield {menu: gr.update(choices=self._context.host.models(), value=model)}
-
-    def _updates(self, view: DownloadView | None) -> dict[Any, Any]:
-        running = view is not None and view.job.running
-        enabled = not self._context.read_only_reason()
-        buttons = {
-            self._get_button: gr.update(interactive=enabled and not running),
-            self._stop_button: gr.update(interactive=enabled and running, visible=running),
-        }
-        if view is None:
-            return buttons
-        unfold = {"open": True} if running else {}
-        return {**buttons, self._status: view.html(), self._accordion: gr.update(label=view.title, **unfold)}
-
-
-def suggestion_buttons() -> Markup:
-    """A line of buttons that put the name of a model into the text box."""
-    buttons = (fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
-    line = Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>')
-    return line.format(Markup(" ").join(buttons))
+            running = view is not None and view.job.running
+            enabled = not self._context.read_only_reason()
+            updates = {
+                self._get_button: gr.update(interactive=enabled and not running),
+                self._stop_button: gr.update(interactive=enabled and running, visible=running),
+            }
+            if view is None:
+                yield updates
+                continue
+            share = f": {view.fetched.share:.0%}" if view.fetched and running else ""
+            part = gr.update(label=TITLE + share, **({"open": True} if running else {}))
+            yield {**updates, self._status: view.html(), self._accordion: part}
+            if (end := view.job.end) is not None and not view.seen:
+                view.seen = True
+                if end.folder:
+                    # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
+                    # When Gradio 4.37 goes, delete the first one.
+                    yield {menu: gr.update(value=None)}
+                    yield {menu: gr.update(choices=self._context.host.models(), value=end.folder.name)}

@@ -1,7 +1,8 @@
-"""The standalone page: choose and load a model, with the same tab as in the webui below."""
+"""The tab in the webui, and the standalone page around it, where the model is chosen and loaded."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,15 +13,18 @@ from ...core.engine import Engine
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Session
 from ...core.model_shape import ModelShape, model_bytes
+from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load
-from . import tab
+from ..base import CSS, RELOAD, PageContext, add_handler, follow_job, markup, on_load
+from ..tabs import PerplexityTab, RunsTab, TryTab
+from ..train import TrainTab
 from .download_panel import TITLE, DownloadPanel
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
+MAX_REASON_CHARS = 200
 PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
 
@@ -41,6 +45,31 @@ class ModelPickerHost(Host, Protocol):
     def validate_name(self, name: str) -> str: ...
 
 
+def draw_tab(
+    host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
+) -> None:
+    """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
+    context = PageContext(host, engine, session, models)
+    # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
+    # version goes, delete `selected` and the ids.
+    with gr.Tabs(selected="train", elem_id="tp-tabs"):
+        with gr.Tab("Train", id="train") as train:
+            train_tab = TrainTab(context)
+            train_tab.draw(train)
+        with gr.Tab("Try it", id="try") as try_it:
+            try_tab = TryTab(context)
+            try_tab.draw(try_it)
+        with gr.Tab("Perplexity", id="perplexity") as perplexity:
+            perplexity_tab = PerplexityTab(context, train_tab.form)
+            perplexity_tab.draw(perplexity)
+        with gr.Tab("Runs", id="runs") as runs:
+            runs_tab = RunsTab(context, train_tab.form)
+            runs_tab.draw(runs)
+        try_tab.stop_button.follow(train_tab.working)
+        perplexity_tab.stop_button.follow(train_tab.working)
+        runs_tab.follow(train_tab.working)
+
+
 def build_page(
     host: ModelPickerHost,
     engine: Engine[TrainingSettings, DatasetReport],
@@ -49,13 +78,36 @@ def build_page(
     loadings: Mapping[str, str],
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
-    page, launch_options = make_blocks("Training PRO", CSS)
+    # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
+    style = {"css": CSS} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
+    page = gr.Blocks(title="Training PRO", analytics_enabled=False, **style)
+    read_inputs = page.preprocess_data
+
+    async def checked_inputs(block_function: Any, *args: Any, **options: Any) -> Any:
+        """The inputs of a handler from what a browser sent; a value of the wrong type is answered with a sentence.
+
+        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+        """
+        try:
+            inputs = await read_inputs(block_function, *args, **options)
+            for component, value in zip(block_function.inputs, inputs, strict=True):
+                is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+                if getattr(component, "multiselect", False) and value is not None and not is_list:
+                    raise TypeError(f"{component.label} is not a list")
+            return inputs
+        except Exception as error:
+            reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
+            message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
+            raise gr.Error(message) from error
+
+    # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
+    page.preprocess_data = checked_inputs
     with page:
         picker = ModelPicker(host, session, loadings)
         picker.draw()
         DownloadPanel(PageContext(host, engine, session, picker.menu), host.download_job).draw()
-        tab.draw(host, engine, session, picker.menu)
-    return page, launch_options
+        draw_tab(host, engine, session, picker.menu)
+    return page, {} if style else {"css": CSS}
 
 
 class ModelPicker:
@@ -65,68 +117,61 @@ class ModelPicker:
         self._host, self._session, self._loadings = host, session, loadings
 
     def draw(self) -> None:
-        name, loading = self._selection()
+        host = self._host
+        name, loading = host.selected_model
+        choices, name = self._choices(name)
         with gr.Row():
             self.menu = gr.Dropdown(
-                self._choices(name), value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
+                choices, value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
             )
-            self._loading = gr.Dropdown(
+            loading_menu = gr.Dropdown(
                 [(label, value) for value, label in self._loadings.items()],
                 value=loading,
                 label="Load as",
                 elem_id="tp-loading",
             )
-            self._load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
-            self._refresh_button = gr.Button("Refresh", min_width=100, scale=0)
-        self._needs = gr.HTML(elem_id="tp-model-needs")
-        self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
-        inputs = {self.menu, self._loading}
-        add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
-        add_handler(self._refresh_button.click, self._on_refresh, inputs, [self.menu, self._needs], what="Refresh")
-        changes, action = [menu.change for menu in (self.menu, self._loading)], "Reading the model"
-        add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
-        on_load(self._show_selection, [self.menu, self._loading, self._needs], what=action)
+            load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
+            refresh_button = gr.Button("Refresh", min_width=100, scale=0)
+        needs = gr.HTML(elem_id="tp-model-needs")
+        status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
 
-    def _choices(self, chosen: str) -> list[str]:
+        def refresh(name: str | None, loading: str) -> tuple[Any, str]:
+            choices, chosen = self._choices(name or "")
+            return gr.update(choices=choices, value=chosen or None), describe_size(host, chosen, loading)
+
+        def show_selection() -> tuple[Any, Any, str]:
+            """Show the current selection on a page that is opened later."""
+            name, loading = host.selected_model
+            menu, size_of_it = refresh(name, loading)
+            return menu, loading, size_of_it
+
+        inputs = [self.menu, loading_menu]
+        add_handler(load_button.click, self._load_model, inputs, status, what="Loading the model")
+        add_handler(refresh_button.click, refresh, inputs, [self.menu, needs], what="Refresh")
+        describe = lambda name, loading: describe_size(host, name or "", loading)  # noqa: E731
+        add_handler([menu.change for menu in inputs], describe, inputs, needs, what="Reading the model")
+        on_load(show_selection, [*inputs, needs], what="Reading the model")
+
+    def _choices(self, chosen: str) -> tuple[list[str], str]:
+        """The choices of the menu, and the chosen model: the only one if none is chosen."""
         models = self._host.models()
-        return models if not chosen or chosen in models else [chosen, *models]
+        if not chosen and len(models) == 1:
+            chosen = models[0]
+        return models if not chosen or chosen in models else [chosen, *models], chosen
 
-    def _selection(self) -> tuple[str, str]:
-        """The chosen model and precision; the only model if none is chosen."""
-        name, loading = self._host.selected_model
-        models = [] if name else self._host.models()
-        return models[0] if len(models) == 1 else name, loading
-
-    def _show_selection(self) -> tuple[Any, Any, str]:
-        """Show the current selection on a page that is opened later."""
-        name, loading = self._selection()
-        menu = gr.update(choices=self._choices(name), value=name or None)
-        return menu, loading, describe_size(self._host, name, loading)
-
-    def _on_refresh(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
-        """Look for models again, and choose the only one."""
-        models, name = self._host.models(), inputs[self.menu] or ""
-        name = models[0] if not name and len(models) == 1 else name
-        menu = gr.update(choices=self._choices(name), value=name or None)
-        return menu, describe_size(self._host, name, inputs[self._loading])
-
-    def _describe_needs(self, inputs: Mapping[Any, Any]) -> str:
-        return describe_size(self._host, inputs[self.menu] or "", inputs[self._loading])
-
-    async def _load_model(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        name, loading = inputs[self.menu], inputs[self._loading]
+    async def _load_model(self, name: str | None, loading: str) -> AsyncIterator[str]:
         if not name:
             yield markup.problem("Choose a model first.")
             return
-        work = partial(self._work, name, loading)
+
+        def work(_: Job) -> JobEnded:
+            self._host.load(self._host.validate_name(name), loading)
+            return JobEnded(outcome="finished", text=f"{name} is loaded.")
+
         start = partial(self._session.start, "model", f"Loading {name}", self._host, work)
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
         async for status, _ in follow_job(self._session, start, loading_note):
             yield status
-
-    def _work(self, name: str, loading: str, job: Job) -> JobEnded:
-        self._host.load(self._host.validate_name(name), loading)
-        return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
 
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:

@@ -37,7 +37,14 @@ class ProbePanel:
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         context, values, probed = self._context, self._form.values(inputs), None
-        async for message, events in follow_job(context.session, partial(self._start, values)):
+
+        def start() -> Job:
+            settings = training_settings({**values, "name": values.get("name") or "one-step"})
+            context.check_writable()
+            work = partial(context.engine.probe, settings, context.host)
+            return context.session.start("probe", "Testing one step", context.host, work)
+
+        async for message, events in follow_job(context.session, start):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
         if probed is not None:
@@ -47,13 +54,6 @@ class ProbePanel:
                 self.made_from: context.made_from({**values, **changes}),
                 **self._form.updates(changes),
             }
-
-    def _start(self, values: Mapping[str, Any]) -> Job:
-        context = self._context
-        settings = training_settings({**values, "name": values.get("name") or "one-step"})
-        context.check_writable()
-        work = partial(context.engine.probe, settings, context.host)
-        return context.session.start("probe", "Testing one step", context.host, work)
 
 
 def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
@@ -70,19 +70,16 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
             *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
         ]
     )
-    advice = _advice(probed, values, fitted=fitted)
-    mood = markup.usage_mood(probed.peak, probed.free)
-    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
-
-
-def _advice(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
     changes = presets.describe_changes(values, probed.fitting)
     if not changes:
-        return markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
-    if fitted:
-        return markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
-    answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
-    return Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+        advice = markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
+    elif fitted:
+        advice = markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
+    else:
+        answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
+        advice = Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+    mood = markup.usage_mood(probed.peak, probed.free)
+    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
 
 
 NOTHING_HELPS = (
