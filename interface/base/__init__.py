@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import handlers, markup, setting_layout
+from . import markup, setting_layout
 from .form import (
     Form,
     ResultInputs,
@@ -60,7 +60,6 @@ __all__ = [
     "follow_changes",
     "follow_job",
     "follow_refusal",
-    "handlers",
     "link_settings",
     "load_script",
     "markup",

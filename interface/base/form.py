@@ -15,7 +15,7 @@ from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.setting import Setting, shortest_number, show_line_breaks
-from .setting_layout import folded_part_id, folded_part_title, row_id
+from .setting_layout import folded_part_title, part_id, row_id
 
 SETTING_LINK = (
     '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
@@ -43,8 +43,8 @@ def fill_button(box: str, text: str, label: str) -> Markup:
 
 def setting_link(key: str, label: str) -> Markup:
     """An HTML link that jumps to a setting."""
-    part_id, part_title = folded_part_id(key), folded_part_title(key)
-    return html(SETTING_LINK, key=key, label=label, part_id=part_id, part_title=part_title)
+    title = folded_part_title(key)
+    return html(SETTING_LINK, key=key, label=label, part_id=part_id(title) if title else "", part_title=title)
 
 
 def reset_button(key: str, default: str) -> Markup:

@@ -156,15 +156,12 @@ Default = TypeVar("Default")
 
 @dataclass(frozen=True)
 class PageContext:
-    """Host, engine and session, passed to every part of the page.
-
-    `models` is the menu of models of the standalone page.
-    """
+    """Host, engine and session, passed to every part of the page."""
 
     host: Host
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
-    models: Any = None
+    models: Any = None  # the menu of models of the standalone page
     # Saving and stopping rules that the form shows only because they are in force in the run in progress.
     live_values: dict[str, Any] = field(default_factory=dict)
 
@@ -268,7 +265,7 @@ async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None
     shown: object = None
     due = 0.0
     while True:
-        state = (read_state(),)  # in a tuple, which differs from None also if the state is None
+        state = read_state()
         if state != shown or time.monotonic() >= due:
             shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
             yield

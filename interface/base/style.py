@@ -50,7 +50,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-phase {stroke: #cf3f3f; stroke-width: 1.4; stroke-dasharray: 2 3;}
 .tp-phase-name {fill: var(--body-text-color); font-size: 12px; paint-order: stroke; stroke-width: 4px;
   stroke: var(--block-background-fill);}
-.tp-by-step {display: var(--tp-by-step, inline);} .tp-by-epoch {display: var(--tp-by-epoch, none);}
+.tp-by-step {display: var(--tp-axis-step, inline);} .tp-by-epoch {display: var(--tp-axis-epoch, none);}
 .tp-bell-on {display: var(--tp-bell-on, none);} .tp-bell-off {display: var(--tp-bell-off, inline);}
 .tp-axis {fill: var(--tp-quiet); font-size: 12px;}
 .tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}

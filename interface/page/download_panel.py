@@ -26,9 +26,6 @@ NAME_BOX = "tp-get-name"
 # Models for beginners, the smallest first.
 SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
 
-# Turns the typed text into the name of the model and the job function that downloads it.
-PrepareDownload = Callable[[str], tuple[str, JobFn]]
-
 
 class DownloadView:
     """The state of a download on one page; `seen` once its end needs no new choice in the menu of models."""
@@ -69,10 +66,13 @@ class DownloadView:
 
 
 class DownloadPanel:
-    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models."""
+    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models.
 
-    def __init__(self, context: PageContext, get: PrepareDownload) -> None:
-        self._context, self._prepare = context, get
+    `prepare` turns the typed text into the name of the model and the function of the job that downloads it.
+    """
+
+    def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
+        self._context, self._prepare = context, prepare
         self._last_request = ""
 
     def draw(self) -> None:
@@ -95,10 +95,6 @@ class DownloadPanel:
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
-        def last_request() -> Any:
-            """The last requested name; if there is none, what the user has typed stays."""
-            return gr.update(value=self._last_request) if self._last_request else gr.update()
-
         def stop() -> str:
             self._context.check_writable()
             if stop_job(self._context.session.latest("download")):
@@ -108,7 +104,9 @@ class DownloadPanel:
         get = [self._get_button.click, name.submit]
         add_handler(get, self._start_download, name, refusal, what="Downloading the model")
         add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
-        on_load(last_request, [name], what="Filling in the model's name")
+        # The last requested name; if there is none, what the user has typed stays.
+        asked = lambda: gr.update(**({"value": self._last_request} if self._last_request else {}))  # noqa: E731
+        on_load(asked, [name], what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
         for event in (page_load(), follow_button.click):
             add_handler(event, self._follow, None, outputs, what="Showing the download")

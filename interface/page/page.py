@@ -103,75 +103,52 @@ def build_page(
     # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
     page.preprocess_data = checked_inputs
     with page:
-        picker = ModelPicker(host, session, loadings)
-        picker.draw()
-        DownloadPanel(PageContext(host, engine, session, picker.menu), host.download_job).draw()
-        draw_tab(host, engine, session, picker.menu)
+        models = draw_model_picker(host, session, loadings)
+        DownloadPanel(PageContext(host, engine, session, models), host.download_job).draw()
+        draw_tab(host, engine, session, models)
     return page, {} if style else {"css": CSS}
 
 
-class ModelPicker:
-    """Menus for the model and its precision, and the memory that it needs."""
+def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> gr.Dropdown:
+    """Draw the menus for the model and its precision, and the memory that it needs; returns the menu of models."""
+    precisions = [(label, value) for value, label in loadings.items()]
+    with gr.Row():
+        models_menu = gr.Dropdown([], label="Model", allow_custom_value=True, elem_id="tp-model")
+        loading_menu = gr.Dropdown(precisions, label="Load as", elem_id="tp-loading")
+        load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
+        refresh_button = gr.Button("Refresh", min_width=100, scale=0)
+    needs = gr.HTML(elem_id="tp-model-needs")
+    status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
 
-    def __init__(self, host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> None:
-        self._host, self._session, self._loadings = host, session, loadings
+    def show(name: str | None, loading: str) -> tuple[Any, str, str]:
+        """The menus with this choice, or with the only model if none is chosen, and the memory that it needs."""
+        models = host.models()
+        if not name and len(models) == 1:
+            name = models[0]
+        choices = models if not name or name in models else [name, *models]
+        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name or "", loading)
 
-    def draw(self) -> None:
-        host = self._host
-        name, loading = host.selected_model
-        choices, name = self._choices(name)
-        with gr.Row():
-            self.menu = gr.Dropdown(
-                choices, value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
-            )
-            loading_menu = gr.Dropdown(
-                [(label, value) for value, label in self._loadings.items()],
-                value=loading,
-                label="Load as",
-                elem_id="tp-loading",
-            )
-            load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
-            refresh_button = gr.Button("Refresh", min_width=100, scale=0)
-        needs = gr.HTML(elem_id="tp-model-needs")
-        status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
-
-        def refresh(name: str | None, loading: str) -> tuple[Any, str]:
-            choices, chosen = self._choices(name or "")
-            return gr.update(choices=choices, value=chosen or None), describe_size(host, chosen, loading)
-
-        def show_selection() -> tuple[Any, Any, str]:
-            """Show the current selection on a page that is opened later."""
-            name, loading = host.selected_model
-            menu, size_of_it = refresh(name, loading)
-            return menu, loading, size_of_it
-
-        inputs = [self.menu, loading_menu]
-        add_handler(load_button.click, self._load_model, inputs, status, what="Loading the model")
-        add_handler(refresh_button.click, refresh, inputs, [self.menu, needs], what="Refresh")
-        describe = lambda name, loading: describe_size(host, name or "", loading)  # noqa: E731
-        add_handler([menu.change for menu in inputs], describe, inputs, needs, what="Reading the model")
-        on_load(show_selection, [*inputs, needs], what="Reading the model")
-
-    def _choices(self, chosen: str) -> tuple[list[str], str]:
-        """The choices of the menu, and the chosen model: the only one if none is chosen."""
-        models = self._host.models()
-        if not chosen and len(models) == 1:
-            chosen = models[0]
-        return models if not chosen or chosen in models else [chosen, *models], chosen
-
-    async def _load_model(self, name: str | None, loading: str) -> AsyncIterator[str]:
+    async def load(name: str | None, loading: str) -> AsyncIterator[str]:
         if not name:
             yield markup.problem("Choose a model first.")
             return
 
         def work(_: Job) -> JobEnded:
-            self._host.load(self._host.validate_name(name), loading)
+            host.load(host.validate_name(name), loading)
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
-        start = partial(self._session.start, "model", f"Loading {name}", self._host, work)
+        start = partial(session.start, "model", f"Loading {name}", host, work)
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
-        async for status, _ in follow_job(self._session, start, loading_note):
-            yield status
+        async for said, _ in follow_job(session, start, loading_note):
+            yield said
+
+    menus = [models_menu, loading_menu]
+    add_handler(load_button.click, load, menus, status, what="Loading the model")
+    add_handler(refresh_button.click, show, menus, [*menus, needs], what="Refresh")
+    changes, what = [menu.change for menu in menus], "Reading the model"
+    add_handler(changes, lambda name, loading: describe_size(host, name or "", loading), menus, needs, what=what)
+    on_load(lambda: show(*host.selected_model), [*menus, needs], what=what)
+    return models_menu
 
 
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:

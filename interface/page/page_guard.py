@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
@@ -27,50 +27,33 @@ LOGIN = "/login"
 OPEN_PATHS = ("/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json", "/startup-events")
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 API_PREFIX = "/gradio_api"  # Gradio 6 has its routes with and without it
-FREE_GUESSES, FIRST_WAIT, LONGEST_WAIT = 5, 1.0, 30.0
-GUESSES_A_MINUTE, MINUTE = 60, 60.0
-MAX_ADDRESSES = 1000
-
-
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """An answer instead of the page: the status and a sentence."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status, self.text = status, text
-        super().__init__(text)
+# Wrong passwords in a minute: from one address, and from all but this computer together.
+GUESSES_OF_ONE, GUESSES_OF_ALL, SECONDS = 5, 60, 60.0
 
 
 class Guesses:
-    """Wrong passwords, by address and in all; each makes the next one wait."""
+    """The wrong passwords of the last minute: a few from each address, and a bearable number in all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.by_address: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self.recent: list[float] = []
+        self.recent: list[tuple[float, str]] = []
 
     def count(self, address: str) -> None:
-        """Count a guess before it is looked at, so that many at once don't pass; Refusal if it comes too soon."""
+        """Count a guess before it is looked at, so that many at once don't pass; it must not come too soon."""
         now = self._clock()
-        number, last = self.by_address.get(address, (0, now))
-        wait = 0.0
-        if number >= FREE_GUESSES:
-            # 1, 2, 4 ... seconds. The exponent is bounded, because a float ends at 2 ** 1024.
-            wait = last + min(FIRST_WAIT * 2.0 ** min(number - FREE_GUESSES, 10), LONGEST_WAIT) - now
-        self.recent = [moment for moment in self.recent if moment > now - MINUTE]
-        if len(self.recent) >= GUESSES_A_MINUTE and not is_loopback(address):
-            wait = max(wait, self.recent[0] + MINUTE - now)
-        if wait > 0:
-            raise Refusal(429, f"Too many wrong passwords. Try again in {format_count(int(wait) + 1, 'second')}.")
-        self.recent.append(now)
-        self.by_address[address] = (number + 1, now)
-        self.by_address.move_to_end(address)
-        while len(self.by_address) > MAX_ADDRESSES:
-            self.by_address.popitem(last=False)
+        self.recent = [guess for guess in self.recent if guess[0] > now - SECONDS]
+        own = [moment for moment, other in self.recent if other == address]
+        waits = [own[0]] if len(own) >= GUESSES_OF_ONE else []
+        if len(self.recent) >= GUESSES_OF_ALL and not is_address(address, loopback=True):
+            waits.append(self.recent[0][0])
+        if waits:
+            seconds = format_count(int(max(waits) + SECONDS - now) + 1, "second")
+            raise HTTPException(429, f"Too many wrong passwords. Try again in {seconds}.")
+        self.recent.append((now, address))
 
     def forget(self, address: str) -> None:
         """Forget the guesses of an address that gave the right password."""
-        if self.by_address.pop(address, None) and self.recent:
-            self.recent.pop()
+        self.recent = [guess for guess in self.recent if guess[1] != address]
 
 
 class PageGuard:
@@ -92,8 +75,8 @@ class PageGuard:
             self._check(request, path)
             if self._asks_password and is_login:
                 self._guesses.count(address)
-        except Refusal as refusal:
-            await PlainTextResponse(refusal.text, refusal.status)(scope, receive, send)
+        except HTTPException as refusal:
+            await PlainTextResponse(refusal.detail, refusal.status_code)(scope, receive, send)
             return
 
         async def watched_send(message: MutableMapping[str, Any]) -> None:
@@ -104,7 +87,7 @@ class PageGuard:
         await self._app(scope, receive, watched_send)
 
     def _check(self, request: HTTPConnection, path: str) -> None:
-        """Raise a Refusal unless the request is for this computer, from the page, bearable, and allowed."""
+        """Raise an HTTPException unless the request is for this computer, from the page, bearable, and allowed."""
         headers = request.headers
         host = headers.get("host", "")
         try:
@@ -113,14 +96,16 @@ class PageGuard:
             name = ""
         # An address in numbers can't be given by a foreign name server, so it is safe where others may come.
         # Starlette's own check of the host knows no such rule, and takes IPv6 addresses for wrong.
-        if not (name in self._names or is_loopback(name) or (self._listens and is_address(name))):
+        if name not in self._names and not is_address(name, loopback=not self._listens):
             where = f"this page can't be opened at the address {host[:100]!r}."
-            raise Refusal(403, f"{where} Open the URL that the console shows.")
+            raise HTTPException(403, f"{where} Open the URL that the console shows.")
         # A browser says that another site sent it; a link on another site to the page itself is fine.
         is_link = request.scope.get("method") == "GET" and headers.get("sec-fetch-mode") == "navigate"
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_link
         if is_foreign or urlsplit(headers.get("origin", f"//{host}")).netloc != host:
-            raise Refusal(403, "This request comes from another website. Open the URL that the console shows.")
+            raise HTTPException(
+                403, "This request comes from another website. Open the URL that the console shows."
+            )
         limit, remedy = MAX_BODY_BYTES, "A request can be at most {:,} bytes. Send less data."
         if path.rstrip("/") == "/upload":
             limit = MAX_UPLOAD_BYTES
@@ -129,7 +114,7 @@ class PageGuard:
         length = headers.get("content-length", "0")
         has_length = length.isdecimal() and len(length) < 19 and "transfer-encoding" not in headers
         if not has_length or int(length) > limit:
-            raise Refusal(413, remedy.format(limit))
+            raise HTTPException(413, remedy.format(limit))
         is_open = (path.rstrip("/") or "/") in OPEN_PATHS
         is_open = is_open or (path.startswith(OPEN_FOLDERS) and ".." not in path)
         if self._asks_password and not is_open:
@@ -137,7 +122,7 @@ class PageGuard:
             gradio = request.scope["app"]
             names = (f"access-token-{gradio.cookie_id}", f"access-token-unsecure-{gradio.cookie_id}")
             if not any(request.cookies.get(name) in gradio.tokens for name in names):
-                raise Refusal(401, "Enter the password on the page first.")
+                raise HTTPException(401, "Enter the password on the page first.")
 
 
 def guard_middleware(*, listens: bool, asks_password: bool, names: Collection[str] = ()) -> Middleware:
@@ -149,13 +134,10 @@ def guard_middleware(*, listens: bool, asks_password: bool, names: Collection[st
     return Middleware(PageGuard, names=own, listens=listens, asks_password=asks_password)
 
 
-def is_address(name: str) -> bool:
-    """Whether a name is an IP address."""
+def is_address(name: str, *, loopback: bool) -> bool:
+    """Whether a name is an IP address, and if `loopback` one of this computer itself."""
     try:
-        return bool(ipaddress.ip_address(name))
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
-
-
-def is_loopback(name: str) -> bool:
-    return is_address(name) and ipaddress.ip_address(name).is_loopback
+    return address.is_loopback or not loopback

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
@@ -38,7 +39,7 @@ class PresetsPanel:
 
     def draw(self) -> None:
         self.menu = gr.Dropdown(
-            self._choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
+            self.choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
         )
         self._menu_message = gr.HTML(elem_id="tp-start-from-said")
 
@@ -82,13 +83,12 @@ class PresetsPanel:
             (self.menu, self._menu_message, "Copying the settings"),
             *((menu, message, "Loading the preset") for menu, message in self._tables.items()),
         ):
-            on_choose = partial(self._on_choose, menu, message)
-            add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=what)
-        events = [self._order.change, *refreshing]
-        add_handler(events, self.refresh_menu, self._order, self.menu, what="Refreshing 'Copy settings from'")
-        reset = partial(self._fill, self._menu_message, _defaults(), "Reset to the defaults.")
-        outputs = [*components, self._menu_message]
+            copy = partial(self._copy, menu, message)
+            add_handler(menu.input, copy, {*form, menu}, [*components, message], what=what)
+        reset, outputs = partial(self._copy, None, self._menu_message), [*components, self._menu_message]
         add_handler(self._reset_button.click, reset, form, outputs, what="Reset to defaults")
+        events, refill = [self._order.change, *refreshing], lambda order: gr.update(choices=self.choices(order))
+        add_handler(events, refill, self._order, self.menu, what="Refreshing 'Copy settings from'")
         for button, answer in (
             (self._differences_button, self._describe_differences),
             (self._command_button, lambda inputs: cli_command_html(self._form.values(inputs), self._context.host)),
@@ -96,16 +96,13 @@ class PresetsPanel:
         ):
             add_handler(button.click, answer, form, self.message, what=button.value)
         inputs, outputs = {*form, self._name, self._order}, [self.message, self.menu]
-        for button, change, what in (
-            (self._save_button, self._save, "Saving the preset"),
-            (self._delete_button, self._delete, "Deleting the preset"),
+        for button, what in (
+            (self._save_button, "Saving the preset"),
+            (self._delete_button, "Deleting the preset"),
         ):
-            add_handler(button.click, partial(self._change, change), inputs, outputs, what=what)
+            add_handler(button.click, partial(self._save_or_delete, button), inputs, outputs, what=what)
 
-    def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
-        return gr.update(choices=self._choices(order))
-
-    def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
+    def choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
         list_loras = loras.list_loras if order == BY_NAME else loras.newest_first
         own, trained = self._context.read_disk(
             lambda folders: (presets.own_names(folders.presets), list_loras(folders.loras)), ((), ())
@@ -118,12 +115,18 @@ class PresetsPanel:
             *((f"LoRA: {name}", f"{LORA_SETTINGS}:{name}") for name in trained),
         ]
 
-    def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        choice = inputs[menu] or UNCHANGED
+    def _copy(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Fill in what is chosen in the menu, or the defaults if there is no menu, and report the changes.
+
+        Name, data, and `if_exists` are kept.
+        """
+        choice = DEFAULTS if menu is None else inputs[menu] or UNCHANGED
         kind, _, name = choice.partition(":")
         folders = self._context.host.folders
-        values, note = (_defaults() if choice == DEFAULTS else {}), ""
-        if kind == LORA_SETTINGS:
+        values, note = {}, ""
+        if kind == DEFAULTS:
+            values, note = _defaults(), "Reset to the defaults."
+        elif kind == LORA_SETTINGS:
             folder = safe_paths.child(folders.loras, name, "LoRA")
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
             values, note = loaded.values, " ".join(loaded.notes)
@@ -132,12 +135,6 @@ class PresetsPanel:
             # A preset of the user's own is a whole form; the others change only what they name.
             values = {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}
             note = preset.description
-        return self._fill(message, values, note, inputs)
-
-    def _fill(
-        self, message: Any, values: Mapping[str, Any], note: str, inputs: Mapping[Any, Any]
-    ) -> dict[Any, Any]:
-        """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         invalid = {k: v for k, v in values.items() if k in SETTINGS and shown_value(SETTINGS[k], v) is None}
         valid = {k: v for k, v in values.items() if k not in invalid}
@@ -165,21 +162,18 @@ class PresetsPanel:
             f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
         )
 
-    def _change(
-        self, change: Callable[[Folders, str, Mapping[Any, Any]], str], inputs: Mapping[Any, Any]
-    ) -> tuple[str, Any]:
+    def _save_or_delete(self, button: gr.Button, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
         """Save or delete the preset of the typed name, and list the presets anew."""
         name = (inputs[self._name] or "").strip()
-        message = self._context.run_disk_action(lambda folders: change(folders, name, inputs))
-        return message, self.refresh_menu(inputs[self._order])
 
-    def _save(self, folders: Folders, name: str, inputs: Mapping[Any, Any]) -> str:
-        presets.save(folders.presets, name, self._form.values(inputs))
-        return f"Saved as {name}."
+        def act(folders: Folders) -> str:
+            if button is self._delete_button:
+                presets.delete(folders.presets, name)
+                return f"{name} is deleted."
+            presets.save(folders.presets, name, self._form.values(inputs))
+            return f"Saved as {name}."
 
-    def _delete(self, folders: Folders, name: str, _inputs: Mapping[Any, Any]) -> str:
-        presets.delete(folders.presets, name)
-        return f"{name} is deleted."
+        return self._context.run_disk_action(act), gr.update(choices=self.choices(inputs[self._order]))
 
 
 def _defaults() -> dict[str, Any]:
@@ -212,20 +206,23 @@ def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
         model += ("--max-memory", *card.max_memory.split()) if card.max_memory else ()
     except TrainingProError:  # no model is loaded
         pass
-    python = python_command()
+    python, explanation = python_command(), EXPLANATION
     words = [python, str(ROOT / "script.py"), "train", "--user-data", str(host.folders.user_data), *model]
     words += flags.as_arguments(settings.values())
-    if python != "py":
-        return markup.paragraph(EXPLANATION, quiet=True) + markup.code(map(shlex.quote, words))
-    # Windows. In cmd an ampersand ends a command, in PowerShell a comma ends an argument, so all but these
-    # characters need quotes. A backslash is doubled only before a quote: programs read it so.
-    quoted = []
-    for word in words:
-        escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)
-        quotes_needed = not re.fullmatch(r"[\w.:/\\=+-]+", word)
-        quoted.append('"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"' if quotes_needed else word)
-    explanation = f"{EXPLANATION} {CMD_NOTE}" if re.search('["$`]', "".join(words)) else EXPLANATION
-    return markup.paragraph(explanation, quiet=True) + markup.code(quoted)
+    if python == "py":  # on Windows
+        if re.search('["$`]', "".join(words)):
+            explanation = f"{EXPLANATION} {CMD_NOTE}"
+        # In cmd an ampersand ends a command, in PowerShell a comma ends an argument, so all but these characters
+        # need quotes. A backslash is doubled only before a quote: programs read it so.
+        for n, word in enumerate(words):
+            if not re.fullmatch(r"[\w.:/\\=+-]+", word):
+                escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)
+                words[n] = '"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"'
+    else:
+        words = [shlex.quote(word) for word in words]
+    # Lines break only between the words, so that none is cut in two when it is copied.
+    spans = Markup(" ").join(map(Markup("<span>{}</span>").format, words))
+    return markup.paragraph(explanation, quiet=True) + Markup('<pre class="tp-code">{}</pre>').format(spans)
 
 
 def draw_layer_picker(context: PageContext, form: Form) -> None:
@@ -241,10 +238,8 @@ def draw_layer_picker(context: PageContext, form: Form) -> None:
         note = "The layers that you select here replace the value of Target modules."
         return markup.paragraph(note, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
 
-    def pick(chosen: list[str]) -> str:
-        return " ".join(chosen) or str(SETTINGS["targets"].default)
-
     targets, clears = form.components["targets"], {boxes: gr.update(visible=False)}
     outputs = [message, boxes]
     add_handler(list_button.click, list_layers, targets, outputs, what="Listing the layers", clears=clears)
+    pick = lambda chosen: " ".join(chosen) or str(SETTINGS["targets"].default)  # noqa: E731
     add_handler(boxes.input, pick, boxes, targets, what="Picking layers")

@@ -55,30 +55,24 @@ STEP_KEYS = ("batch_size", "accumulation", "epochs", "max_steps")
 ASSUMED_EXAMPLES = 400  # examples, to draw the schedule before any data are chosen
 
 
-def step_summary(values: Mapping[str, Any], examples: int) -> str:
-    """Examples per step and the number of steps; empty while a number is half-typed."""
-    parsed = _parse(values, STEP_KEYS)
-    if not parsed:
-        return ""
-    per_step = parsed["batch_size"] * parsed["accumulation"]
-    total = StepPlan(examples, **parsed).steps if examples else 0
-    steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
-    return f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}."
-
-
-def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Alpha and scaling of the LoRA, and the size of its file; empty while a number is half-typed."""
-    parsed = _parse(values, ("rank", "alpha", "rslora", "targets"))
-    if not parsed:
-        return ""
-    lora, shape, targets = LoraSettings(**parsed), ModelShape.of(config), parsed["targets"]
-    text = f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}"
-    if shape is None:
-        return f"{text}."
-    if not is_known_architecture(config, targets):  # its layers must be counted: too slow for every key press
-        return f"{text}; Check shows its file size."
-    # LoRAs are saved in float32: 4 bytes for each weight.
-    return f"{text}, file size about {size(4 * shape.lora_weights(parsed['rank'], target_layers(targets)))}."
+def steps_and_lora(values: Mapping[str, Any], examples: int, config: Mapping[str, Any]) -> str:
+    """The number of steps, and what the LoRA will be; a sentence is left out while its numbers are half-typed."""
+    sentences = []
+    if parsed := _parse(values, STEP_KEYS):
+        per_step = parsed["batch_size"] * parsed["accumulation"]
+        total = StepPlan(examples, **parsed).steps if examples else 0
+        steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
+        sentences.append(f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}.")
+    if parsed := _parse(values, ("rank", "alpha", "rslora", "targets")):
+        lora, shape, targets, file_size = LoraSettings(**parsed), ModelShape.of(config), parsed["targets"], ""
+        if shape is not None and is_known_architecture(config, targets):
+            # Four bytes for each weight: the LoRA is float32, whatever the model is.
+            weights = shape.lora_weights(parsed["rank"], target_layers(targets))
+            file_size = f", file size about {size(4 * weights)}"
+        elif shape is not None:  # its layers must be counted: too slow for every key press
+            file_size = "; Check shows its file size"
+        sentences.append(f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_size}.")
+    return " ".join(sentences)
 
 
 def schedule_svg(values: Mapping[str, Any], examples: int) -> str:

@@ -289,7 +289,8 @@ class TrainTab:
             last = values.pop(key, None)
             chosen = {} if last is None else {"value": self._existing_entries(last)}
             menus[self.form.components[key]] = gr.update(choices=choices, **chosen)
-        return {**self.form.updates(values), **menus, self._presets.menu: self._presets.refresh_menu()}
+        menus[self._presets.menu] = gr.update(choices=self._presets.choices())
+        return {**self.form.updates(values), **menus}
 
     def _on_change(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Save the form, and update what follows from it."""
@@ -326,14 +327,14 @@ class TrainTab:
         with suppress(TrainingProError):
             if not context.host.model_status().problem:
                 config = context.host.card().config
-        text = f"{summary.step_summary(values, preview.examples)} {summary.lora_summary(values, config)}"
+        text = summary.steps_and_lora(values, preview.examples, config)
         # A style sheet that marks the results whose inputs have changed.
         current = context.made_from(values)
         made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
         outdated = outdated_style(kind for kind, used in made_from.items() if used and used.differs(current))
         hiding = setting_layout.hiding_style(hidden_keys(values, preview.kinds))
         return {
-            self._summary: markup.paragraph(text.strip(), quiet=True),
+            self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
             self._form_state: hiding + summary.reset_buttons(values) + outdated,
             **titles,
