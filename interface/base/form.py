@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gradio as gr
@@ -15,7 +15,7 @@ from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.setting import Setting, shortest_number, show_line_breaks
-from .setting_layout import folded_part_title, part_id, row_id
+from .setting_layout import FOLDED_ROWS, part_id, row_id
 
 SETTING_LINK = (
     '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
@@ -43,7 +43,7 @@ def fill_button(box: str, text: str, label: str) -> Markup:
 
 def setting_link(key: str, label: str) -> Markup:
     """An HTML link that jumps to a setting."""
-    title = folded_part_title(key)
+    title = next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
     return html(SETTING_LINK, key=key, label=label, part_id=part_id(title) if title else "", part_title=title)
 
 
@@ -107,11 +107,11 @@ def outdated_style(kinds: Iterable[ResultKind]) -> Markup:
     return Markup("").join(rule.format(kind) for kind in kinds)
 
 
+@dataclass
 class Form:
     """The components of the settings that have been drawn so far."""
 
-    def __init__(self) -> None:
-        self.components: dict[str, Any] = {}
+    components: dict[str, Any] = field(default_factory=dict)
 
     def draw(self, *keys: str, **more: Any) -> None:
         """Draw these settings here, in this order; `more` is passed on to each component."""

@@ -75,10 +75,10 @@ def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> s
 
 
 def describe_existing_name(
-    context: PageContext, name: str, chosen: str, method: str, *, sentence: bool = True
+    context: PageContext, name: str | None, chosen: str, method: str, *, sentence: bool = True
 ) -> Markup:
     """A line with a button for each way to proceed, or the buttons alone; empty if the name can be used."""
-    if not name.strip() or context.is_training(name):
+    if not name or not name.strip() or context.is_training(name):
         return Markup()
     try:
         folders = context.host.folders

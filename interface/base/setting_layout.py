@@ -91,11 +91,6 @@ def row_id(row: Sequence[str]) -> str:
     return f"tp-row-{row[0]}"
 
 
-def folded_part_title(key: str) -> str:
-    """The title of the folded part that contains a setting; empty for an always visible setting."""
-    return next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
-
-
 def hiding_style(keys: Collection[str]) -> Markup:
     """A style sheet that hides these settings, and rows without any visible setting."""
     if not keys:

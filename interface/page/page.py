@@ -1,30 +1,47 @@
-"""The tab in the webui, and the standalone page around it, where the model is chosen and loaded."""
+"""The tab in the webui, and the standalone page around it, where models are chosen, loaded and downloaded."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import Engine
+from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
-from ...core.jobs import Job, JobEnded, JobFn, Session
+from ...core.jobs import DownloadProgress, Job, JobEnded, JobFn, Note, Request, Session, Stage, event_text
 from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, add_handler, follow_job, markup, on_load
+from ..base import (
+    CSS,
+    RELOAD,
+    PageContext,
+    add_handler,
+    fill_button,
+    follow_changes,
+    follow_job,
+    markup,
+    on_load,
+    page_load,
+    stop_job,
+)
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
-from .download_panel import TITLE, DownloadPanel
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 MAX_REASON_CHARS = 200
+DOWNLOAD = "Download a model"
+NAME_BOX = "tp-get-name"
+# Models for beginners, the smallest first.
+SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
 PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
 
@@ -155,7 +172,7 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
         start = "Choose a model. To add one, put it" if host.models() else "There is no model yet. Put one"
-        text = f"{start} in {host.folders.models} and press Refresh, or open '{TITLE}'."
+        text = f"{start} in {host.folders.models} and press Refresh, or open '{DOWNLOAD}'."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
@@ -169,3 +186,117 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     elif name.endswith(".gguf"):
         text += ", and more in memory, because they are dequantized when the model is loaded"
     return markup.paragraph(f"{text}.", quiet=True)
+
+
+def download_state(job: Job) -> tuple[str, str]:
+    """The title of the part with a download, with its progress, and the state or end of the download as HTML."""
+    events, end = job.log.since(0), job.end
+    if end is not None:
+        if end.outcome == "failed":
+            return DOWNLOAD, markup.problem(end.text)
+        if end.folder is None:
+            return DOWNLOAD, markup.card("", markup.paragraph(end.text), mood="fair")
+        text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
+        return DOWNLOAD, markup.card("", markup.paragraph(text), mood="good")
+    fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
+    bar = [markup.progress_bar(fetched.share), markup.paragraph(event_text(fetched))] if fetched else []
+    # The first note stays; a later one, or a stage, is over once bytes arrive again.
+    first_note = next((event for event in events if isinstance(event, Note)), None)
+    latest = next((event for event in reversed(events) if event is not first_note), None)
+    status = latest.text if isinstance(latest, (Note, Stage)) else ""
+    if job.control.asked(Request.STOP):
+        status = "Stopping ..."
+    texts = [status, first_note.text if first_note else ""]
+    lines = [markup.paragraph(text, quiet=True) for text in texts if text]
+    title = f"{DOWNLOAD}: {fetched.share:.0%}" if fetched else DOWNLOAD
+    return title, markup.card(job.title, *bar, *lines, mood="live")
+
+
+class DownloadPanel:
+    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models.
+
+    `prepare` turns the typed text into the name of the model and the function of the job that downloads it.
+    """
+
+    def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
+        self._context, self._prepare = context, prepare
+        self._last_request = ""
+
+    def draw(self) -> None:
+        has_no_models = not self._context.host.models()
+        with gr.Accordion(DOWNLOAD, open=has_no_models, elem_id="tp-get-part") as self._accordion:
+            with gr.Row():
+                name = gr.Textbox(
+                    label="Model on the Hugging Face Hub",
+                    placeholder="OWNER/NAME, or the URL of the model's page",
+                    max_lines=1,
+                    min_width=300,
+                    elem_id=NAME_BOX,
+                )
+                style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
+                self._get_button = gr.Button("Get", elem_id="tp-get", **style)
+                self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
+            suggested = Markup(" ").join(fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS)
+            gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
+            refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
+            self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
+            follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
+
+        def stop() -> str:
+            self._context.check_writable()
+            if stop_job(self._context.session.latest("download")):
+                return ""
+            raise BusyError("No download is running.")
+
+        get = [self._get_button.click, name.submit]
+        add_handler(get, self._start_download, name, refusal, what="Downloading the model")
+        add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
+        # The last requested name; if there is none, what the user has typed stays.
+        asked = lambda: gr.update(**({"value": self._last_request} if self._last_request else {}))  # noqa: E731
+        on_load(asked, [name], what="Filling in the model's name")
+        outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
+        for event in (page_load(), follow_button.click):
+            add_handler(event, self._follow, None, outputs, what="Showing the download")
+
+    def _start_download(self, name_or_url: str) -> str:
+        """Start the download; an error says why it cannot start."""
+        self._context.check_writable()
+        name_or_url = name_or_url.strip()
+        if not name_or_url:
+            raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
+        name, work = self._prepare(name_or_url)
+        self._context.session.start_without_model("download", f"Downloading {name}", work)
+        self._last_request = name_or_url
+        return ""
+
+    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
+        """Show the last download, then every change for as long as the page is open."""
+        session, menu = self._context.session, self._context.models
+        # A download that had ended before the page was opened changes no choice in the menu of models.
+        earlier = session.latest("download")
+        seen = None if earlier is not None and earlier.running else earlier
+
+        def state() -> object:
+            job = session.latest("download")
+            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
+
+        async for _ in follow_changes(state):
+            job = session.latest("download")
+            running, enabled = job is not None and job.running, not self._context.read_only_reason()
+            updates = {
+                self._get_button: gr.update(interactive=enabled and not running),
+                self._stop_button: gr.update(interactive=enabled and running, visible=running),
+            }
+            if job is None:
+                yield updates
+                continue
+            title, html = download_state(job)
+            part = gr.update(label=title, **({"open": True} if running else {}))
+            yield {**updates, self._status: html, self._accordion: part}
+            if job.end is not None and job is not seen:
+                seen = job
+                if job.end.folder:
+                    # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
+                    # When Gradio 4.37 goes, delete the first one.
+                    yield {menu: gr.update(value=None)}
+                    yield {menu: gr.update(choices=self._context.host.models(), value=job.end.folder.name)}

@@ -10,6 +10,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Collection, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,16 +32,16 @@ API_PREFIX = "/gradio_api"  # Gradio 6 has its routes with and without it
 GUESSES_OF_ONE, GUESSES_OF_ALL, SECONDS = 5, 60, 60.0
 
 
+@dataclass
 class Guesses:
     """The wrong passwords of the last minute: a few from each address, and a bearable number in all."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.recent: list[tuple[float, str]] = []
+    clock: Callable[[], float] = time.monotonic
+    recent: list[tuple[float, str]] = field(default_factory=list)
 
     def count(self, address: str) -> None:
         """Count a guess before it is looked at, so that many at once don't pass; it must not come too soon."""
-        now = self._clock()
+        now = self.clock()
         self.recent = [guess for guess in self.recent if guess[0] > now - SECONDS]
         own = [moment for moment, other in self.recent if other == address]
         waits = [own[0]] if len(own) >= GUESSES_OF_ONE else []

@@ -96,12 +96,6 @@ def dataset_choices(context: PageContext) -> list[tuple[str, str]]:
     return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in datasets]
 
 
-def set_share(chosen: Sequence[str], name: str, per_cent: str) -> list[str]:
-    """The chosen datasets, with a new share for one of them. Check reports a share that is no number."""
-    changed = name if per_cent.strip() in ("", "100") else f"{name}:{per_cent.strip()}"
-    return [changed if dataset_name(entry) == name else entry for entry in chosen]
-
-
 def dataset_name(entry: str) -> str:
     """The name of the dataset in an entry such as 'notes.md:50'."""
     try:

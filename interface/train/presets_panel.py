@@ -1,13 +1,10 @@
-"""The menu Copy settings from (goals, presets, settings of LoRAs, defaults), and the folded part Presets.
-
-The part Presets also shows the form as a command line for the same run without the page.
-"""
+"""What fills in the form (presets, LoRAs, layers, what fits the GPU), and the form as a preset or a command."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +14,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
+from ...core.jobs import Job, ProbeDone, probe_extra_times
 from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -24,10 +22,12 @@ from ...records.remote import PortableRun
 from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
-from ..base import Form, PageContext, add_handler, markup, shown_value
+from ...train_utils import duration, plural, size
+from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated_notice, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
+DEFAULT_VALUES = {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
 
 
 class PresetsPanel:
@@ -125,7 +125,7 @@ class PresetsPanel:
         folders = self._context.host.folders
         values, note = {}, ""
         if kind == DEFAULTS:
-            values, note = _defaults(), "Reset to the defaults."
+            values, note = DEFAULT_VALUES, "Reset to the defaults."
         elif kind == LORA_SETTINGS:
             folder = safe_paths.child(folders.loras, name, "LoRA")
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
@@ -133,7 +133,7 @@ class PresetsPanel:
         elif kind in presets.KINDS:
             preset = presets.find_preset_of_kind(kind, name, folders.presets)
             # A preset of the user's own is a whole form; the others change only what they name.
-            values = {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}
+            values = {**(DEFAULT_VALUES if kind == presets.OWN_KIND else {}), **preset.values}
             note = preset.description
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         invalid = {k: v for k, v in values.items() if k in SETTINGS and shown_value(SETTINGS[k], v) is None}
@@ -147,7 +147,7 @@ class PresetsPanel:
 
     def _describe_differences(self, inputs: Mapping[Any, Any]) -> str:
         values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}
-        changed = presets.describe_changes(_defaults(), values)
+        changed = presets.describe_changes(DEFAULT_VALUES, values)
         return markup.bullets(changed) or markup.paragraph("All settings have their default values.", quiet=True)
 
     def _export(self, inputs: Mapping[Any, Any]) -> str:
@@ -174,10 +174,6 @@ class PresetsPanel:
             return f"Saved as {name}."
 
         return self._context.run_disk_action(act), gr.update(choices=self.choices(inputs[self._order]))
-
-
-def _defaults() -> dict[str, Any]:
-    return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
 
 
 EXPLANATION = (
@@ -243,3 +239,75 @@ def draw_layer_picker(context: PageContext, form: Form) -> None:
     add_handler(list_button.click, list_layers, targets, outputs, what="Listing the layers", clears=clears)
     pick = lambda chosen: " ".join(chosen) or str(SETTINGS["targets"].default)  # noqa: E731
     add_handler(boxes.input, pick, boxes, targets, what="Picking layers")
+
+
+class ProbePanel:
+    """Two buttons in the form: one measures, the other also fills in settings that fit."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self) -> None:
+        enabled = not self._context.read_only_reason()
+        with gr.Row(elem_classes="tp-buttons"):
+            self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
+            self._fit_button = gr.Button("Fit to my GPU", size="sm", interactive=enabled, elem_id="tp-fit")
+        self._result = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
+        self.made_from = gr.State()
+
+    def connect(self) -> None:
+        inputs, outputs = self._form.inputs(), [self._result, self.made_from, *self._form.components.values()]
+        for button, fit in ((self._test_button, False), (self._fit_button, True)):
+            add_handler(button.click, partial(self._on_click, fit=fit), inputs, outputs, what=button.value)
+
+    async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
+        context, values, probed = self._context, self._form.values(inputs), None
+
+        def start() -> Job:
+            settings = training_settings({**values, "name": values.get("name") or "one-step"})
+            context.check_writable()
+            work = partial(context.engine.probe, settings, context.host)
+            return context.session.start("probe", "Testing one step", context.host, work)
+
+        async for message, events in follow_job(context.session, start):
+            yield {self._result: message}
+            probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
+        if probed is not None:
+            changes = probed.fitting if fit else {}
+            yield {
+                self._result: probe_card(probed, values, fitted=fit),
+                self.made_from: context.made_from({**values, **changes}),
+                **self._form.updates(changes),
+            }
+
+
+def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
+    """The result of the probe, with a button for settings that fit unless they are already filled in."""
+    figures = markup.figures(
+        [
+            ("time per step", duration(probed.seconds)),
+            (f"whole run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
+            *((f"additional time for {what}", how_long) for what, how_long in probe_extra_times(probed)),
+            *([("peak memory in addition to the model", size(probed.peak))] if probed.peak else []),
+            ("estimated by Check", size(probed.expected)),
+            *([("batch size that does not fit", str(probed.too_large))] if probed.too_large else []),
+            *([("free memory", size(probed.free))] if probed.free else []),
+            *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
+        ]
+    )
+    changes = presets.describe_changes(values, probed.fitting)
+    if not changes:
+        advice = markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
+    elif fitted:
+        advice = markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
+    else:
+        answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
+        advice = Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+    mood = markup.usage_mood(probed.peak, probed.free)
+    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
+
+
+NOTHING_HELPS = (
+    "The run does not fit in memory. Changing the batch size, gradient checkpointing or the optimizer would not "
+    "help. Load the model in 4-bit, use a lower cutoff or rank, or use a smaller model."
+)

@@ -37,8 +37,7 @@ from ..base import (
 from ..run import RunPanel
 from . import data_menu, summary
 from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
-from .presets_panel import PresetsPanel, draw_layer_picker
-from .probe_panel import ProbePanel
+from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 
 REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 
@@ -209,15 +208,12 @@ class TrainTab:
         # Suggest a name for new data, and describe an existing LoRA of the name, also one just trained.
         inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
         add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
-        keys = ("name", "if_exists", "method")
-        changes = [*(parts[key].change for key in keys), ended]
-
-        def describe_name(inputs: Mapping[Any, Any]) -> str:
-            values = self.form.values(inputs)
-            return describe_existing_name(self._context, *(values[key] or "" for key in keys))
-
-        inputs = {parts[key] for key in keys}
-        add_handler(changes, describe_name, inputs, self._name_note, what="Checking the name")
+        named_by = [name, parts["if_exists"], parts["method"]]
+        changes, describe = (
+            [*(part.change for part in named_by), ended],
+            partial(describe_existing_name, self._context),
+        )
+        add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
         inputs, outputs = {self._add_button, data}, [data, self._add_message]
         add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")
         removing = [data.input, self._refresh_button.click]
@@ -267,7 +263,10 @@ class TrainTab:
         values = wish.get("set", {})
         if "share" in wish:
             chosen = inputs[self.form.components["data"]] or []
-            values = {"data": data_menu.set_share(chosen, *wish["share"])}
+            name, per_cent = wish["share"]
+            # Check reports a share that is no number.
+            changed = name if per_cent.strip() in ("", "100") else f"{name}:{per_cent.strip()}"
+            values = {"data": [changed if data_menu.dataset_name(entry) == name else entry for entry in chosen]}
         return self.form.updates({key: value for key, value in values.items() if key in SETTINGS})
 
     def _existing_entries(self, entries: Sequence[str], _choices: object = None) -> Sequence[str]:
