@@ -32,6 +32,7 @@ Event = Callable[..., Any]
 
 def private_options() -> dict[str, Any]:
     """Options of an event handler that is hidden from the API and shows no progress indicator."""
+    # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
     hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
     return {"show_progress": "hidden", **hidden}
 
@@ -66,7 +67,8 @@ class FailureReply:
             traceback.print_exception(error)  # the webui sends the records of all loggers but its own nowhere
         message = failure_message(self.what, error)
         if self.says is None:
-            pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message  # HTML since version 5
+            # Pop-ups are HTML since Gradio 5. When Gradio 4.37 goes, delete the condition.
+            pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message
             raise gr.Error(pop_up) from None
         return {**self.clears, self.says: markup.problem(message)}
 

@@ -104,7 +104,8 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 @media (min-width: 1000px) {#tp-runs-side {position: sticky; top: 8px; align-self: flex-start;}}
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
-/* Gradio 4 paints a setting's background over the border of its frame; the frame has the same background. */
+/* Gradio 4 paints a setting's background over the border of its frame, which has the same one: delete it with
+   Gradio 4.37. */
 .tp-form .form > .block {background: transparent !important;}
 .tp-setting {position: relative;}
 .tp-form .form, .form:has(> .tp-answer) {column-gap: 8px; background: var(--block-background-fill);}
