@@ -23,10 +23,10 @@ def ui() -> None:
         from .core.jobs import SESSION, console
         from .engine.peft_engine import PeftEngine
         from .hosts.webui import WebuiHost
-        from .interface.page import tab
+        from .interface.page import draw_tab
 
         SESSION.set_observer(console.console_observer(_say))
-        tab.draw(WebuiHost(), PeftEngine(), SESSION)
+        draw_tab(WebuiHost(), PeftEngine(), SESSION)
     except Exception as error:  # noqa: BLE001 - the tab shows it
         from .interface import fallback
 

@@ -19,16 +19,11 @@ def show_draw_error(error: Exception) -> None:
 
 
 def busy_error(title: str, message: str = "") -> Exception:
-    """The error that refuses a chat message while a job uses the model; it stays until the user closes it.
-
-    The webui has already emptied the chat box, so the error repeats the message for the user to copy.
-    """
-    sentence = f"The model is busy: {title}. To chat, wait until this job is done, or stop it in Training PRO."
-    repeated = f" Your message was not sent: {message}" if message.strip() else ""
-    error: Exception = gr.Error(_escaped(sentence + repeated), duration=None)
+    """The error that refuses a chat message while a job uses the model; it stays until the user closes it."""
+    text = f"The model is busy: {title}. To chat, wait until this job is done, or stop it in Training PRO."
+    if message.strip():  # the webui has already emptied the chat box, so the user gets the message to copy
+        text += f" Your message was not sent: {message}"
+    # Gradio treats messages as HTML since version 5. When Gradio 4.37 goes, escape always.
+    is_html = int(gr.__version__.split(".")[0]) >= 5
+    error: Exception = gr.Error(html.escape(text) if is_html else text, duration=None)
     return error
-
-
-def _escaped(text: str) -> str:
-    """Gradio treats messages as HTML since version 5."""
-    return html.escape(text) if int(gr.__version__.split(".")[0]) >= 5 else text

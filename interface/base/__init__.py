@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from . import handlers, markup, setting_layout
+from . import markup, setting_layout
 from .form import (
-    NOTICES,
     Form,
     ResultInputs,
     ResultKind,
@@ -22,7 +21,6 @@ from .handlers import (
     add_handler,
     confirm_click,
     load_script,
-    make_blocks,
     on_load,
     page_load,
     private_options,
@@ -38,7 +36,6 @@ from .page_context import (
     follow_changes,
     follow_job,
     follow_refusal,
-    latest_status,
     model_line,
     resume_run,
     stop_job,
@@ -48,7 +45,6 @@ from .style import CSS
 
 __all__ = [
     "CSS",
-    "NOTICES",
     "RELOAD",
     "Form",
     "PageContext",
@@ -64,11 +60,8 @@ __all__ = [
     "follow_changes",
     "follow_job",
     "follow_refusal",
-    "handlers",
-    "latest_status",
     "link_settings",
     "load_script",
-    "make_blocks",
     "markup",
     "model_line",
     "on_load",

@@ -70,39 +70,36 @@
     document.querySelector(`[data-tp-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
 
-  // The axis of the curves counts steps or epochs: one choice for all curves, kept by the browser where it may be.
-  const stored = (read) => {
+  // Choices that the browser keeps where it may: whether the curves count steps or epochs, and whether a sound and a
+  // notice tell the end of a run. The style sheet shows the words of the chosen state.
+  const STATES = { axis: ["step", "epoch"], bell: ["off", "on"] }, chosen = {};
+  const stored = (use) => {
     try {
-      return read();
+      return use(localStorage);
     } catch {
       return null; // the browser keeps nothing
     }
   };
-  const showAxis = (unit) => {
-    for (const other of ["step", "epoch"])
-      document.documentElement.style.setProperty("--tp-by-" + other, other === unit ? "inline" : "none");
+  const show = (choice, state) => {
+    chosen[choice] = state;
+    for (const each of STATES[choice])
+      document.documentElement.style.setProperty(`--tp-${choice}-${each}`, each === state ? "inline" : "none");
   };
-  let axis = stored(() => localStorage.getItem("training-pro-axis")) === "epoch" ? "epoch" : "step";
-  showAxis(axis);
-  const switchAxis = () => {
-    axis = axis === "step" ? "epoch" : "step";
-    showAxis(axis);
-    stored(() => localStorage.setItem("training-pro-axis", axis));
+  for (const choice in STATES) {
+    const kept = stored((store) => store.getItem("training-pro-" + choice));
+    show(choice, STATES[choice].includes(kept) ? kept : STATES[choice][0]);
+  }
+  const toggle = (choice) => {
+    show(choice, STATES[choice].find((state) => state !== chosen[choice]));
+    stored((store) => store.setItem("training-pro-" + choice, chosen[choice]));
   };
 
-  // A sound and a notice at the end of a run, if the user wants them: the title of the page tells when a run goes on.
-  const showBell = (on) => {
-    for (const [state, shown] of [["on", on], ["off", !on]])
-      document.documentElement.style.setProperty("--tp-bell-" + state, shown ? "inline" : "none");
-  };
-  let bell = stored(() => localStorage.getItem("training-pro-bell")) === "on", sound = null;
-  showBell(bell);
+  // Browsers allow sound only after a click. The title of the page tells when a run goes on.
+  let sound = null, wasRunning = false;
   const switchBell = () => {
-    bell = !bell;
-    showBell(bell);
-    stored(() => localStorage.setItem("training-pro-bell", bell ? "on" : "off"));
-    if (!bell) return;
-    sound ??= new AudioContext(); // browsers allow sound only after a click
+    toggle("bell");
+    if (chosen.bell === "off") return;
+    sound ??= new AudioContext();
     window.Notification?.requestPermission();
   };
   const ring = () => {
@@ -112,10 +109,9 @@
     tone.stop(sound.currentTime + 0.4);
     if (window.Notification?.permission === "granted") new Notification("Training PRO: the run has ended.");
   };
-  let wasRunning = false;
   setInterval(() => {
     const running = Boolean(document.querySelector("#tp-run .tp-live"));
-    if (wasRunning && !running && bell) ring();
+    if (wasRunning && !running && chosen.bell === "on") ring();
     wasRunning = running;
   }, 1000);
 
@@ -145,10 +141,11 @@
     if (event.target.closest?.("button[id^=tp-], [data-tp-queue]")) {
       showResult(event.target.closest("#tp-start") ? ANSWERS + ", #tp-run" : ANSWERS);
     }
-    const clicked = event.target.closest?.("[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis], [data-tp-bell]");
+    const ours = "[data-tp-set], [data-tp-go], [data-tp-queue], [data-tp-box], [data-tp-axis], [data-tp-bell]";
+    const clicked = event.target.closest?.(ours);
     if (!clicked) return;
     event.preventDefault();
-    if ("tpAxis" in clicked.dataset) switchAxis();
+    if ("tpAxis" in clicked.dataset) toggle("axis");
     else if ("tpBell" in clicked.dataset) switchBell();
     else if (clicked.dataset.tpSet) {
       told({ set: JSON.parse(clicked.dataset.tpSet) });

@@ -1,5 +1,6 @@
 // A page whose stream broke (a closed laptop lid) gets no new beat. A click on its hidden button opens a new stream.
-// Gradio 4.37 never reopens a stream, so a visible page is then reloaded; the form keeps its values.
+// Gradio 4.37 never reopens a stream, so a visible page is then reloaded; the form keeps its values. When that version
+// goes, delete the last line of the function.
 () => {
   if (window.trainingProBeat) return;
   let seen = "", since = Date.now(), tries = 0, title = document.title;

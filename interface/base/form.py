@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gradio as gr
@@ -15,7 +15,7 @@ from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.setting import Setting, shortest_number, show_line_breaks
-from .setting_layout import folded_part_id, folded_part_title, row_id
+from .setting_layout import FOLDED_ROWS, part_id, row_id
 
 SETTING_LINK = (
     '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
@@ -28,12 +28,10 @@ RESET_BUTTON = (
 
 
 def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
-    """An HTML button that puts these values into the form; `chosen` means that the form has them already.
-
-    The label begins with a capital letter, also if it is part of a sentence elsewhere.
-    """
+    """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
     pressed = Markup(' aria-pressed="true"') if chosen else ""
     template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
+    # The label may be part of a sentence elsewhere; on a button it begins with a capital letter.
     return template.format(json.dumps(dict(values)), pressed, label[:1].upper() + label[1:])
 
 
@@ -45,8 +43,8 @@ def fill_button(box: str, text: str, label: str) -> Markup:
 
 def setting_link(key: str, label: str) -> Markup:
     """An HTML link that jumps to a setting."""
-    part_id, part_title = folded_part_id(key), folded_part_title(key)
-    return html(SETTING_LINK, key=key, label=label, part_id=part_id, part_title=part_title)
+    title = next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
+    return html(SETTING_LINK, key=key, label=label, part_id=part_id(title) if title else "", part_title=title)
 
 
 def reset_button(key: str, default: str) -> Markup:
@@ -92,30 +90,28 @@ class ResultInputs:
 
     def differs(self, other: ResultInputs) -> bool:
         """Whether a new result could differ from this one."""
-        if self.model != other.model:
-            return True
-        return self.values != other.values and bool(presets.differing_keys(self.values, other.values))
+        return self.model != other.model or bool(presets.differing_keys(self.values, other.values))
 
 
 def outdated_notice(kind: ResultKind) -> Markup:
-    """The notice inside a result, hidden until `style` shows it."""
+    """The notice inside a result, hidden until the style sheet of `outdated_style` shows it."""
     return Markup('<p class="tp-outdated tp-outdated-{}">{}</p>').format(kind, NOTICES[kind])
 
 
 def outdated_style(kinds: Iterable[ResultKind]) -> Markup:
-    """A style sheet that shows the notices of these results, and dims what is below them."""
-    notices = [f".tp-card .tp-outdated-{kind}" for kind in kinds]
-    if not notices:
-        return Markup()
-    shown, dimmed = ", ".join(notices), ", ".join(f"{notice} ~ *" for notice in notices)
-    return Markup("<style>{} {{display: block !important}} {} {{opacity: .5}}</style>").format(shown, dimmed)
+    """A style sheet that shows the notices of these results, and dims what is below them; empty without kinds."""
+    rule = Markup(
+        "<style>.tp-card .tp-outdated-{0} {{display: block !important}} "
+        ".tp-card .tp-outdated-{0} ~ * {{opacity: .5}}</style>"
+    )
+    return Markup("").join(rule.format(kind) for kind in kinds)
 
 
+@dataclass
 class Form:
     """The components of the settings that have been drawn so far."""
 
-    def __init__(self) -> None:
-        self.components: dict[str, Any] = {}
+    components: dict[str, Any] = field(default_factory=dict)
 
     def draw(self, *keys: str, **more: Any) -> None:
         """Draw these settings here, in this order; `more` is passed on to each component."""
@@ -139,10 +135,6 @@ class Form:
         """Component updates that put values into the form, except for those that their components can't show."""
         shown = {key: shown_value(SETTINGS[key], values[key]) for key in values if key in self.components}
         return {self.components[key]: gr.update(value=value) for key, value in shown.items() if value is not None}
-
-    def undrawn(self) -> Iterable[str]:
-        """The keys of the settings that no part of the page has drawn."""
-        return SETTINGS.keys() - self.components.keys()
 
 
 def make_component(setting: Setting, **more: Any) -> Any:
@@ -170,10 +162,9 @@ def make_component(setting: Setting, **more: Any) -> Any:
 
 
 def choice_value(setting: Setting, value: Any) -> Any:
-    """The value of a choice, also when the page sends its label.
-
-    In Gradio 4.37 a menu with custom values sends the label when the user leaves it with the Tab key.
-    """
+    """The value of a choice, also when the page sends its label."""
+    # In Gradio 4.37 a menu with custom values sends the label when the user leaves it with the Tab key. When that
+    # version goes, delete this function: the form's values are then those that its components send.
     return next((choice for choice, label in setting.choices.items() if label == value), value)
 
 

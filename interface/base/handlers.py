@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,52 +18,21 @@ from gradio.context import Context
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError, failure_message
-from ...core.readable import readable
 from . import markup
 
 CONFIRM_SECONDS = 8
-
-
-@dataclass(frozen=True)
-class Question:
-    """The question on the button, and until when a second click confirms it."""
-
-    text: str = ""
-    until: float = 0.0
-
-
-def confirm_click(
-    button: gr.Button,
-    question: Callable[[Mapping[Any, Any]], str],
-    action: Callable[[Mapping[Any, Any]], Mapping[Any, Any]],
-    inputs: set[Any],
-    outputs: list[Any],
-    **options: Any,
-) -> Any:
-    """Register the action of a button, which a second click confirms, unless the question is empty."""
-    asked, label = gr.State(Question()), button.value
-
-    async def on_click(inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        text, earlier = question(inputs), inputs[asked]
-        if text and (earlier.text != text or time.monotonic() > earlier.until):
-            yield {button: text, asked: Question(text, time.monotonic() + CONFIRM_SECONDS)}
-            await asyncio.sleep(CONFIRM_SECONDS)
-            yield {button: label}
-            return
-        yield {**action(inputs), button: label, asked: Question()}
-
-    # The second click arrives while the first one still waits.
-    options = {"what": label, "trigger_mode": "multiple", **options}
-    return add_handler(button.click, on_click, {*inputs, asked}, [button, asked, *outputs], **options)
-
-
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
 RELOAD = "Reload the page."
-MAX_REASON_CHARS = 200
+SCRIPTS_FOLDER = Path(__file__).parent
+
+Handler = Callable[..., Any]
+# An event of a component, as in `button.click`; calling it registers a handler.
+Event = Callable[..., Any]
 
 
 def private_options() -> dict[str, Any]:
     """Options of an event handler that is hidden from the API and shows no progress indicator."""
+    # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
     hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
     return {"show_progress": "hidden", **hidden}
 
@@ -74,58 +42,10 @@ def stream_options() -> dict[str, Any]:
     return {"concurrency_limit": None, **private_options()}
 
 
-def make_blocks(title: str, css: str) -> tuple[gr.Blocks, dict[str, Any]]:
-    """A standalone page, and extra arguments for its `launch()`."""
-    if "css" in inspect.signature(gr.Blocks.__init__).parameters:
-        return _page_class()(title=title, css=css, analytics_enabled=False), {}
-    return _page_class()(title=title, analytics_enabled=False), {"css": css}
-
-
-def is_list_of_texts(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-
-
-@cache
-def _page_class() -> type[gr.Blocks]:
-    """Create the class of standalone pages, which the tab in the webui does without.
-
-    Gradio writes a stub file whenever a subclass of Blocks is made, which would slow down the webui's start.
-    """
-
-    class Page(gr.Blocks):  # type: ignore[misc]
-        """A page that answers a value of the wrong type with a sentence.
-
-        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
-        """
-
-        async def preprocess_data(self, *args: Any, **options: Any) -> Any:
-            """Turn what a browser sent into the inputs of a handler."""
-            try:
-                inputs = await super().preprocess_data(*args, **options)
-                for component, value in zip(args[0].inputs, inputs, strict=True):
-                    if getattr(component, "multiselect", False) and not is_list_of_texts(value):
-                        raise TypeError(f"{component.label} is not a list")
-                return inputs
-            except Exception as error:
-                reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
-                message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
-                raise gr.Error(message) from error
-
-    return Page
-
-
-SCRIPTS_FOLDER = Path(__file__).parent
-
-
 def load_script(name: str) -> str:
     """The script of this name, without its comment lines."""
     lines = (SCRIPTS_FOLDER / f"{name}.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//"))
-
-
-Handler = Callable[..., Any]
-# An event of a component, as in `button.click`; calling it registers a handler.
-Event = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -136,8 +56,8 @@ class FailureReply:
     """
 
     what: str
-    says: Any = None
-    clears: Mapping[Any, Any] = field(default_factory=dict)
+    says: Any
+    clears: Mapping[Any, Any]
 
     def updates(self, error: Exception) -> dict[Any, Any]:
         """The outputs after this exception. The traceback of an unexpected exception is printed."""
@@ -147,9 +67,53 @@ class FailureReply:
             traceback.print_exception(error)  # the webui sends the records of all loggers but its own nowhere
         message = failure_message(self.what, error)
         if self.says is None:
-            pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message  # HTML since version 5
+            # Pop-ups are HTML since Gradio 5. When Gradio 4.37 goes, delete the condition.
+            pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message
             raise gr.Error(pop_up) from None
         return {**self.clears, self.says: markup.problem(message)}
+
+
+def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
+    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`."""
+    function = handler.func if isinstance(handler, partial) else handler
+    wrapped: Any
+    if inspect.isasyncgenfunction(function):
+
+        async def stream(*args: Any) -> AsyncIterator[Any]:
+            try:
+                # Closes the handler at once when the page is closed, and not when Python collects the garbage.
+                async with aclosing(handler(*args)) as updates:
+                    async for update in updates:
+                        yield update
+            except Exception as error:  # noqa: BLE001 - every error is shown on the page
+                yield failing.updates(error)
+
+        wrapped = stream
+    elif inspect.isgeneratorfunction(function):
+
+        def steps(*args: Any) -> Iterator[Any]:
+            try:
+                yield from handler(*args)
+            except Exception as error:  # noqa: BLE001 - every error is shown on the page
+                yield failing.updates(error)
+
+        wrapped = steps
+    else:
+
+        def call(*args: Any) -> Any:
+            try:
+                return handler(*args)
+            except Exception as error:  # noqa: BLE001 - every error is shown on the page
+                return failing.updates(error)
+
+        wrapped = call
+    # Gradio inspects the name and the signature, and evaluates the annotations, whose names it does not know.
+    wrapped.__name__ = getattr(function, "__name__", "handler")
+    wrapped.__signature__ = inspect.signature(handler)
+    wrapped.__annotations__ = {}
+    wrapped.failing = failing
+    guarded: Handler = wrapped
+    return guarded
 
 
 def add_handler(
@@ -173,11 +137,38 @@ def add_handler(
         listed = outputs if isinstance(outputs, Iterable) else [outputs]
         says = next((output for output in listed if isinstance(output, gr.HTML)), None)
     wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
-    streams = {"concurrency_limit": None} if inspect.isasyncgenfunction(wrapped) else {}
-    options = {**private_options(), **streams, **options}
+    # Gradio runs one call of a handler at a time; a stream would keep all other pages waiting.
+    streams = inspect.isasyncgenfunction(wrapped)
+    options = {**(stream_options() if streams else private_options()), **options}
     if isinstance(event, Sequence):
         return gr.on(list(event), wrapped, inputs, outputs, **options)
     return event(wrapped, inputs, outputs, **options)
+
+
+def confirm_click(
+    button: gr.Button,
+    question: Callable[[Mapping[Any, Any]], str],
+    action: Callable[[Mapping[Any, Any]], Mapping[Any, Any]],
+    inputs: set[Any],
+    outputs: list[Any],
+    **options: Any,
+) -> Any:
+    """Register the action of a button, which a second click confirms, unless the question is empty."""
+    label = button.value
+    asked = gr.State(("", 0.0))  # the question on the button, and until when a second click confirms it
+
+    async def on_click(inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+        text, (earlier, until) = question(inputs), inputs[asked]
+        if text and (earlier != text or time.monotonic() > until):
+            yield {button: text, asked: (text, time.monotonic() + CONFIRM_SECONDS)}
+            await asyncio.sleep(CONFIRM_SECONDS)
+            yield {button: label}
+            return
+        yield {**action(inputs), button: label, asked: ("", 0.0)}
+
+    # The second click arrives while the first one still waits.
+    options = {"what": label, "trigger_mode": "multiple", **options}
+    return add_handler(button.click, on_click, {*inputs, asked}, [button, asked, *outputs], **options)
 
 
 def page_load() -> Event:
@@ -198,89 +189,22 @@ def refresh_choices(
     choices: Callable[[], list[Any]],
     keep: Callable[[Any, list[Any]], Any] = lambda selected, _: selected,
 ) -> Any:
-    """After this event, give the menu new choices; `keep` says what stays selected. Return the dependency.
-
-    Gradio 4 stores the selection by index, and new choices shift the indices. Therefore the selection is removed
-    first and put back afterwards.
-    """
+    """After this event, give the menu new choices; `keep` says what stays selected. Return the dependency."""
     action = f"Refreshing the {menu.label} menu"
     nothing: Any = [] if menu.multiselect else None
 
     def refill(selected: Any) -> Any:
         new_choices = choices()
-        selected = nothing if selected is None else selected  # Gradio 4.37 sends None for an empty list
+        if selected is None:  # Gradio 4.37 sends None for an empty list; delete these two lines with it
+            selected = nothing
         return gr.update(choices=new_choices, value=keep(selected, new_choices))
 
     if GRADIO_VERSION >= 6:
         return add_handler(event, refill, menu, menu, what=action)
+    # Gradio 4 and 5 store the selection by index, and new choices shift the indices, so the selection is removed
+    # first and put back afterwards. When these versions go, delete all below, and the condition above.
     selection = gr.State()
     cleared = add_handler(
         event, lambda selected: (selected, gr.update(value=nothing)), menu, [selection, menu], what=action
     )
     return add_handler(cleared.then, refill, selection, menu, what=action)
-
-
-def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
-    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`.
-
-    The name and the signature stay, because Gradio inspects them.
-    """
-    function = handler.func if isinstance(handler, functools.partial) else handler
-    wrapped: Any
-    if inspect.isasyncgenfunction(function):
-        wrapped = _guarded_async_generator(handler, failing)
-    elif inspect.isgeneratorfunction(function):
-        wrapped = _guarded_generator(handler, failing)
-    elif inspect.iscoroutinefunction(function):
-        wrapped = _guarded_coroutine(handler, failing)
-    else:
-
-        def call(*args: Any) -> Any:
-            try:
-                return handler(*args)
-            except Exception as error:  # noqa: BLE001 - every error is shown on the page
-                return failing.updates(error)
-
-        wrapped = call
-    wrapped.__name__ = getattr(function, "__name__", "handler")
-    wrapped.__signature__ = inspect.signature(handler)
-    wrapped.__annotations__ = {}
-    wrapped.failing = failing
-    guarded: Handler = wrapped
-    return guarded
-
-
-def is_guarded(handler: Handler) -> bool:
-    return isinstance(getattr(handler, "failing", None), FailureReply)
-
-
-def _guarded_coroutine(handler: Handler, failing: FailureReply) -> Handler:
-    async def call(*args: Any) -> Any:
-        try:
-            return await handler(*args)
-        except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            return failing.updates(error)
-
-    return call
-
-
-def _guarded_generator(handler: Handler, failing: FailureReply) -> Handler:
-    def stream(*args: Any) -> Iterator[Any]:
-        try:
-            yield from handler(*args)
-        except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            yield failing.updates(error)
-
-    return stream
-
-
-def _guarded_async_generator(handler: Handler, failing: FailureReply) -> Handler:
-    async def stream(*args: Any) -> AsyncIterator[Any]:
-        try:
-            async with aclosing(handler(*args)) as updates:
-                async for update in updates:
-                    yield update
-        except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            yield failing.updates(error)
-
-    return stream

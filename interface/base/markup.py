@@ -127,14 +127,7 @@ def table_row(tag: str, texts: Iterable[str]) -> Markup:
 
 
 def details(title: str, text: str) -> Markup:
-    template = "<details><summary>{}</summary><pre>{}</pre></details>" if text else ""
-    return Markup(template).format(title, text)
-
-
-def code(words: Iterable[str]) -> Markup:
-    """Text to copy, with line breaks only between the words."""
-    spans = Markup(" ").join(map(Markup("<span>{}</span>").format, words))
-    return Markup('<pre class="tp-code">{}</pre>').format(spans)
+    return fold(title, Markup("<pre>{}</pre>").format(text)) if text else Markup()
 
 
 def legend(colors: Iterable[tuple[str, str]]) -> Markup:

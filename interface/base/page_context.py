@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gradio as gr
@@ -27,32 +26,28 @@ from ...settings.parsing import training_settings
 from ...train_utils import size
 from . import markup
 from .form import ResultInputs, apply_button
-from .handlers import add_handler, private_options, stream_options
+from .handlers import add_handler
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
 
 def model_line(context: PageContext) -> str:
-    """The line as HTML; if training is not possible it says what to do."""
-    status, title = context.host.model_status(), f"Training PRO {VERSION}"
+    """The status line of the page: the model, the memory in use, and why the page is read-only or can't train."""
+    status, memory, title = context.host.model_status(), context.host.memory(), f"Training PRO {VERSION}"
     reason = context.read_only_reason()
     read_only = markup.paragraph(reason, quiet=True) if reason else ""
+    # Rounded, so that small changes are not sent to the page.
+    used = f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
+    if not memory.total:
+        used = ""
     if status.problem:
-        memory = markup.paragraph(_memory(context.host), quiet=True) if _memory(context.host) else ""
-        return markup.card(title, markup.paragraph(status.problem), memory, read_only, mood="fair")
-    parts = [f"{status.model}, {status.precision}", _memory(context.host)]
+        in_use = markup.paragraph(used, quiet=True) if used else ""
+        return markup.card(title, markup.paragraph(status.problem), in_use, read_only, mood="fair")
+    parts = [f"{status.model}, {status.precision}", used]
     if status.loras:
         parts.append(f"LoRA attached: {', '.join(status.loras)}")
     return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
-
-
-def _memory(host: Host) -> str:
-    """Memory in use, rounded so that small changes are not sent to the page."""
-    memory = host.memory()
-    if not memory.total:
-        return ""
-    return f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
 
 
 def can_resume(context: PageContext, name: str) -> bool:
@@ -79,14 +74,35 @@ def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> s
     return f"Resuming {name}."
 
 
-def describe_existing_name(context: PageContext, name: str, chosen: str, method: str) -> Markup:
-    """A line with a button for each way to proceed; empty if the name is free or its run is going on."""
-
-    def describe(folder: Path) -> Markup:
+def describe_existing_name(
+    context: PageContext, name: str | None, chosen: str, method: str, *, sentence: bool = True
+) -> Markup:
+    """A line with a button for each way to proceed, or the buttons alone; empty if the name can be used."""
+    if not name or not name.strip() or context.is_training(name):
+        return Markup()
+    try:
+        folders = context.host.folders
+        folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
+        status = loras.run_status(folder)
+        if status == "nothing":
+            return Markup()
+        go_on = "resume it"
+        if status in ("finished", "made elsewhere"):  # a full model that is complete can't be continued
+            go_on = "continue training it" if loras.has_lora(folder) else ""
+        labels = {
+            "continue": go_on,
+            "replace": "replace it (a backup is kept)",
+            "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
+        }
+        buttons = Markup("").join(
+            apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+            for choice, label in labels.items()
+            if label
+        )
         line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
-        return line.format(name, loras.describe_folder(folder), _choices(folder, chosen))
-
-    return _of_existing_folder(context, name, method, describe)
+        return line.format(name, loras.describe_folder(folder), buttons) if sentence else buttons
+    except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
+        return Markup()
 
 
 def unanswered_choices(context: PageContext, settings: TrainingSettings) -> Markup:
@@ -94,42 +110,7 @@ def unanswered_choices(context: PageContext, settings: TrainingSettings) -> Mark
     what, method = settings.what, settings.lora.method
     if what.if_exists != "ask":
         return Markup()
-    return _of_existing_folder(context, what.name, method, partial(_choices, chosen=what.if_exists))
-
-
-def _of_existing_folder(
-    context: PageContext, name: str, method: str, describe: Callable[[Path], Markup]
-) -> Markup:
-    if not name.strip() or context.is_training(name):
-        return Markup()
-    try:
-        folders = context.host.folders
-        folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
-        return Markup() if loras.run_status(folder) == "nothing" else describe(folder)
-    except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
-        return Markup()
-
-
-def _choices(folder: Path, chosen: str) -> Markup:
-    """A button for each way to proceed with an existing folder."""
-    labels = {
-        "continue": _continue_label(folder),
-        "replace": "replace it (a backup is kept)",
-        "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
-    }
-    buttons = (
-        apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
-        for choice, label in labels.items()
-        if label
-    )
-    return Markup("").join(buttons)
-
-
-def _continue_label(folder: Path) -> str:
-    """The label of "continue"; empty for a full model that is complete."""
-    if loras.run_status(folder) not in ("finished", "made elsewhere"):
-        return "resume it"
-    return "continue training it" if loras.has_lora(folder) else ""
+    return describe_existing_name(context, what.name, what.if_exists, method, sentence=False)
 
 
 class StopButton:
@@ -143,28 +124,29 @@ class StopButton:
 
     def connect(self, status: Any) -> None:
         """Register the click; `status` shows that the job is stopping, and how it ended."""
-        add_handler(self._button.click, self.stop, None, status, what="Stop", **stream_options())
+        session = self._context.session
+
+        async def stop() -> AsyncIterator[str]:
+            job = session.latest(self._kind)
+            said = stop_job(job)
+            yield said
+            if job is not None and said:
+                # A page that was reloaded while the job ran has no stream of its own that would show its end.
+                said = [said async for said, _ in follow_job(session, lambda: job, said)][-1]
+                yield said
+
+        add_handler(self._button.click, stop, None, status, what="Stop")
 
     def follow(self, working: Any) -> None:
         """Follow a text box that holds the kind of the running job; a stream of its own would block others."""
-        what = "Showing the Stop button"
-        add_handler(working.change, self.update, working, self._button, what=what, **private_options())
 
-    def update(self, kind: str) -> Any:
-        """Enable or disable the button."""
-        return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
+        def update(kind: str) -> Any:
+            return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
 
-    async def stop(self) -> AsyncIterator[str]:
-        """Stop the job, and follow it to its end, which a page that was reloaded meanwhile does not show."""
-        job = self._context.session.latest(self._kind)
-        status = stop_job(job)
-        yield status
-        if job is not None and status:
-            async for events in follow_events(job):
-                status = latest_status(events, status)
-            yield status
+        add_handler(working.change, update, working, self._button, what="Showing the Stop button")
 
 
+# How often the streams of a page look for news. Each look takes time from the run.
 POLL_SECONDS = 0.2
 # Gradio notices that a page was closed only when its stream yields.
 KEEPALIVE_SECONDS = 10
@@ -174,15 +156,12 @@ Default = TypeVar("Default")
 
 @dataclass(frozen=True)
 class PageContext:
-    """Host, engine and session, passed to every part of the page.
-
-    `models` is the menu of models of the standalone page.
-    """
+    """Host, engine and session, passed to every part of the page."""
 
     host: Host
     engine: Engine[TrainingSettings, DatasetReport]
     session: Session
-    models: Any = None
+    models: Any = None  # the menu of models of the standalone page
     # Saving and stopping rules that the form shows only because they are in force in the run in progress.
     live_values: dict[str, Any] = field(default_factory=dict)
 
@@ -247,9 +226,17 @@ async def follow_job(
             yield refusal, []
         return
     yield status, []
-    async for events in follow_events(job):
-        status = latest_status(events, status)
+    position = 0
+    async for _ in follow_changes(lambda: (len(job.log), job.log.closed)):
+        # In this order: what is logged before the log is closed must not be missed.
+        closed, events = job.log.closed, job.log.since(position)
+        position += len(events)
+        for event in events:
+            if isinstance(event, (Stage, JobEnded)):
+                status = markup.job_status(event)
         yield status, events
+        if closed:
+            return
 
 
 def stop_job(job: Job | None) -> str:
@@ -273,32 +260,13 @@ async def follow_refusal(session: Session, error: TrainingProError, *parts: str)
     yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
 
 
-async def follow_events(job: Job) -> AsyncIterator[list[Event]]:
-    """Yield the new events of a job as they come, or none as a keepalive, until it has ended."""
-    position, due = 0, time.monotonic() + KEEPALIVE_SECONDS
-    while True:
-        closed, events = job.log.closed, job.log.since(position)
-        position += len(events)
-        if events or time.monotonic() >= due:
-            due = time.monotonic() + KEEPALIVE_SECONDS
-            yield events
-        if closed:
-            return
-        await asyncio.sleep(POLL_SECONDS)
-
-
 async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None]:
     """Yield at once, after every change of the state, and as a keepalive, for as long as the page is open."""
     shown: object = None
     due = 0.0
     while True:
-        if (state := (read_state(),)) != shown or time.monotonic() >= due:
+        state = read_state()
+        if state != shown or time.monotonic() >= due:
             shown, due = state, time.monotonic() + KEEPALIVE_SECONDS
             yield
         await asyncio.sleep(POLL_SECONDS)
-
-
-def latest_status(events: Sequence[Event], previous: str) -> str:
-    """The status of a job by its new events; the previous status if none of them changes it."""
-    status_events = [event for event in events if isinstance(event, (Stage, JobEnded))]
-    return markup.job_status(status_events[-1]) if status_events else previous

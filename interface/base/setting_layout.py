@@ -8,22 +8,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from ..base import setting_layout
-
 DataKind = Literal["text", "rows"]
-
-
-def hiding_style(keys: Collection[str]) -> Markup:
-    """A style sheet that hides these settings, and rows without any visible setting.
-
-    The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
-    """
-    selectors = [f"#tp-{key}" for key in sorted(keys)]
-    selectors += [f"#{row_id(row)}" for row in setting_layout.ALL_ROWS if set(row) <= set(keys)]
-    template = "{} {{display: none !important}} {} {{content: ' (not used with this dataset and these settings)'}}"
-    links = [f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys)]
-    rules = template.format(", ".join(selectors), ", ".join(links)) if keys else ""
-    return Markup("<style>{}</style>").format(Markup(rules)) if rules else Markup("")
 
 
 # The order of a beginner's questions: what the run reads, how long, how strong, and how it is saved.
@@ -106,12 +91,14 @@ def row_id(row: Sequence[str]) -> str:
     return f"tp-row-{row[0]}"
 
 
-def folded_part_id(key: str) -> str:
-    """The element id of the folded part that contains a setting; empty for an always visible setting."""
-    title = folded_part_title(key)
-    return part_id(title) if title else ""
-
-
-def folded_part_title(key: str) -> str:
-    """The title of the folded part that contains a setting; empty for an always visible setting."""
-    return next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
+def hiding_style(keys: Collection[str]) -> Markup:
+    """A style sheet that hides these settings, and rows without any visible setting."""
+    if not keys:
+        return Markup()
+    # The settings are hidden, not removed, so their values stay in the form in every version of Gradio.
+    selectors = [f"#tp-{key}" for key in sorted(keys)]
+    selectors += [f"#{row_id(row)}" for row in ALL_ROWS if set(row) <= set(keys)]
+    template = "{} {{display: none !important}} {} {{content: ' (not used with this dataset and these settings)'}}"
+    links = [f'#tp-find-results [data-tp-go="{key}"]::after' for key in sorted(keys)]
+    # Our own keys, with quotes that must stay: nothing to escape.
+    return Markup("<style>{}</style>").format(Markup(template.format(", ".join(selectors), ", ".join(links))))

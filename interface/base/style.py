@@ -50,7 +50,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-phase {stroke: #cf3f3f; stroke-width: 1.4; stroke-dasharray: 2 3;}
 .tp-phase-name {fill: var(--body-text-color); font-size: 12px; paint-order: stroke; stroke-width: 4px;
   stroke: var(--block-background-fill);}
-.tp-by-step {display: var(--tp-by-step, inline);} .tp-by-epoch {display: var(--tp-by-epoch, none);}
+.tp-by-step {display: var(--tp-axis-step, inline);} .tp-by-epoch {display: var(--tp-axis-epoch, none);}
 .tp-bell-on {display: var(--tp-bell-on, none);} .tp-bell-off {display: var(--tp-bell-off, inline);}
 .tp-axis {fill: var(--tp-quiet); font-size: 12px;}
 .tp-rate-axis {fill: color-mix(in srgb, #c98a10 50%, var(--body-text-color));}
@@ -104,7 +104,8 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 @media (min-width: 1000px) {#tp-runs-side {position: sticky; top: 8px; align-self: flex-start;}}
 .tp-lengths {width: 100%; height: 64px; display: block;} .tp-lengths rect {fill: #2f74c0;}
 .tp-form .form, .tp-form .block, .tp-form .row {overflow: visible !important;}
-/* Gradio 4 paints a setting's background over the border of its frame; the frame has the same background. */
+/* Gradio 4 paints a setting's background over the border of its frame, which has the same one: delete it with
+   Gradio 4.37. */
 .tp-form .form > .block {background: transparent !important;}
 .tp-setting {position: relative;}
 .tp-form .form, .form:has(> .tp-answer) {column-gap: 8px; background: var(--block-background-fill);}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from . import tab
-from .page import build_page
+from .page import build_page, draw_tab
 from .page_guard import guard_middleware
 
-__all__ = ["build_page", "guard_middleware", "tab"]
+__all__ = ["build_page", "draw_tab", "guard_middleware"]

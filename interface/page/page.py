@@ -1,26 +1,47 @@
-"""The standalone page: choose and load a model, with the same tab as in the webui below."""
+"""The tab in the webui, and the standalone page around it, where models are chosen, loaded and downloaded."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.engine import Engine
+from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
-from ...core.jobs import Job, JobEnded, JobFn, Session
+from ...core.jobs import DownloadProgress, Job, JobEnded, JobFn, Note, Request, Session, Stage, event_text
 from ...core.model_shape import ModelShape, model_bytes
+from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, PageContext, add_handler, follow_job, make_blocks, markup, on_load
-from . import tab
-from .download_panel import TITLE, DownloadPanel
+from ..base import (
+    CSS,
+    RELOAD,
+    PageContext,
+    add_handler,
+    fill_button,
+    follow_changes,
+    follow_job,
+    markup,
+    on_load,
+    page_load,
+    stop_job,
+)
+from ..tabs import PerplexityTab, RunsTab, TryTab
+from ..train import TrainTab
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
 
+MAX_REASON_CHARS = 200
+DOWNLOAD = "Download a model"
+NAME_BOX = "tp-get-name"
+# Models for beginners, the smallest first.
+SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
 PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 
 
@@ -41,6 +62,31 @@ class ModelPickerHost(Host, Protocol):
     def validate_name(self, name: str) -> str: ...
 
 
+def draw_tab(
+    host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
+) -> None:
+    """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
+    context = PageContext(host, engine, session, models)
+    # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
+    # version goes, delete `selected` and the ids.
+    with gr.Tabs(selected="train", elem_id="tp-tabs"):
+        with gr.Tab("Train", id="train") as train:
+            train_tab = TrainTab(context)
+            train_tab.draw(train)
+        with gr.Tab("Try it", id="try") as try_it:
+            try_tab = TryTab(context)
+            try_tab.draw(try_it)
+        with gr.Tab("Perplexity", id="perplexity") as perplexity:
+            perplexity_tab = PerplexityTab(context, train_tab.form)
+            perplexity_tab.draw(perplexity)
+        with gr.Tab("Runs", id="runs") as runs:
+            runs_tab = RunsTab(context, train_tab.form)
+            runs_tab.draw(runs)
+        try_tab.stop_button.follow(train_tab.working)
+        perplexity_tab.stop_button.follow(train_tab.working)
+        runs_tab.follow(train_tab.working)
+
+
 def build_page(
     host: ModelPickerHost,
     engine: Engine[TrainingSettings, DatasetReport],
@@ -49,91 +95,84 @@ def build_page(
     loadings: Mapping[str, str],
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
-    page, launch_options = make_blocks("Training PRO", CSS)
+    # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
+    style = {"css": CSS} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
+    page = gr.Blocks(title="Training PRO", analytics_enabled=False, **style)
+    read_inputs = page.preprocess_data
+
+    async def checked_inputs(block_function: Any, *args: Any, **options: Any) -> Any:
+        """The inputs of a handler from what a browser sent; a value of the wrong type is answered with a sentence.
+
+        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
+        """
+        try:
+            inputs = await read_inputs(block_function, *args, **options)
+            for component, value in zip(block_function.inputs, inputs, strict=True):
+                is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+                if getattr(component, "multiselect", False) and value is not None and not is_list:
+                    raise TypeError(f"{component.label} is not a list")
+            return inputs
+        except Exception as error:
+            reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
+            message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
+            raise gr.Error(message) from error
+
+    # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
+    page.preprocess_data = checked_inputs
     with page:
-        picker = ModelPicker(host, session, loadings)
-        picker.draw()
-        DownloadPanel(PageContext(host, engine, session, picker.menu), host.download_job).draw()
-        tab.draw(host, engine, session, picker.menu)
-    return page, launch_options
+        models = draw_model_picker(host, session, loadings)
+        DownloadPanel(PageContext(host, engine, session, models), host.download_job).draw()
+        draw_tab(host, engine, session, models)
+    return page, {} if style else {"css": CSS}
 
 
-class ModelPicker:
-    """Menus for the model and its precision, and the memory that it needs."""
+def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> gr.Dropdown:
+    """Draw the menus for the model and its precision, and the memory that it needs; returns the menu of models."""
+    precisions = [(label, value) for value, label in loadings.items()]
+    with gr.Row():
+        models_menu = gr.Dropdown([], label="Model", allow_custom_value=True, elem_id="tp-model")
+        loading_menu = gr.Dropdown(precisions, label="Load as", elem_id="tp-loading")
+        load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
+        refresh_button = gr.Button("Refresh", min_width=100, scale=0)
+    needs = gr.HTML(elem_id="tp-model-needs")
+    status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
 
-    def __init__(self, host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> None:
-        self._host, self._session, self._loadings = host, session, loadings
+    def show(name: str | None, loading: str) -> tuple[Any, str, str]:
+        """The menus with this choice, or with the only model if none is chosen, and the memory that it needs."""
+        models = host.models()
+        if not name and len(models) == 1:
+            name = models[0]
+        choices = models if not name or name in models else [name, *models]
+        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name or "", loading)
 
-    def draw(self) -> None:
-        name, loading = self._selection()
-        with gr.Row():
-            self.menu = gr.Dropdown(
-                self._choices(name), value=name or None, label="Model", allow_custom_value=True, elem_id="tp-model"
-            )
-            self._loading = gr.Dropdown(
-                [(label, value) for value, label in self._loadings.items()],
-                value=loading,
-                label="Load as",
-                elem_id="tp-loading",
-            )
-            self._load_button = gr.Button("Load model", elem_id="tp-load", min_width=120, scale=0)
-            self._refresh_button = gr.Button("Refresh", min_width=100, scale=0)
-        self._needs = gr.HTML(elem_id="tp-model-needs")
-        self._status = gr.HTML(elem_id="tp-model-said", elem_classes="tp-said")
-        inputs = {self.menu, self._loading}
-        add_handler(self._load_button.click, self._load_model, inputs, self._status, what="Loading the model")
-        add_handler(self._refresh_button.click, self._on_refresh, inputs, [self.menu, self._needs], what="Refresh")
-        changes, action = [menu.change for menu in (self.menu, self._loading)], "Reading the model"
-        add_handler(changes, self._describe_needs, inputs, self._needs, what=action)
-        on_load(self._show_selection, [self.menu, self._loading, self._needs], what=action)
-
-    def _choices(self, chosen: str) -> list[str]:
-        models = self._host.models()
-        return models if not chosen or chosen in models else [chosen, *models]
-
-    def _selection(self) -> tuple[str, str]:
-        """The chosen model and precision; the only model if none is chosen."""
-        name, loading = self._host.selected_model
-        models = [] if name else self._host.models()
-        return models[0] if len(models) == 1 else name, loading
-
-    def _show_selection(self) -> tuple[Any, Any, str]:
-        """Show the current selection on a page that is opened later."""
-        name, loading = self._selection()
-        menu = gr.update(choices=self._choices(name), value=name or None)
-        return menu, loading, describe_size(self._host, name, loading)
-
-    def _on_refresh(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
-        """Look for models again, and choose the only one."""
-        models, name = self._host.models(), inputs[self.menu] or ""
-        name = models[0] if not name and len(models) == 1 else name
-        menu = gr.update(choices=self._choices(name), value=name or None)
-        return menu, describe_size(self._host, name, inputs[self._loading])
-
-    def _describe_needs(self, inputs: Mapping[Any, Any]) -> str:
-        return describe_size(self._host, inputs[self.menu] or "", inputs[self._loading])
-
-    async def _load_model(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        name, loading = inputs[self.menu], inputs[self._loading]
+    async def load(name: str | None, loading: str) -> AsyncIterator[str]:
         if not name:
             yield markup.problem("Choose a model first.")
             return
-        work = partial(self._work, name, loading)
-        start = partial(self._session.start, "model", f"Loading {name}", self._host, work)
-        loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
-        async for status, _ in follow_job(self._session, start, loading_note):
-            yield status
 
-    def _work(self, name: str, loading: str, job: Job) -> JobEnded:
-        self._host.load(self._host.validate_name(name), loading)
-        return JobEnded(outcome="finished", text=f"{name} is loaded.")
+        def work(_: Job) -> JobEnded:
+            host.load(host.validate_name(name), loading)
+            return JobEnded(outcome="finished", text=f"{name} is loaded.")
+
+        start = partial(session.start, "model", f"Loading {name}", host, work)
+        loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
+        async for said, _ in follow_job(session, start, loading_note):
+            yield said
+
+    menus = [models_menu, loading_menu]
+    add_handler(load_button.click, load, menus, status, what="Loading the model")
+    add_handler(refresh_button.click, show, menus, [*menus, needs], what="Refresh")
+    changes, what = [menu.change for menu in menus], "Reading the model"
+    add_handler(changes, lambda name, loading: describe_size(host, name or "", loading), menus, needs, what=what)
+    on_load(lambda: show(*host.selected_model), [*menus, needs], what=what)
+    return models_menu
 
 
 def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
         start = "Choose a model. To add one, put it" if host.models() else "There is no model yet. Put one"
-        text = f"{start} in {host.folders.models} and press Refresh, or open '{TITLE}'."
+        text = f"{start} in {host.folders.models} and press Refresh, or open '{DOWNLOAD}'."
         return markup.paragraph(text, quiet=True)
     on_disk, config = host.size_on_disk(name), host.config(name)
     if not on_disk:
@@ -147,3 +186,117 @@ def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
     elif name.endswith(".gguf"):
         text += ", and more in memory, because they are dequantized when the model is loaded"
     return markup.paragraph(f"{text}.", quiet=True)
+
+
+def download_state(job: Job) -> tuple[str, str]:
+    """The title of the part with a download, with its progress, and the state or end of the download as HTML."""
+    events, end = job.log.since(0), job.end
+    if end is not None:
+        if end.outcome == "failed":
+            return DOWNLOAD, markup.problem(end.text)
+        if end.folder is None:
+            return DOWNLOAD, markup.card("", markup.paragraph(end.text), mood="fair")
+        text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
+        return DOWNLOAD, markup.card("", markup.paragraph(text), mood="good")
+    fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
+    bar = [markup.progress_bar(fetched.share), markup.paragraph(event_text(fetched))] if fetched else []
+    # The first note stays; a later one, or a stage, is over once bytes arrive again.
+    first_note = next((event for event in events if isinstance(event, Note)), None)
+    latest = next((event for event in reversed(events) if event is not first_note), None)
+    status = latest.text if isinstance(latest, (Note, Stage)) else ""
+    if job.control.asked(Request.STOP):
+        status = "Stopping ..."
+    texts = [status, first_note.text if first_note else ""]
+    lines = [markup.paragraph(text, quiet=True) for text in texts if text]
+    title = f"{DOWNLOAD}: {fetched.share:.0%}" if fetched else DOWNLOAD
+    return title, markup.card(job.title, *bar, *lines, mood="live")
+
+
+class DownloadPanel:
+    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models.
+
+    `prepare` turns the typed text into the name of the model and the function of the job that downloads it.
+    """
+
+    def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
+        self._context, self._prepare = context, prepare
+        self._last_request = ""
+
+    def draw(self) -> None:
+        has_no_models = not self._context.host.models()
+        with gr.Accordion(DOWNLOAD, open=has_no_models, elem_id="tp-get-part") as self._accordion:
+            with gr.Row():
+                name = gr.Textbox(
+                    label="Model on the Hugging Face Hub",
+                    placeholder="OWNER/NAME, or the URL of the model's page",
+                    max_lines=1,
+                    min_width=300,
+                    elem_id=NAME_BOX,
+                )
+                style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
+                self._get_button = gr.Button("Get", elem_id="tp-get", **style)
+                self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
+            suggested = Markup(" ").join(fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS)
+            gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
+            refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
+            self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
+            follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
+
+        def stop() -> str:
+            self._context.check_writable()
+            if stop_job(self._context.session.latest("download")):
+                return ""
+            raise BusyError("No download is running.")
+
+        get = [self._get_button.click, name.submit]
+        add_handler(get, self._start_download, name, refusal, what="Downloading the model")
+        add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
+        # The last requested name; if there is none, what the user has typed stays.
+        asked = lambda: gr.update(**({"value": self._last_request} if self._last_request else {}))  # noqa: E731
+        on_load(asked, [name], what="Filling in the model's name")
+        outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
+        for event in (page_load(), follow_button.click):
+            add_handler(event, self._follow, None, outputs, what="Showing the download")
+
+    def _start_download(self, name_or_url: str) -> str:
+        """Start the download; an error says why it cannot start."""
+        self._context.check_writable()
+        name_or_url = name_or_url.strip()
+        if not name_or_url:
+            raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
+        name, work = self._prepare(name_or_url)
+        self._context.session.start_without_model("download", f"Downloading {name}", work)
+        self._last_request = name_or_url
+        return ""
+
+    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
+        """Show the last download, then every change for as long as the page is open."""
+        session, menu = self._context.session, self._context.models
+        # A download that had ended before the page was opened changes no choice in the menu of models.
+        earlier = session.latest("download")
+        seen = None if earlier is not None and earlier.running else earlier
+
+        def state() -> object:
+            job = session.latest("download")
+            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
+
+        async for _ in follow_changes(state):
+            job = session.latest("download")
+            running, enabled = job is not None and job.running, not self._context.read_only_reason()
+            updates = {
+                self._get_button: gr.update(interactive=enabled and not running),
+                self._stop_button: gr.update(interactive=enabled and running, visible=running),
+            }
+            if job is None:
+                yield updates
+                continue
+            title, html = download_state(job)
+            part = gr.update(label=title, **({"open": True} if running else {}))
+            yield {**updates, self._status: html, self._accordion: part}
+            if job.end is not None and job is not seen:
+                seen = job
+                if job.end.folder:
+                    # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
+                    # When Gradio 4.37 goes, delete the first one.
+                    yield {menu: gr.update(value=None)}
+                    yield {menu: gr.update(choices=self._context.host.models(), value=job.end.folder.name)}

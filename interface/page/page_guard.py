@@ -9,68 +9,52 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 
 from ...train_utils import format_count
 
 MAX_BODY_BYTES, MAX_UPLOAD_BYTES = 64_000_000, 4_000_000_000
-UPLOAD = "/upload"
 LOGIN = "/login"
-# What the login page needs, and what Gradio asks for at its start.
+# What the login page needs, and what Gradio asks for at its start. Gradio asks for the password itself, but not on
+# every path: version 6.31 answers /cancel and /heartbeat without it.
 OPEN_PATHS = ("/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json", "/startup-events")
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
-API_PREFIX = "/gradio_api"
-FREE_GUESSES, FIRST_WAIT, LONGEST_WAIT = 5, 1.0, 30.0
-GUESSES_A_MINUTE, MINUTE = 60, 60.0
-MAX_ADDRESSES = 1000
-
-
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """An answer instead of the page: the status and a sentence."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status, self.text = status, text
-        super().__init__(text)
+API_PREFIX = "/gradio_api"  # Gradio 6 has its routes with and without it
+# Wrong passwords in a minute: from one address, and from all but this computer together.
+GUESSES_OF_ONE, GUESSES_OF_ALL, SECONDS = 5, 60, 60.0
 
 
 @dataclass
 class Guesses:
-    """Wrong passwords, by address and in all; each makes the next one wait."""
+    """The wrong passwords of the last minute: a few from each address, and a bearable number in all."""
 
     clock: Callable[[], float] = time.monotonic
-    by_address: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
-    recent: list[float] = field(default_factory=list)
+    recent: list[tuple[float, str]] = field(default_factory=list)
 
     def count(self, address: str) -> None:
-        """Count a guess before it is looked at, so that many at once don't pass; Refusal if it comes too soon."""
+        """Count a guess before it is looked at, so that many at once don't pass; it must not come too soon."""
         now = self.clock()
-        number, last = self.by_address.get(address, (0, now))
-        too_many = number - FREE_GUESSES
-        wait = last + (min(FIRST_WAIT * 2.0 ** min(too_many, 10), LONGEST_WAIT) if too_many >= 0 else 0.0) - now
-        self.recent = [moment for moment in self.recent if moment > now - MINUTE]
-        if len(self.recent) >= GUESSES_A_MINUTE and not _is_loopback(address):
-            wait = max(wait, self.recent[0] + MINUTE - now)
-        if wait > 0:
-            raise Refusal(429, f"Too many wrong passwords. Try again in {format_count(int(wait) + 1, 'second')}.")
-        self.recent.append(now)
-        self.by_address[address] = (number + 1, now)
-        self.by_address.move_to_end(address)
-        while len(self.by_address) > MAX_ADDRESSES:
-            self.by_address.popitem(last=False)
+        self.recent = [guess for guess in self.recent if guess[0] > now - SECONDS]
+        own = [moment for moment, other in self.recent if other == address]
+        waits = [own[0]] if len(own) >= GUESSES_OF_ONE else []
+        if len(self.recent) >= GUESSES_OF_ALL and not is_address(address, loopback=True):
+            waits.append(self.recent[0][0])
+        if waits:
+            seconds = format_count(int(max(waits) + SECONDS - now) + 1, "second")
+            raise HTTPException(429, f"Too many wrong passwords. Try again in {seconds}.")
+        self.recent.append((now, address))
 
     def forget(self, address: str) -> None:
         """Forget the guesses of an address that gave the right password."""
-        if self.by_address.pop(address, None) and self.recent:
-            self.recent.pop()
+        self.recent = [guess for guess in self.recent if guess[1] != address]
 
 
 class PageGuard:
@@ -84,67 +68,62 @@ class PageGuard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        request = HTTPConnection(scope)
+        path = scope["path"].removeprefix(API_PREFIX) or "/"
+        is_login = path.rstrip("/") == LOGIN and scope.get("method") == "POST"
+        address = request.client.host if request.client else ""
         try:
-            headers = Headers(scope=scope)
-            host = headers.get("host", "")
-            if not self._is_this_computer(_host_name(host)):
-                where = f"this page can't be opened at the address {host[:100]!r}."
-                raise Refusal(403, f"{where} Open the URL that the console shows.")
-            origin = headers.get("origin")
-            if _is_cross_site(scope, headers) or (origin is not None and urlsplit(origin).netloc != host):
-                raise Refusal(403, "This request comes from another website. Open the URL that the console shows.")
-            path = _api_path(scope)
-            length = headers.get("content-length", "0")
-            is_number = length.isdecimal() and len(length) < 19
-            if not is_number or int(length) > _max_body(path):
-                raise Refusal(413, _too_large(path))
-            is_open = (path.rstrip("/") or "/") in OPEN_PATHS
-            is_open = is_open or (path.startswith(OPEN_FOLDERS) and ".." not in path)
-            if self._asks_password and not is_open and not _is_logged_in(scope, headers):
-                raise Refusal(401, "Enter the password on the page first.")
-            if self._is_guess(scope):
-                self._guesses.count(_address(scope))
-        except Refusal as refusal:
-            await PlainTextResponse(refusal.text, refusal.status)(scope, receive, send)
+            self._check(request, path)
+            if self._asks_password and is_login:
+                self._guesses.count(address)
+        except HTTPException as refusal:
+            await PlainTextResponse(refusal.detail, refusal.status_code)(scope, receive, send)
             return
-        body = LimitedBody(receive, _max_body(_api_path(scope)))
-        await self._app(scope, body, self._watch_login(scope, send))
 
-    def _is_this_computer(self, name: str) -> bool:
-        """An address in numbers can't be given by a foreign name server, so it is safe where others may come."""
-        if name in self._names:
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback or self._listens
-        except ValueError:
-            return False
-
-    def _is_guess(self, scope: MutableMapping[str, Any]) -> bool:
-        is_login = _api_path(scope).rstrip("/") == LOGIN
-        return self._asks_password and is_login and scope.get("method") == "POST"
-
-    def _watch_login(self, scope: MutableMapping[str, Any], send: Any) -> Any:
-        if not self._is_guess(scope):
-            return send
-
-        async def watched(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 400:
-                self._guesses.forget(_address(scope))
+        async def watched_send(message: MutableMapping[str, Any]) -> None:
+            if is_login and message["type"] == "http.response.start" and message["status"] < 400:
+                self._guesses.forget(address)
             await send(message)
 
-        return watched
+        await self._app(scope, receive, watched_send)
 
-
-class LimitedBody:
-    """The body of a request without a stated length, up to the limit; then it looks cut off."""
-
-    def __init__(self, receive: Any, limit: int) -> None:
-        self._receive, self._limit, self._size = receive, limit, 0
-
-    async def __call__(self) -> Any:
-        message = await self._receive()
-        self._size += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if self._size > self._limit else message
+    def _check(self, request: HTTPConnection, path: str) -> None:
+        """Raise an HTTPException unless the request is for this computer, from the page, bearable, and allowed."""
+        headers = request.headers
+        host = headers.get("host", "")
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:  # such as half an IPv6 address
+            name = ""
+        # An address in numbers can't be given by a foreign name server, so it is safe where others may come.
+        # Starlette's own check of the host knows no such rule, and takes IPv6 addresses for wrong.
+        if name not in self._names and not is_address(name, loopback=not self._listens):
+            where = f"this page can't be opened at the address {host[:100]!r}."
+            raise HTTPException(403, f"{where} Open the URL that the console shows.")
+        # A browser says that another site sent it; a link on another site to the page itself is fine.
+        is_link = request.scope.get("method") == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_link
+        if is_foreign or urlsplit(headers.get("origin", f"//{host}")).netloc != host:
+            raise HTTPException(
+                403, "This request comes from another website. Open the URL that the console shows."
+            )
+        limit, remedy = MAX_BODY_BYTES, "A request can be at most {:,} bytes. Send less data."
+        if path.rstrip("/") == "/upload":
+            limit = MAX_UPLOAD_BYTES
+            remedy = "An upload can be at most {:,} bytes. Copy larger files into the folder training/datasets."
+        # Browsers state the length of a body; one without it could fill the memory.
+        length = headers.get("content-length", "0")
+        has_length = length.isdecimal() and len(length) < 19 and "transfer-encoding" not in headers
+        if not has_length or int(length) > limit:
+            raise HTTPException(413, remedy.format(limit))
+        is_open = (path.rstrip("/") or "/") in OPEN_PATHS
+        is_open = is_open or (path.startswith(OPEN_FOLDERS) and ".." not in path)
+        if self._asks_password and not is_open:
+            # The cookie that Gradio gave for the password.
+            gradio = request.scope["app"]
+            names = (f"access-token-{gradio.cookie_id}", f"access-token-unsecure-{gradio.cookie_id}")
+            if not any(request.cookies.get(name) in gradio.tokens for name in names):
+                raise HTTPException(401, "Enter the password on the page first.")
 
 
 def guard_middleware(*, listens: bool, asks_password: bool, names: Collection[str] = ()) -> Middleware:
@@ -156,54 +135,10 @@ def guard_middleware(*, listens: bool, asks_password: bool, names: Collection[st
     return Middleware(PageGuard, names=own, listens=listens, asks_password=asks_password)
 
 
-def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
+def is_address(name: str, *, loopback: bool) -> bool:
+    """Whether a name is an IP address, and if `loopback` one of this computer itself."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
-
-
-def _is_cross_site(scope: MutableMapping[str, Any], headers: Headers) -> bool:
-    """Whether a browser says that another site sent it; a link on another site to the page itself is fine."""
-    is_link = scope.get("method") == "GET" and headers.get("sec-fetch-mode") == "navigate"
-    return headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_link
-
-
-def _max_body(path: str) -> int:
-    return MAX_UPLOAD_BYTES if path.rstrip("/") == UPLOAD else MAX_BODY_BYTES
-
-
-def _too_large(path: str) -> str:
-    limit = _max_body(path)
-    if limit == MAX_UPLOAD_BYTES:
-        return f"An upload can be at most {limit:,} bytes. Copy larger files into the folder training/datasets."
-    return f"A request can be at most {limit:,} bytes. Send less data."
-
-
-def _api_path(scope: MutableMapping[str, Any]) -> str:
-    """The path of a request; Gradio 6 has its routes with and without a prefix."""
-    path = str(scope["path"])
-    return path.removeprefix(API_PREFIX) or "/"
-
-
-def _is_logged_in(scope: MutableMapping[str, Any], headers: Headers) -> bool:
-    """Whether a request has the cookie that Gradio gave for the password."""
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return False
-    gradio = scope["app"]
-    names = (f"access-token-{gradio.cookie_id}", f"access-token-unsecure-{gradio.cookie_id}")
-    return any(name in cookies and cookies[name].value in gradio.tokens for name in names)
-
-
-def _address(scope: MutableMapping[str, Any]) -> str:
-    return str((scope.get("client") or ("",))[0])
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    return address.is_loopback or not loopback

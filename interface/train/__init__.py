@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import data_menu
+from .presets_panel import cli_command_html, probe_card
 from .train_tab import TrainTab
 
-__all__ = ["TrainTab", "data_menu"]
+__all__ = ["TrainTab", "cli_command_html", "data_menu", "probe_card"]

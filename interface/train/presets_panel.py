@@ -1,62 +1,33 @@
-"""The menu Copy settings from (goals, presets, settings of LoRAs, defaults), and the folded part Presets."""
+"""What fills in the form (presets, LoRAs, layers, what fits the GPU), and the form as a preset or a command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
-from ...core.errors import TrainingProError
+from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
-from ...core.host import Folders
+from ...core.host import Folders, Host
+from ...core.jobs import Job, ProbeDone, probe_extra_times
+from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
 from ...records.remote import PortableRun
-from ...settings import files, presets
+from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
-from ..base import Form, PageContext, add_handler, markup, shown_value
-from .cli_command import cli_command_html
-
-
-class LayerPicker:
-    """A button that lists the layers, and a checkbox for each layer."""
-
-    def __init__(self, context: PageContext, form: Form) -> None:
-        self._context, self._form = context, form
-
-    def draw(self) -> None:
-        self._list_button = gr.Button("Pick from this model's layers", size="sm", elem_id="tp-layers")
-        self._message = gr.HTML(elem_id="tp-layers-said", elem_classes="tp-said")
-        self._boxes = gr.CheckboxGroup([], label="Layers", visible=False, elem_id="tp-layers-picked")
-
-    def connect(self) -> None:
-        targets = self._form.components["targets"]
-        outputs, clears = [self._message, self._boxes], {self._boxes: gr.update(visible=False)}
-        options: dict[str, Any] = {"what": "Listing the layers", "clears": clears}
-        add_handler(self._list_button.click, self._on_list, targets, outputs, **options)
-        add_handler(self._boxes.input, self._on_pick, self._boxes, targets, what="Picking layers")
-
-    def _on_list(self, targets: str | None) -> tuple[str, Any]:
-        try:
-            layers = self._context.engine.layers(self._context.host)
-        except TrainingProError as error:
-            return markup.problem(str(error)), gr.update(visible=False)
-        choices = [(f"{name} ({count})", name) for name, count in layers.items()]
-        chosen = [name for name in (targets or "").split() if name in layers]
-        message = "The layers that you select here replace the value of Target modules."
-        return markup.paragraph(message, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
-
-    def _on_pick(self, chosen: list[str]) -> str:
-        return " ".join(chosen) or str(SETTINGS["targets"].default)
-
+from ...train_utils import duration, plural, size
+from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated_notice, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
-ACTION_NAMES = {"Save": "Saving the preset", "Delete": "Deleting the preset"}
+DEFAULT_VALUES = {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
 
 
 class PresetsPanel:
@@ -68,16 +39,15 @@ class PresetsPanel:
 
     def draw(self) -> None:
         self.menu = gr.Dropdown(
-            self._choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
+            self.choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
         )
-        self.menu_message = gr.HTML(elem_id="tp-start-from-said")
+        self._menu_message = gr.HTML(elem_id="tp-start-from-said")
 
     def draw_table(self, kind: str) -> None:
         """Draw the menu of presets (S to XL) at the top of a folded part."""
-        # Labels and values of a menu of presets. An error in a user file is reported when a preset is chosen.
         try:
             table = presets.load_table(kind, self._context.host.folders.presets)
-        except TrainingProError:
+        except TrainingProError:  # an error in a user file is reported when a preset is chosen
             table = presets.load_table(kind, presets.GOALS_FILE.parent)
         menu = gr.Dropdown(
             [("(unchanged)", UNCHANGED), *((p.label, f"{kind}:{p.name}") for p in table)],
@@ -109,61 +79,62 @@ class PresetsPanel:
     def connect(self, *refreshing: Callable[..., Any]) -> None:
         """Register the event handlers, after everything is drawn; the events `refreshing` update the menu."""
         form, components = self._form.inputs(), self._form.components.values()
-        for menu, message, action in (
-            (self.menu, self.menu_message, "Copying the settings"),
+        for menu, message, what in (
+            (self.menu, self._menu_message, "Copying the settings"),
             *((menu, message, "Loading the preset") for menu, message in self._tables.items()),
         ):
-            on_choose = partial(self._on_choose, menu, message)
-            add_handler(menu.input, on_choose, {*form, menu}, [*components, message], what=action)
-        events = [self._order.change, *refreshing]
-        add_handler(events, self.refresh_menu, self._order, self.menu, what="Refreshing 'Copy settings from'")
-        outputs = [*components, self.menu_message]
-        add_handler(self._reset_button.click, self._on_reset, form, outputs, what="Reset to defaults")
-        # Connect the buttons of the part Presets, which share one place for messages.
-        outputs_with_menu = [self.message, self.menu]
-        for button, handler, inputs, outputs in (
-            (self._differences_button, self._on_differences, form, self.message),
-            (self._command_button, self._on_command, form, self.message),
-            (self._export_button, self._on_export, form, self.message),
-            (self._save_button, self._on_save, {*form, self._name, self._order}, outputs_with_menu),
-            (self._delete_button, self._on_delete, {self._name, self._order}, outputs_with_menu),
+            copy = partial(self._copy, menu, message)
+            add_handler(menu.input, copy, {*form, menu}, [*components, message], what=what)
+        reset, outputs = partial(self._copy, None, self._menu_message), [*components, self._menu_message]
+        add_handler(self._reset_button.click, reset, form, outputs, what="Reset to defaults")
+        events, refill = [self._order.change, *refreshing], lambda order: gr.update(choices=self.choices(order))
+        add_handler(events, refill, self._order, self.menu, what="Refreshing 'Copy settings from'")
+        for button, answer in (
+            (self._differences_button, self._describe_differences),
+            (self._command_button, lambda inputs: cli_command_html(self._form.values(inputs), self._context.host)),
+            (self._export_button, self._export),
         ):
-            action = ACTION_NAMES.get(button.value, button.value)
-            add_handler(button.click, handler, inputs, outputs, what=action)
+            add_handler(button.click, answer, form, self.message, what=button.value)
+        inputs, outputs = {*form, self._name, self._order}, [self.message, self.menu]
+        for button, what in (
+            (self._save_button, "Saving the preset"),
+            (self._delete_button, "Deleting the preset"),
+        ):
+            add_handler(button.click, partial(self._save_or_delete, button), inputs, outputs, what=what)
 
-    def refresh_menu(self, order: str = NEWEST_FIRST) -> Any:
-        return gr.update(choices=self._choices(order))
+    def choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
+        list_loras = loras.list_loras if order == BY_NAME else loras.newest_first
+        own, trained = self._context.read_disk(
+            lambda folders: (presets.own_names(folders.presets), list_loras(folders.loras)), ((), ())
+        )
+        return [
+            ("(choose a preset or an earlier run)", UNCHANGED),
+            ("the defaults", DEFAULTS),
+            *((goal.label, f"goals:{goal.name}") for goal in presets.goals()),
+            *((f"preset: {name}", f"{presets.OWN_KIND}:{name}") for name in own),
+            *((f"LoRA: {name}", f"{LORA_SETTINGS}:{name}") for name in trained),
+        ]
 
-    def _choices(self, order: str = NEWEST_FIRST) -> list[tuple[str, str]]:
-        first = [("(choose a preset or an earlier run)", UNCHANGED), ("the defaults", DEFAULTS)]
-        goals = [(p.label, f"goals:{p.name}") for p in presets.goals()]
+    def _copy(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Fill in what is chosen in the menu, or the defaults if there is no menu, and report the changes.
 
-        def own_choices(folders: Folders) -> list[tuple[str, str]]:
-            own = [(f"preset: {n}", f"{presets.OWN_KIND}:{n}") for n in presets.own_names(folders.presets)]
-            trained = [
-                (f"LoRA: {n}", f"{LORA_SETTINGS}:{n}")
-                for n in (
-                    loras.list_loras(folders.loras) if order == BY_NAME else loras.newest_first(folders.loras)
-                )
-            ]
-            return own + trained
-
-        return [*first, *goals, *self._context.read_disk(own_choices, ())]
-
-    def _on_choose(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        try:
-            values, note = self._load_choice(inputs[menu] or UNCHANGED)
-        except TrainingProError as error:
-            return {message: markup.problem(str(error))}
-        return self._fill_updates(inputs, values, note, message)
-
-    def _on_reset(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        return self._fill_updates(inputs, _defaults(), "Reset to the defaults.", self.menu_message)
-
-    def _fill_updates(
-        self, inputs: Mapping[Any, Any], values: Mapping[str, Any], note: str, message: Any
-    ) -> dict[Any, Any]:
-        """Fill in the values and report the changes; name, data, and `if_exists` are kept."""
+        Name, data, and `if_exists` are kept.
+        """
+        choice = DEFAULTS if menu is None else inputs[menu] or UNCHANGED
+        kind, _, name = choice.partition(":")
+        folders = self._context.host.folders
+        values, note = {}, ""
+        if kind == DEFAULTS:
+            values, note = DEFAULT_VALUES, "Reset to the defaults."
+        elif kind == LORA_SETTINGS:
+            folder = safe_paths.child(folders.loras, name, "LoRA")
+            loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
+            values, note = loaded.values, " ".join(loaded.notes)
+        elif kind in presets.KINDS:
+            preset = presets.find_preset_of_kind(kind, name, folders.presets)
+            # A preset of the user's own is a whole form; the others change only what they name.
+            values = {**(DEFAULT_VALUES if kind == presets.OWN_KIND else {}), **preset.values}
+            note = preset.description
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         invalid = {k: v for k, v in values.items() if k in SETTINGS and shown_value(SETTINGS[k], v) is None}
         valid = {k: v for k, v in values.items() if k not in invalid}
@@ -174,31 +145,15 @@ class PresetsPanel:
             report = f"{report.rstrip('.')}. Ignored, because these values are not valid: {ignored}."
         return {**self._form.updates(valid), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
 
-    def _load_choice(self, choice: str) -> tuple[dict[str, Any], str]:
-        kind, _, name = choice.partition(":")
-        folders = self._context.host.folders
-        if kind == LORA_SETTINGS:
-            folder = safe_paths.child(folders.loras, name, "LoRA")
-            loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
-            return loaded.values, " ".join(loaded.notes)
-        if kind in presets.KINDS:
-            preset = presets.find_preset_of_kind(kind, name, folders.presets)
-            return {**(_defaults() if kind == presets.OWN_KIND else {}), **preset.values}, preset.description
-        return (_defaults() if choice == DEFAULTS else {}), ""
-
-    def _on_differences(self, inputs: Mapping[Any, Any]) -> str:
+    def _describe_differences(self, inputs: Mapping[Any, Any]) -> str:
         values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}
-        changed = presets.describe_changes(_defaults(), values)
+        changed = presets.describe_changes(DEFAULT_VALUES, values)
         return markup.bullets(changed) or markup.paragraph("All settings have their default values.", quiet=True)
 
-    def _on_command(self, inputs: Mapping[Any, Any]) -> str:
-        return cli_command_html(self._form.values(inputs), self._context.host)
-
-    def _on_export(self, inputs: Mapping[Any, Any]) -> str:
+    def _export(self, inputs: Mapping[Any, Any]) -> str:
         """Write a folder with the settings of the form and their data."""
-        context = self._context
-        context.check_writable()
-        settings, host = training_settings(self._form.values(inputs)), context.host
+        self._context.check_writable()
+        settings, host = training_settings(self._form.values(inputs)), self._context.host
         out = host.folders.exports / settings.what.name
         datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
@@ -207,25 +162,152 @@ class PresetsPanel:
             f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
         )
 
-    def _on_save(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
-        values = self._form.values(inputs)
-        return self._change(inputs, lambda folder, name: presets.save(folder, name, values), "Saved as {}.")
-
-    def _on_delete(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
-        return self._change(inputs, presets.delete, "{} is deleted.")
-
-    def _change(
-        self, inputs: Mapping[Any, Any], action: Callable[[Path, str], object], message: str
-    ) -> tuple[str, Any]:
-        """Save or delete the preset of the typed name."""
+    def _save_or_delete(self, button: gr.Button, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
+        """Save or delete the preset of the typed name, and list the presets anew."""
         name = (inputs[self._name] or "").strip()
 
-        def run_action(folders: Folders) -> str:
-            action(folders.presets, name)
-            return message.format(name)
+        def act(folders: Folders) -> str:
+            if button is self._delete_button:
+                presets.delete(folders.presets, name)
+                return f"{name} is deleted."
+            presets.save(folders.presets, name, self._form.values(inputs))
+            return f"Saved as {name}."
 
-        return self._context.run_disk_action(run_action), self.refresh_menu(inputs[self._order])
+        return self._context.run_disk_action(act), gr.update(choices=self.choices(inputs[self._order]))
 
 
-def _defaults() -> dict[str, Any]:
-    return {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
+EXPLANATION = (
+    "This command starts the same run. It includes only the settings that differ from their defaults. It also "
+    "loads the model again. If there is not enough memory for two copies, quit this program first."
+)
+CMD_NOTE = (
+    'Run this command in the Command Prompt (cmd), because PowerShell treats ", $ and ` as special characters.'
+)
+
+
+def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
+    """The form as a command to copy, or the problems of the form."""
+    try:
+        settings = training_settings(values)
+    except SettingsError as error:
+        return markup.problem(f"The form has problems, so there is no command yet.\n{error}")
+    model: tuple[str, ...] = ("--model", "MODEL")
+    try:
+        card = host.card()
+        in_user_data = host.folders.models == host.folders.user_data / "models"
+        name = card.name if in_user_data else str(host.folders.models / card.name)
+        model = ("--model", card.given_name or name)
+        model += ("--tokenizer", card.tokenizer_name) if card.tokenizer_name else ()
+        model += () if card.loading == "auto" else ("--load", card.loading)
+        model += ("--max-memory", *card.max_memory.split()) if card.max_memory else ()
+    except TrainingProError:  # no model is loaded
+        pass
+    python, explanation = python_command(), EXPLANATION
+    words = [python, str(ROOT / "script.py"), "train", "--user-data", str(host.folders.user_data), *model]
+    words += flags.as_arguments(settings.values())
+    if python == "py":  # on Windows
+        if re.search('["$`]', "".join(words)):
+            explanation = f"{EXPLANATION} {CMD_NOTE}"
+        # In cmd an ampersand ends a command, in PowerShell a comma ends an argument, so all but these characters
+        # need quotes. A backslash is doubled only before a quote: programs read it so.
+        for n, word in enumerate(words):
+            if not re.fullmatch(r"[\w.:/\\=+-]+", word):
+                escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)
+                words[n] = '"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"'
+    else:
+        words = [shlex.quote(word) for word in words]
+    # Lines break only between the words, so that none is cut in two when it is copied.
+    spans = Markup(" ").join(map(Markup("<span>{}</span>").format, words))
+    return markup.paragraph(explanation, quiet=True) + Markup('<pre class="tp-code">{}</pre>').format(spans)
+
+
+def draw_layer_picker(context: PageContext, form: Form) -> None:
+    """Draw a button that lists the layers, and a checkbox for each layer, after the setting that they fill in."""
+    list_button = gr.Button("Pick from this model's layers", size="sm", elem_id="tp-layers")
+    message = gr.HTML(elem_id="tp-layers-said", elem_classes="tp-said")
+    boxes = gr.CheckboxGroup([], label="Layers", visible=False, elem_id="tp-layers-picked")
+
+    def list_layers(targets: str | None) -> tuple[str, Any]:
+        layers = context.engine.layers(context.host)
+        choices = [(f"{name} ({count})", name) for name, count in layers.items()]
+        chosen = [name for name in (targets or "").split() if name in layers]
+        note = "The layers that you select here replace the value of Target modules."
+        return markup.paragraph(note, quiet=True), gr.update(choices=choices, value=chosen, visible=True)
+
+    targets, clears = form.components["targets"], {boxes: gr.update(visible=False)}
+    outputs = [message, boxes]
+    add_handler(list_button.click, list_layers, targets, outputs, what="Listing the layers", clears=clears)
+    pick = lambda chosen: " ".join(chosen) or str(SETTINGS["targets"].default)  # noqa: E731
+    add_handler(boxes.input, pick, boxes, targets, what="Picking layers")
+
+
+class ProbePanel:
+    """Two buttons in the form: one measures, the other also fills in settings that fit."""
+
+    def __init__(self, context: PageContext, form: Form) -> None:
+        self._context, self._form = context, form
+
+    def draw(self) -> None:
+        enabled = not self._context.read_only_reason()
+        with gr.Row(elem_classes="tp-buttons"):
+            self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
+            self._fit_button = gr.Button("Fit to my GPU", size="sm", interactive=enabled, elem_id="tp-fit")
+        self._result = gr.HTML(elem_id="tp-probe-said", elem_classes="tp-said")
+        self.made_from = gr.State()
+
+    def connect(self) -> None:
+        inputs, outputs = self._form.inputs(), [self._result, self.made_from, *self._form.components.values()]
+        for button, fit in ((self._test_button, False), (self._fit_button, True)):
+            add_handler(button.click, partial(self._on_click, fit=fit), inputs, outputs, what=button.value)
+
+    async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
+        context, values, probed = self._context, self._form.values(inputs), None
+
+        def start() -> Job:
+            settings = training_settings({**values, "name": values.get("name") or "one-step"})
+            context.check_writable()
+            work = partial(context.engine.probe, settings, context.host)
+            return context.session.start("probe", "Testing one step", context.host, work)
+
+        async for message, events in follow_job(context.session, start):
+            yield {self._result: message}
+            probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
+        if probed is not None:
+            changes = probed.fitting if fit else {}
+            yield {
+                self._result: probe_card(probed, values, fitted=fit),
+                self.made_from: context.made_from({**values, **changes}),
+                **self._form.updates(changes),
+            }
+
+
+def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
+    """The result of the probe, with a button for settings that fit unless they are already filled in."""
+    figures = markup.figures(
+        [
+            ("time per step", duration(probed.seconds)),
+            (f"whole run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
+            *((f"additional time for {what}", how_long) for what, how_long in probe_extra_times(probed)),
+            *([("peak memory in addition to the model", size(probed.peak))] if probed.peak else []),
+            ("estimated by Check", size(probed.expected)),
+            *([("batch size that does not fit", str(probed.too_large))] if probed.too_large else []),
+            *([("free memory", size(probed.free))] if probed.free else []),
+            *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
+        ]
+    )
+    changes = presets.describe_changes(values, probed.fitting)
+    if not changes:
+        advice = markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
+    elif fitted:
+        advice = markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
+    else:
+        answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
+        advice = Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+    mood = markup.usage_mood(probed.peak, probed.free)
+    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
+
+
+NOTHING_HELPS = (
+    "The run does not fit in memory. Changing the batch size, gradient checkpointing or the optimizer would not "
+    "help. Load the model in 4-bit, use a lower cutoff or rank, or use a smaller model."
+)

@@ -1,4 +1,4 @@
-"""Short summaries of what follows from the form: steps, LoRA strength and size, schedule, changed settings."""
+"""What follows from the form: steps, LoRA strength and size, schedule, changed settings; and the search field."""
 
 from __future__ import annotations
 
@@ -16,38 +16,26 @@ from ...settings.other_names import Named, find_settings
 from ...settings.parsing import training_settings
 from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
-from ..base import add_handler, apply_button, markup, private_options, reset_button, setting_link
+from ..base import add_handler, apply_button, markup, reset_button, setting_link
 from ..run import small_lr_svg
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
 
 
-class SettingSearch:
-    """A text box, and links to the settings that it finds."""
-
-    def draw(self) -> None:
-        self._query = gr.Textbox(
-            label="Find a setting or preset",
-            placeholder="For example: save steps, stop token, out of memory, cutoff_len",
-            max_lines=1,
-            elem_id="tp-find",
-        )
-        self._results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
-
-    def connect(self) -> None:
-        add_handler(
-            self._query.change,
-            results_html,
-            self._query,
-            self._results,
-            what="Finding a setting",
-            says=self._results,
-            **private_options(),
-        )
+def draw_search() -> None:
+    """Draw a text box, and links to the settings and presets that it finds."""
+    query = gr.Textbox(
+        label="Find a setting or preset",
+        placeholder="For example: save steps, stop token, out of memory, cutoff_len",
+        max_lines=1,
+        elem_id="tp-find",
+    )
+    results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
+    add_handler(query.change, results_html, query, results, what="Finding a setting")
 
 
 def results_html(query: str) -> str:
-    """Links to what the query finds."""
+    """Links to what the query finds, each with a sentence; a preset also has a button that fills it in."""
     if not query.strip():
         return ""
     goals = {f"Preset: {goal.label}": goal for goal in presets.goals()}
@@ -55,49 +43,36 @@ def results_html(query: str) -> str:
     found = find_settings(query, names)
     if not found:
         return markup.paragraph(f"No setting or preset matches {query[:60]!r}. Try a shorter word.", quiet=True)
-    return Markup("").join(_result_html(named, goals.get(named.label)) for named in found)
-
-
-def _result_html(named: Named, goal: presets.Preset | None) -> Markup:
-    """A link and the first sentence of the help; for a preset also a button that fills in its settings."""
-    link = setting_link(named.key, named.label)
-    button = Markup(" {}").format(apply_button("use", goal.values)) if goal else ""
-    return Markup(RESULT).format(link + button, named.help.partition(". ")[0])
+    results = []
+    for named in found:
+        goal, link = goals.get(named.label), setting_link(named.key, named.label)
+        button = Markup(" {}").format(apply_button("use", goal.values)) if goal else ""
+        results.append(Markup(RESULT).format(link + button, named.help.partition(". ")[0]))
+    return markup.join(results)
 
 
 STEP_KEYS = ("batch_size", "accumulation", "epochs", "max_steps")
 ASSUMED_EXAMPLES = 400  # examples, to draw the schedule before any data are chosen
 
 
-def step_summary(values: Mapping[str, Any], examples: int) -> str:
-    """Examples per step and the number of steps; empty while a number is half-typed."""
-    parsed = _parse(values, STEP_KEYS)
-    if not parsed:
-        return ""
-    per_step = parsed["batch_size"] * parsed["accumulation"]
-    total = StepPlan(examples, **parsed).steps if examples else 0
-    steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
-    return f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}."
-
-
-def lora_summary(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Alpha and scaling of the LoRA, and the size of its file."""
-    parsed = _parse(values, ("rank", "alpha", "rslora", "targets"))
-    if not parsed:
-        return ""
-    file_note = _file_size_note(config, parsed["rank"], parsed["targets"])
-    lora = LoraSettings(**parsed)
-    return f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_note}."
-
-
-def _file_size_note(config: Mapping[str, Any], rank: int, targets: Any) -> str:
-    """The expected file size. If layers must be counted it is left to Check: too slow for every key press."""
-    shape = ModelShape.of(config)
-    if shape is None:
-        return ""
-    if not is_known_architecture(config, targets):
-        return "; Check shows its file size"
-    return f", file size about {size(4 * shape.lora_weights(rank, target_layers(targets)))}"
+def steps_and_lora(values: Mapping[str, Any], examples: int, config: Mapping[str, Any]) -> str:
+    """The number of steps, and what the LoRA will be; a sentence is left out while its numbers are half-typed."""
+    sentences = []
+    if parsed := _parse(values, STEP_KEYS):
+        per_step = parsed["batch_size"] * parsed["accumulation"]
+        total = StepPlan(examples, **parsed).steps if examples else 0
+        steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
+        sentences.append(f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}.")
+    if parsed := _parse(values, ("rank", "alpha", "rslora", "targets")):
+        lora, shape, targets, file_size = LoraSettings(**parsed), ModelShape.of(config), parsed["targets"], ""
+        if shape is not None and is_known_architecture(config, targets):
+            # Four bytes for each weight: the LoRA is float32, whatever the model is.
+            weights = shape.lora_weights(parsed["rank"], target_layers(targets))
+            file_size = f", file size about {size(4 * weights)}"
+        elif shape is not None:  # its layers must be counted: too slow for every key press
+            file_size = "; Check shows its file size"
+        sentences.append(f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_size}.")
+    return " ".join(sentences)
 
 
 def schedule_svg(values: Mapping[str, Any], examples: int) -> str:
@@ -123,7 +98,7 @@ def reset_buttons(values: Mapping[str, Any]) -> Markup:
     defaults = {key: SETTINGS[key].default for key in values if key not in presets.EXCLUDED_KEYS}
     changed_keys = presets.differing_keys(defaults, {key: values[key] for key in defaults})
     buttons = (reset_button(key, presets.format_value(key, defaults[key])) for key in changed_keys)
-    return Markup("").join(buttons)
+    return markup.join(buttons)
 
 
 def part_title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:

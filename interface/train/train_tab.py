@@ -1,10 +1,10 @@
-"""The Train tab: the form on the left, the run panel on the right."""
+"""The Train tab: the form on the left, the run panel on the right, and what follows from a change of the form."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -37,37 +37,9 @@ from ..base import (
 from ..run import RunPanel
 from . import data_menu, summary
 from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
-from .presets_panel import LayerPicker, PresetsPanel
-from .probe_panel import ProbePanel
-from .summary import SettingSearch
+from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 
-
-class JsBridge:
-    """A hidden text box that receives the clicks from the script."""
-
-    def __init__(self, form: Form) -> None:
-        self._form = form
-
-    def draw(self) -> None:
-        self.request_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
-
-    def connect(self) -> None:
-        """Register the event handlers, after the whole form is drawn."""
-        outputs = list(self._form.components.values())
-        inputs = {*self._form.inputs(), self.request_box}
-        add_handler(self.request_box.change, self._fill_form, inputs, outputs, what="Filling in the form")
-        on_load(None, [], js=load_script("clicks"))
-
-    def _fill_form(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        request = json.loads(inputs[self.request_box] or "{}")
-        values = request.get("set", {})
-        if "share" in request:
-            chosen = inputs[self._form.components["data"]] or []
-            values = {"data": data_menu.set_share(chosen, *request["share"])}
-        return self._form.updates({key: value for key, value in values.items() if key in SETTINGS})
-
-
-RunAction = Callable[[CrashedRun, Folders], str]
+REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 
 
 class ResumePanel:
@@ -90,36 +62,21 @@ class ResumePanel:
         self.message = gr.HTML(elem_id="tp-unfinished-done", elem_classes="tp-said")
 
     def connect(self) -> None:
+        """Register the event handlers, after the whole form is drawn."""
         panel = [self._card, self._description, self._menu]
         outputs = [self.message, *panel, *self._form.components.values()]
-        for button, action in (
-            (self._resume_button, self._resume),
-            (self._keep_button, self._keep),
-        ):
-            on_click = partial(self._on_click, action)
+        for button in (self._resume_button, self._keep_button):
+            on_click = partial(self._on_click, button)
             add_handler(button.click, on_click, {self._menu}, outputs, what=button.value)
         confirm_click(
             self._delete_button,
             lambda inputs: f"Delete what {inputs[self._menu]} has saved?" if inputs[self._menu] else "",
-            partial(self._on_click, self._delete),
+            partial(self._on_click, self._delete_button),
             {self._menu},
             outputs,
         )
-        options: dict[str, Any] = {
-            "what": "Looking for interrupted runs",
-            "clears": {self._card: gr.update(visible=True)},
-        }
-        on_load(self._panel_updates, panel, **options)
-
-    def _panel_updates(self) -> tuple[Any, str, Any]:
-        runs = self._crashed_runs()
-        card = (
-            markup.card("Interrupted runs", markup.bullets(map(describe_crashed_run, runs)), mood="fair")
-            if runs
-            else ""
-        )
-        names = [run.name for run in runs]
-        return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
+        clears = {self._card: gr.update(visible=True)}  # the message of an error stands in it
+        on_load(self._list_runs, panel, what="Looking for interrupted runs", clears=clears)
 
     def _crashed_runs(self) -> list[CrashedRun]:
         if self._context.read_only_reason():
@@ -127,40 +84,34 @@ class ResumePanel:
         runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
-    def _on_click(self, action: RunAction, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        def run_action(folders: Folders) -> str:
+    def _list_runs(self) -> dict[Any, Any]:
+        lines, names = [], []
+        for run in self._crashed_runs():
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
+            steps = f" of {run.steps}" if run.steps else ""
+            stopped = f"{run.name} stopped unexpectedly at step {run.step}{steps} ({when})."
+            lines.append(f"{stopped} If you resume it, {run.lost_work}.")
+            names.append(run.name)
+        card = markup.card("Interrupted runs", markup.bullets(lines), mood="fair") if lines else ""
+        menu = gr.update(choices=names, value=names[0] if names else None)
+        return {self._card: gr.update(visible=bool(names)), self._description: card, self._menu: menu}
+
+    def _on_click(self, button: gr.Button, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        def act(folders: Folders) -> str:
             run = next((run for run in self._crashed_runs() if run.name == inputs[self._menu]), None)
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
-            return action(run, folders)
+            if button is self._resume_button:  # bit for bit as if it had not crashed
+                return resume_run(self._context, run.name)
+            if button is self._keep_button:
+                crashed_runs.keep_run(run, folders)
+                return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
+            crashed_runs.discard_run(run, folders)
+            return f"Discarded {run.name}."
 
-        message = {self.message: self._context.run_disk_action(run_action)}
-        panel = zip((self._card, self._description, self._menu), self._panel_updates(), strict=True)
+        message = {self.message: self._context.run_disk_action(act)}
         shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
-        return {**message, **dict(panel), **shown}
-
-    def _resume(self, run: CrashedRun, folders: Folders) -> str:
-        """Resume the run, bit for bit as if it had not crashed."""
-        return resume_run(self._context, run.name)
-
-    def _keep(self, run: CrashedRun, folders: Folders) -> str:
-        crashed_runs.keep_run(run, folders)
-        return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
-
-    def _delete(self, run: CrashedRun, folders: Folders) -> str:
-        crashed_runs.discard_run(run, folders)
-        return f"Discarded {run.name}."
-
-
-def describe_crashed_run(run: CrashedRun) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
-    steps = f" of {run.steps}" if run.steps else ""
-    return (
-        f"{run.name} stopped unexpectedly at step {run.step}{steps} ({when}). If you resume it, {run.lost_work}."
-    )
-
-
-REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
+        return {**message, **self._list_runs(), **shown}
 
 
 class TrainTab:
@@ -168,85 +119,66 @@ class TrainTab:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self._form = Form()
-        self._js_bridge = JsBridge(self._form)
-        self._presets = PresetsPanel(context, self._form)
-        self._run_panel = RunPanel(context, self._form)
-        self._probe_panel = ProbePanel(context, self._form)
-        self._resume_panel = ResumePanel(context, self._form)
-        self._layer_picker = LayerPicker(context, self._form)
-        self._setting_search = SettingSearch()
+        self.form = Form()
+        self._presets = PresetsPanel(context, self.form)
+        self._run_panel = RunPanel(context, self.form)
+        self._probe_panel = ProbePanel(context, self.form)
+        self._resume_panel = ResumePanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
-
-    @property
-    def form(self) -> Form:
-        """The form, for the other tabs."""
-        return self._form
-
-    @property
-    def working(self) -> Any:
-        """A hidden text box with the kind of the job on the model, for the other tabs."""
-        return self._run_panel.working
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
-        self._status_line = gr.HTML(model_line(self._context), elem_id="tp-line")
+        status_line = gr.HTML(model_line(self._context), elem_id="tp-line")
         self._resume_panel.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
                 self._run_panel.draw()
-        assert not list(self._form.undrawn()), "a setting has no place on the page"
-        refresh = self._refresh_button.click
-        self._presets.connect(refresh, self._run_panel.ended.change, tab.select)
+        assert self.form.components.keys() == SETTINGS.keys(), "a setting has no place on the page"
+        # A hidden text box with the kind of the job on the model, for the other tabs.
+        self.working = self._run_panel.working
+        # The states that hold the inputs of each result on the page.
+        self._made_from: dict[ResultKind, Any] = {
+            "check": self._run_panel.made_from,
+            "example": self._run_panel.example_browser.made_from,
+            "probe": self._probe_panel.made_from,
+        }
+        self._presets.connect(self._refresh_button.click, self._run_panel.ended.change, tab.select)
         self._probe_panel.connect()
         self._resume_panel.connect()
-        self._layer_picker.connect()
-        self._setting_search.connect()
-        self._run_panel.connect(self._status_line)
-        self._connect_name()
-        # In the browser, remove a message of success once the user changes the form or takes another action.
-        messages = [self._add_message, self._presets.message, self._resume_panel.message]
-        events = [part.input for part in self._form.components.values()]
-        events += [self._js_bridge.request_box.change, *self._run_panel.starting_clicks]
-        add_handler(events, None, messages, messages, what="Removing a message", js=REMOVE_SUCCESS)
-        outputs = [*self._form.components.values(), self._presets.menu]
-        restored = on_load(self._restore_form, outputs, what="Restoring the form")
-        self._connect_consequences(self._connect_data(refresh), restored)
-        live_fields, inputs = [self._form.components[key] for key in LIVE_KEYS], self._form.inputs()
-        ended = self._run_panel.ended.change
-        add_handler(ended, self._restore_live, inputs, live_fields, what="Restoring the form")
-        self._js_bridge.connect()
+        self._run_panel.connect(status_line)
+        self._connect_form()
+        self._connect_consequences()
 
     def _draw_form(self) -> None:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
         self._presets.draw()
-        self._form.draw_row("name", "if_exists")
+        self.form.draw_row("name", "if_exists")
         # The first dataset that a name was suggested for, or with which the form was restored.
         self._data_before = gr.State("")
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
-            self._form.draw("data", **data_options, scale=7)
+            self.form.draw("data", **data_options, scale=7)
             with gr.Column(scale=2, min_width=110):
                 self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
         self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
         for keys in setting_layout.VISIBLE_ROWS:
-            self._form.draw_row(*keys)
+            self.form.draw_row(*keys)
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
-        self._setting_search.draw()
+        summary.draw_search()
         for title, rows in setting_layout.FOLDED_ROWS.items():
             with gr.Accordion(title, open=False, elem_id=setting_layout.part_id(title)) as part:
                 if title in setting_layout.PRESET_TABLES:
                     self._presets.draw_table(setting_layout.PRESET_TABLES[title])
                 for keys in rows:
-                    self._form.draw_row(*keys, **(data_options if keys == ("eval_data",) else {}))
+                    self.form.draw_row(*keys, **(data_options if keys == ("eval_data",) else {}))
                 if title == setting_layout.LORA_PART:
-                    self._layer_picker.draw()
+                    draw_layer_picker(self._context, self.form)
                 if title == setting_layout.LIVE_PART:
                     self._run_panel.draw_live()
                 if title == setting_layout.MEMORY_PART:
@@ -255,42 +187,51 @@ class TrainTab:
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
-        hidden = hidden_keys({}, ())
-        self._form_state = gr.HTML(setting_layout.hiding_style(hidden), elem_id="tp-marks")
-        self._js_bridge.draw()
+        self._form_state = gr.HTML(setting_layout.hiding_style(hidden_keys({}, ())), elem_id="tp-marks")
+        # A hidden text box that receives the clicks from clicks.js.
+        self._wish_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
 
-    def _connect_name(self) -> None:
-        """Suggest a name for new data, and describe an existing LoRA of the name, also one just trained."""
-        parts, name = self._form.components, self._form.components["name"]
-        data = parts["data"]
-        suggested = [name, parts["if_exists"], self._data_before]
-        inputs = {data, name, self._data_before}
+    def _connect_form(self) -> None:
+        """Fill in the form: what the script asks for, the form of the last visit, a name, and added files."""
+        parts, form, ended = self.form.components, self.form.inputs(), self._run_panel.ended.change
+        fields, name, data = list(parts.values()), parts["name"], parts["data"]
+        wishes = {*form, self._wish_box}
+        add_handler(self._wish_box.change, self._on_wish, wishes, fields, what="Filling in the form")
+        on_load(None, [], js=load_script("clicks"))
+        # In the browser, remove a message of success once the user changes the form or takes another action.
+        messages = [self._add_message, self._presets.message, self._resume_panel.message]
+        events = [field.input for field in fields]
+        events += [self._wish_box.change, *self._run_panel.starting_clicks]
+        add_handler(events, None, messages, messages, what="Removing a message", js=REMOVE_SUCCESS)
+        live_fields = [parts[key] for key in LIVE_KEYS]
+        add_handler(ended, self._restore_live, form, live_fields, what="Restoring the form")
+        # Suggest a name for new data, and describe an existing LoRA of the name, also one just trained.
+        inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
         add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
-        inputs = {name, parts["if_exists"], parts["method"]}
-        changes = [*(part.change for part in inputs), self._run_panel.ended.change]
-        add_handler(changes, self._describe_name, inputs, self._name_note, what="Checking the name")
+        named_by = [name, parts["if_exists"], parts["method"]]
+        changes, describe = (
+            [*(part.change for part in named_by), ended],
+            partial(describe_existing_name, self._context),
+        )
+        add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
+        inputs, outputs = {self._add_button, data}, [data, self._add_message]
+        add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")
+        removing = [data.input, self._refresh_button.click]
+        add_handler(removing, lambda: "", None, self._add_message, what="Add files")
 
-    def _connect_data(self, refresh: Any) -> Any:
-        """Upload data and refresh their menus. Returns the last event of a refresh."""
-        data, message = self._form.components["data"], self._add_message
-        outputs = [data, message]
-        add_handler(self._add_button.upload, self._on_upload, {self._add_button, data}, outputs, what="Add files")
-        add_handler([data.input, refresh], lambda: "", None, message, what="Add files")
-        list_data = partial(data_menu.dataset_choices, self._context)
-        refreshed = refresh_choices(refresh, data, list_data, keep=self._existing_entries)
-        eval_data = self._form.components["eval_data"]
-        return refresh_choices(refreshed.then, eval_data, list_data, keep=self._existing_entries)
-
-    def _existing_entries(self, entries: Sequence[str], _choices: object = None) -> Sequence[str]:
-        """Those of these entries whose datasets still exist; all of them if the disk can't be read."""
-        return self._context.read_disk(partial(data_menu.existing_entries, entries), entries)
-
-    def _connect_consequences(self, refreshed: Any, restored: Any) -> None:
+    def _connect_consequences(self) -> None:
         """Update the summaries after every change of the form, and the preview after a change of the data."""
-        parts, form = self._form.components, self._form.inputs()
+        parts, form = self.form.components, self.form.inputs()
+        choices = partial(data_menu.dataset_choices, self._context)
+        refreshed = refresh_choices(
+            self._refresh_button.click, parts["data"], choices, keep=self._existing_entries
+        )
+        refreshed = refresh_choices(refreshed.then, parts["eval_data"], choices, keep=self._existing_entries)
+        fields = [*parts.values(), self._presets.menu]
+        restored = on_load(self._restore_form, fields, what="Restoring the form")
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
         consequences: dict[str, Any] = {
-            "inputs": {*form, self._preview, *self._result_inputs().values()},
+            "inputs": {*form, self._preview, *self._made_from.values()},
             "outputs": [self._summary, self._schedule_chart, self._form_state, *self._folded_parts.values()],
             "what": "Updating the form",
             "clears": {self._schedule_chart: ""},
@@ -301,7 +242,7 @@ class TrainTab:
             "what": "Reading the dataset",
             "clears": {self._preview: DataPreview()},
         }
-        add_handler([c.change for c in parts.values()], self._on_change, **consequences, **latest)
+        add_handler([part.change for part in parts.values()], self._on_change, **consequences, **latest)
         changes = [parts[key].change for key in EXAMPLE_KEYS]
         previewed = add_handler(changes, self._preview_data, **preview, **latest)
         add_handler(refreshed.then, self._preview_data, **preview)
@@ -311,17 +252,26 @@ class TrainTab:
         checked = self._run_panel.check_event
         model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
         read_again = add_handler(checked.then, self._preview_data, **preview)
-        # A form that is restored to its defaults changes nothing, and Gradio 4 sends no event then.
+        # A form that is restored to its defaults changes nothing, and Gradio 4.37 sends no event then. When that
+        # version goes, leave out `restored`.
         for event in (checked, model_changed, read_again, restored):
             add_handler(event.then, self._consequences, **consequences)
 
-    def _result_inputs(self) -> dict[ResultKind, Any]:
-        """The states that hold the inputs of each result on the page."""
-        return {
-            "check": self._run_panel.made_from,
-            "example": self._run_panel.example_browser.made_from,
-            "probe": self._probe_panel.made_from,
-        }
+    def _on_wish(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Fill in what a click in our HTML asks for."""
+        wish = json.loads(inputs[self._wish_box] or "{}")
+        values = wish.get("set", {})
+        if "share" in wish:
+            chosen = inputs[self.form.components["data"]] or []
+            name, per_cent = wish["share"]
+            # Check reports a share that is no number.
+            changed = name if per_cent.strip() in ("", "100") else f"{name}:{per_cent.strip()}"
+            values = {"data": [changed if data_menu.dataset_name(entry) == name else entry for entry in chosen]}
+        return self.form.updates({key: value for key, value in values.items() if key in SETTINGS})
+
+    def _existing_entries(self, entries: Sequence[str], _choices: object = None) -> Sequence[str]:
+        """Those of these entries whose datasets still exist; all of them if the disk can't be read."""
+        return self._context.read_disk(partial(data_menu.existing_entries, entries), entries)
 
     def _restore_form(self) -> dict[Any, Any]:
         """Restore the form of the last visit, with the current datasets and LoRAs."""
@@ -337,15 +287,16 @@ class TrainTab:
         for key in ("data", "eval_data"):
             last = values.pop(key, None)
             chosen = {} if last is None else {"value": self._existing_entries(last)}
-            menus[self._form.components[key]] = gr.update(choices=choices, **chosen)
-        return {**self._form.updates(values), **menus, self._presets.menu: self._presets.refresh_menu()}
+            menus[self.form.components[key]] = gr.update(choices=choices, **chosen)
+        menus[self._presets.menu] = gr.update(choices=self._presets.choices())
+        return {**self.form.updates(values), **menus}
 
     def _on_change(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Save the form, and update what follows from it."""
         if not self._context.read_only_reason():
             with suppress(TrainingProError, OSError):  # the page works without a saved form
                 # The form for the next run: during a run, with the saving and stopping rules from before it.
-                values = self._form.values(inputs)
+                values = self.form.values(inputs)
                 if self._context.in_run:
                     saved = presets.load_form(self._context.host.folders.form)
                     values = {key: value for key, value in values.items() if key not in LIVE_KEYS}
@@ -355,49 +306,41 @@ class TrainTab:
 
     def _restore_live(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """After a run, put back what the form had before, where it still shows what was in force in the run."""
-        unchanged = {self._form.components[key]: gr.update() for key in LIVE_KEYS}  # Gradio refuses an empty dict
+        unchanged = {self.form.components[key]: gr.update() for key in LIVE_KEYS}  # Gradio refuses an empty dict
         if self._context.in_run:
             return unchanged
-        of_run, values = self._context.live_values, self._form.values(inputs)
+        of_run, values = self._context.live_values, self.form.values(inputs)
         typed = presets.differing_keys(of_run, {key: values[key] for key in of_run})
         own = presets.load_form(self._context.host.folders.form)
         restored = {key: own.get(key, SETTINGS[key].default) for key in of_run if key not in typed}
-        return {**unchanged, **self._form.updates(restored)}
+        return {**unchanged, **self.form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Updates of the parts that follow from the form."""
-        values, preview = self._form.values(inputs), inputs[self._preview]
+        context, values, preview = self._context, self.form.values(inputs), inputs[self._preview]
         titles = {
             part: gr.update(label=summary.part_title(name, setting_layout.FOLDED_ROWS[name], values))
             for name, part in self._folded_parts.items()
         }
-        steps, lora = summary.step_summary(values, preview.examples), summary.lora_summary(values, self._config())
-        text = f"{steps} {lora}".strip()
-        hidden = hidden_keys(values, preview.kinds)
+        config: Mapping[str, Any] = {}
+        with suppress(TrainingProError):
+            if not context.host.model_status().problem:
+                config = context.host.card().config
+        text = summary.steps_and_lora(values, preview.examples, config)
         # A style sheet that marks the results whose inputs have changed.
-        current = self._context.made_from(self._form.values(inputs))
-        made_from = {kind: inputs.get(state) for kind, state in self._result_inputs().items()}
+        current = context.made_from(values)
+        made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
+        outdated = outdated_style(kind for kind, used in made_from.items() if used and used.differs(current))
+        hiding = setting_layout.hiding_style(hidden_keys(values, preview.kinds))
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
-            self._form_state: setting_layout.hiding_style(hidden)
-            + summary.reset_buttons(values)
-            + outdated_style(kind for kind, used in made_from.items() if used and used.differs(current)),
+            self._form_state: hiding + summary.reset_buttons(values) + outdated,
             **titles,
         }
 
-    def _config(self) -> Mapping[str, Any]:
-        """The config of the loaded or chosen model; empty if there is none."""
-        if self._context.host.model_status().problem:
-            return {}
-        try:
-            return self._context.host.card().config
-        except TrainingProError:
-            return {}
-
     def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataPreview]:
-        """Preview the chosen data."""
-        preview = preview_data(self._form.values(inputs), self._context)
+        preview = preview_data(self.form.values(inputs), self._context)
         return preview.html, preview
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
@@ -409,21 +352,16 @@ class TrainTab:
             return " ".join(file.message for file in added)
 
         message = self._context.run_disk_action(add_files)
-        chosen = data_menu.merge_chosen(inputs[self._form.components["data"]] or [], added)
+        chosen = data_menu.merge_chosen(inputs[self.form.components["data"]] or [], added)
         return gr.update(choices=data_menu.dataset_choices(self._context), value=chosen), message
 
     def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
         """Suggest a name from data and model, unless one is typed; the choice for the old name is undone."""
-        parts, before = self._form.components, inputs[self._data_before]
+        parts, before = self.form.components, inputs[self._data_before]
         name, data = inputs[parts["name"]] or "", (inputs[parts["data"]] or [""])[0]
-        is_typed = bool(name) and not (before and data_menu.is_suggested(name, before))
+        suggested = data_menu.suggest_lora_name(before, "")  # with any model
+        is_typed = bool(name) and not (before and (name == suggested or name.startswith(f"{suggested}-")))
         if is_typed or not data or data == before:
             return gr.update(), gr.update(), data or before
         suggestion = data_menu.suggest_lora_name(data, self._context.host.model_status().model)
         return suggestion, SETTINGS["if_exists"].default, data
-
-    def _describe_name(self, inputs: Mapping[Any, Any]) -> str:
-        """Describe an existing LoRA of this name, unless it is being trained right now."""
-        values = self._form.values(inputs)
-        name, if_exists, method = (values[key] or "" for key in ("name", "if_exists", "method"))
-        return describe_existing_name(self._context, name, if_exists, method)

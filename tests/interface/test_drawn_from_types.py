@@ -11,10 +11,10 @@ from training_pro.core import jobs
 from training_pro.core.findings import Suggestion
 from training_pro.data.report import DatasetReport, ExamplePreview, SourceReport
 from training_pro.interface.base import markup
-from training_pro.interface.page import download_panel
+from training_pro.interface.page import page
 from training_pro.interface.run import RunView, report_view
 from training_pro.interface.tabs import append_answers, perplexity_tab, run_list
-from training_pro.interface.train import probe_panel
+from training_pro.interface.train import probe_card
 from training_pro.records.folder import LoraEntry
 from training_pro.records.report import ReportData, graph_entry, render_report
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, event_types, instances_of
@@ -33,11 +33,6 @@ def job_of(events, kind="training"):
     return job
 
 
-def caught_up(view):
-    view.catch_up()
-    return view
-
-
 def test_every_kind_of_event_is_covered():
     assert {jobs.DownloadProgress, jobs.JobEnded, jobs.Step, jobs.ProbeDone} <= set(EVENTS) and len(EVENTS) >= 19
 
@@ -52,7 +47,8 @@ def test_every_event_is_drawn(kind, data):
     middle = data.draw(st.lists(instances_of(kind), max_size=3))
     events = [data.draw(instances_of(jobs.RunPlanned)), *steps, *middle, *end]
     job = job_of(events)
-    view = caught_up(RunView(job))
+    view = RunView(job)
+    view.catch_up()
     assert_escaped(view.html() + view.extra_charts() + view.samples())
     assert_escaped(view.html(following="<script>") + perplexity_tab.results_html(events))
     assert isinstance(view.short_status(), str)
@@ -72,11 +68,8 @@ def test_every_event_is_drawn(kind, data):
 def test_all_other_parts_of_the_page_are_drawn(data):
     assert_escaped(markup.job_status(data.draw(instances_of(jobs.Stage) | instances_of(jobs.JobEnded))))
     fetched = st.lists(instances_of(jobs.DownloadProgress) | instances_of(jobs.JobEnded), max_size=3)
-    view = download_panel.DownloadView(job_of(data.draw(fetched), "download"), seen=data.draw(st.booleans()))
-    assert_escaped(caught_up(view).html())
-    assert_escaped(
-        probe_panel.probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, fitted=data.draw(st.booleans()))
-    )
+    assert_escaped(page.download_state(job_of(data.draw(fetched), "download"))[1])
+    assert_escaped(probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, fitted=data.draw(st.booleans())))
     assert_escaped(report_view.example_card(data.draw(instances_of(ExamplePreview)), 3))
     runs = [run_list.ListedRun(entry) for entry in data.draw(st.lists(instances_of(LoraEntry), max_size=3))]
     assert_escaped(run_list.list_html(runs, run_list.ListView()))

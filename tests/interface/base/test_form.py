@@ -16,7 +16,7 @@ def test_every_setting_has_one_place_and_every_folded_part_an_id():
     placed = [*(key for row in setting_layout.ALL_ROWS for key in row), "name", "if_exists", "data"]
     assert sorted(placed) == sorted(SETTINGS)
     parts = setting_layout.FOLDED_ROWS
-    assert len({setting_layout.folded_part_id(rows[0][0]) for rows in parts.values()}) == len(parts)
+    assert len(set(map(setting_layout.part_id, parts))) == len(parts)
 
 
 @pytest.mark.parametrize(

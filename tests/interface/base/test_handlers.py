@@ -21,10 +21,6 @@ def function(error, _inputs):
     raise error
 
 
-async def coroutine(error, _inputs):
-    raise error
-
-
 def generator(error, _inputs):
     yield {}
     raise error
@@ -35,7 +31,7 @@ async def async_generator(error, _inputs):
     raise error
 
 
-KINDS = [function, coroutine, generator, async_generator]
+KINDS = [function, generator, async_generator]
 UNEXPECTED = [KeyError("cutoff"), RecursionError("too deep"), MemoryError(), OSError("full")]
 
 

@@ -136,7 +136,7 @@ def test_a_result_is_outdated_if_a_new_one_could_differ():
     ):
         assert CHECKED.differs(base.ResultInputs({**CHECKED.values, **values}, model)) is differs
     assert base.outdated_style([]) == ""
-    for kind in base.NOTICES:
+    for kind in ("check", "example", "probe"):
         assert f"tp-outdated-{kind}" in base.outdated_notice(
             kind
         ) and f"tp-outdated-{kind} " in base.outdated_style([kind])

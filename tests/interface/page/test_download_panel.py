@@ -9,7 +9,7 @@ import pytest
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs import DownloadProgress, JobEnded, Request, Session
 from training_pro.interface.base import PageContext
-from training_pro.interface.page.download_panel import DownloadPanel
+from training_pro.interface.page import page as standalone
 from training_pro.tests.fakes import FakeHost
 from training_pro.tests.interface.visit import Visit
 
@@ -55,7 +55,7 @@ def host():
 def page(hub, session, host):
     def draw():
         menu = gr.Dropdown([], elem_id="tp-model")
-        DownloadPanel(PageContext(host, None, session, menu), hub.get).draw()
+        standalone.DownloadPanel(PageContext(host, None, session, menu), hub.get).draw()
 
     return Visit(draw)
 

@@ -47,7 +47,7 @@ def busy(host):
 
 
 def picker(host, session=None):
-    return Visit(page.ModelPicker(host, session or Session(), LOADING_OPTIONS).draw)
+    return Visit(lambda: page.draw_model_picker(host, session or Session(), LOADING_OPTIONS))
 
 
 def test_the_memory_is_computed_for_this_machine(host):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from training_pro.commands import train
 from training_pro.core import version
-from training_pro.interface.train import cli_command
+from training_pro.interface.train import cli_command_html
 from training_pro.settings import flags
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -24,7 +24,7 @@ def host(tmp_path):
 
 def command_line(values, host):
     """The command line inside the HTML, and the HTML."""
-    html = cli_command.cli_command_html(values, host)
+    html = cli_command_html(values, host)
     return unescape(re.sub("</?span>", "", re.search(r"<pre[^>]*>(.*)</pre>", html, re.DOTALL)[1])), html
 
 
@@ -46,7 +46,7 @@ def test_the_command_has_the_same_settings_and_finds_the_model(host):
 
 
 def test_an_invalid_form_shows_its_problems(host):
-    html = cli_command.cli_command_html({"name": "", "data": ["x.txt"], "rank": "many"}, host)
+    html = cli_command_html({"name": "", "data": ["x.txt"], "rank": "many"}, host)
     assert "so there is no command yet" in html and "is empty" in html and "many" in html and "<pre" not in html
 
 
@@ -68,8 +68,7 @@ def split_like_windows(line):
 
 @pytest.mark.parametrize("system", ["Be; nice", 'Say "hi" at \\"', "It costs $5.", "a `sign`"])
 def test_on_windows_it_works_in_both_consoles_or_says_in_which(monkeypatch, host, system):
-    for patched in (cli_command, version):
-        monkeypatch.setattr(patched, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(version, "os", SimpleNamespace(name="nt"))
     values = {"name": "Q&A (2)", "data": ["R&B, live.txt", "it's.txt", "a b\\"], "hard_cut": "", "system": system}
     line, html = command_line(values, host)
     (python, _, command, *words), outside = split_like_windows(line)
