@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import cycle
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step
 from ...records.report import Mark, draw_curve, steps_per_epoch, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import (
-    StepPlan,
-    format_count,
-    format_digits,
-    format_times_range,
-    interval_steps,
-    plural,
-)
+from ...train_utils import StepPlan, format_count, format_digits, format_times_range, interval_steps, plural
 from ..base import markup
 
 if TYPE_CHECKING:
@@ -32,7 +25,7 @@ MAX_MAPS, MAX_BARS = 6, 300
 LANES = {"block": (4, 16), "dementor": (4, 16), "overlap": (22, 12)}
 HEAT_LANE = (40, 14)
 BAR_LEGEND = (("#2f74c0", "blocks", {"block", "dementor"}), ("#c98a10", "overlap blocks", {"overlap"}))
-MAX_EPOCH_MARKS, MAX_CHECKPOINT_MARKS = 100, 100
+MAX_PLAN_MARKS = 100  # ends of epochs, or checkpoints; of more checkpoints none is drawn
 SMALL_WIDTH, SMALL_HEIGHT = 200, 46
 Series = list[tuple[int, float]]
 WIDTH, HEIGHT, LEFT, BASE = 640, 130, 52, 108
@@ -43,6 +36,8 @@ COLORS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
 
 def slice_maps(named_maps: Sequence[tuple[str, SliceMap]]) -> str:
     """The first few texts as strips, each with a sentence, and one legend for all."""
+    if not named_maps:
+        return ""
     named_maps = named_maps[:MAX_MAPS]
     parts = []
     for name, sliced in named_maps:
@@ -52,15 +47,13 @@ def slice_maps(named_maps: Sequence[tuple[str, SliceMap]]) -> str:
             f"{sliced.growth:.2f} times as many tokens as the text has. {sliced.proof}."
         )
         parts.append(f"{markup.paragraph(caption, quiet=True)}{slice_map_svg(sliced)}")
-    if not named_maps:
-        return ""
     maps = [sliced for _, sliced in named_maps]
     kinds = {bar.kind for sliced in maps if len(sliced.bars) <= MAX_BARS for bar in sliced.bars}
     entries = [(color, label) for color, label, members in BAR_LEGEND if kinds & members]
     entries.append(("#7a4fb5", "how often the model sees each part (stronger color: more often)"))
     if any(sliced.hard_cuts for sliced in maps):
         entries.append(("#cf3f3f", "hard cuts"))
-    return "".join(parts) + key_line(entries)
+    return f'{"".join(parts)}<p class="tp-quiet tp-key">{markup.legend(entries)}</p>'
 
 
 def slice_map_svg(sliced: SliceMap) -> str:
@@ -75,17 +68,14 @@ def slice_map_svg(sliced: SliceMap) -> str:
         css_class = f"tp-{bar.kind} tp-{'even' if n % 2 else 'odd'}"
         parts.append(segment(bar.start, bar.end, LANES[bar.kind], f"{bar.kind} {n + 1}", class_=css_class))
     # Neighboring columns with the same count become one rectangle.
-    seen, columns = sliced.seen_along, len(sliced.seen_along)
-    highest, start = max(seen, default=0.0) or 1.0, 0
-    for column in range(1, columns + 1):
-        if column == columns or seen[column] != seen[start]:
-            title, opacity = (
-                f"seen {seen[start]:g} {plural(seen[start], 'time')}",
-                0.08 + 0.92 * seen[start] / highest,
-            )
-            look = {"class_": "tp-heat", "fill_opacity": f"{opacity:.2f}"}
-            parts.append(segment(start / columns, column / columns, HEAT_LANE, title, **look))
-            start = column
+    columns, start = len(sliced.seen_along), 0
+    highest = max(sliced.seen_along, default=0.0) or 1.0
+    for times, group in groupby(sliced.seen_along):
+        end = start + len(list(group))
+        look = {"class_": "tp-heat", "fill_opacity": f"{0.08 + 0.92 * times / highest:.2f}"}
+        title = f"seen {times:g} {plural(times, 'time')}"
+        parts.append(segment(start / columns, end / columns, HEAT_LANE, title, **look))
+        start = end
     for position in sliced.hard_cuts[:: max(1, len(sliced.hard_cuts) // MAX_BARS)]:
         parts.append(svg.vertical_line(float(MAP_WIDTH * position), 0, 58, "tp-cut", "hard cut"))
     counts = (
@@ -96,9 +86,19 @@ def slice_map_svg(sliced: SliceMap) -> str:
     return svg.picture(MAP_WIDTH, MAP_HEIGHT, "tp-map", ", ".join(counts), parts)
 
 
-def key_line(entries: Sequence[tuple[str, str]]) -> str:
-    """The legend of a picture as a line."""
-    return f'<p class="tp-quiet tp-key">{markup.legend(entries)}</p>'
+def loss_curve(
+    steps: Sequence[Step],
+    rates: Sequence[float],
+    marks: Sequence[Mark],
+    evaluations: Sequence[EvaluationDone],
+    words: tuple[str, str],
+) -> str:
+    """The loss curve with its legend; `words` name the learning rate and the marks, empty for none."""
+    # The colors are those that style.py gives to the lines of the curve.
+    colors = zip(("#2f74c0", "#7fa6d6", "#c98a10", "#2f9e5b"), ("smoothed loss", "loss", *words), strict=True)
+    legend = {color: label for color, label in colors if label}
+    legend |= {"#8a3fb0": "validation loss"} if evaluations else {}
+    return markup.curve(draw_curve(steps, rates, marks, evaluations), legend)
 
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
@@ -111,18 +111,17 @@ def lr_plan_html(settings: TrainingSettings, plan: StepPlan) -> str:
     """The planned learning rate, with the ends of the epochs and the checkpoints, a legend, and its phases."""
     saving, (phases, rates) = settings.saving, planned_rates(settings, plan)
     marks = []
-    ends = ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:MAX_EPOCH_MARKS]
+    ends = ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:MAX_PLAN_MARKS]
     for number, step in enumerate(ends, start=1):
         label = f"end of epoch {number}" if step % plan.steps_per_epoch == 0 else "end of the run"
         marks.append(Mark(step, label + (", checkpoint" if saving.save_each_epoch else "")))
     every = interval_steps(saving.save_every, plan.steps)
-    if every and plan.steps // every <= MAX_CHECKPOINT_MARKS:
+    if every and plan.steps // every <= MAX_PLAN_MARKS:
         marks += [Mark(step, "checkpoint") for step in range(every, plan.steps + 1, every)]
     green = "end of an epoch" + (" (with a checkpoint)" if saving.save_each_epoch else "")
     green += ", or a checkpoint" if saving.save_every else ""
-    legend = key_line([("#c98a10", "planned learning rate"), ("#2f9e5b", green)])
-    words = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
-    return f"{draw_curve((), rates, marks)}{legend}{words}"
+    curve = markup.curve(draw_curve((), rates, marks), {"#c98a10": "planned learning rate", "#2f9e5b": green})
+    return curve + markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
 
 
 def small_lr_svg(settings: TrainingSettings, plan: StepPlan) -> str:

@@ -23,8 +23,6 @@ ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
 RESUME_LABEL = "Resume queue"
 FOLLOW_LABEL = "Continue the queue after this run"
-
-
 # By the word that clicks.js sends with the number of a run: the sign of the button, its tooltip, what it does.
 ROW_BUTTONS: Mapping[str, tuple[str, str, Callable[[QueueRunner, int], object]]] = {
     "up": ("\u2191", "Up", lambda runner, number: runner.move(number, -1)),

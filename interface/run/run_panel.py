@@ -64,10 +64,10 @@ class RunPanel:
         """Draw the panel, after the form."""
         enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
-            self._check_button = gr.Button("Check", elem_id="tp-check")
+            check_button = gr.Button("Check", elem_id="tp-check")
             self._start_button = gr.Button("Start", variant="primary", interactive=enabled, elem_id="tp-start")
             self._queue.draw_button()
-        self.starting_clicks = [self._check_button.click, self._start_button.click]
+        self.starting_clicks = [check_button.click, self._start_button.click]
         self.buttons.draw()
         self._response = gr.HTML(elem_id="tp-answer")
         self.made_from = gr.State()
@@ -79,12 +79,11 @@ class RunPanel:
         self._samples = gr.HTML(elem_id="tp-samples")
         self.example_browser.draw()
         with gr.Row(elem_classes="tp-buttons"):
-            self._resume_button = gr.Button("Resume this run", size="sm", visible=False, elem_id="tp-run-resume")
-            self._copy_button = gr.Button(
-                "Copy this run's settings to the form", size="sm", visible=False, elem_id="tp-copy"
-            )
+            hidden: dict[str, Any] = {"size": "sm", "visible": False}
+            self._resume_button = gr.Button("Resume this run", elem_id="tp-run-resume", **hidden)
+            self._copy_button = gr.Button("Copy this run's settings to the form", elem_id="tp-copy", **hidden)
         # Hidden boxes. Others follow their changes, because a stream of their own would be one more for each page.
-        hidden: dict[str, Any] = {"elem_classes": "tp-hidden"}
+        hidden = {"elem_classes": "tp-hidden"}
         self._beat = gr.HTML(elem_id="tp-beat", **hidden)
         model = self._context.host.model_status().model
         self.model = gr.Textbox(model, label="Model in memory", **hidden)
@@ -165,14 +164,13 @@ class RunPanel:
         job = self._context.session.latest("training")
         if job is None or job.end is None or job.end.outcome != "failed":
             return {}
-        hidden = dict.fromkeys(
-            (self._charts_part, self._resume_button, self._copy_button), gr.update(visible=False)
-        )
+        parts = (self._charts_part, self._resume_button, self._copy_button)
+        hidden = dict.fromkeys(parts, gr.update(visible=False))
         return {self._panel: "", self._charts: "", self._samples: "", **hidden}
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
-        unchanged = {field: gr.update() for field in self._form.components.values()}
+        unchanged = {field: gr.update() for field in self._form.components.values()}  # an empty dict is refused
         return {**unchanged, **(self._form.updates(settings_in_force(job.log.since(0))) if job else {})}
 
     def _on_resume(self) -> str:
@@ -187,10 +185,9 @@ class RunPanel:
         return folder.name if folder is not None and folder.parent == self._context.host.folders.loras else ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Show the running or last run and the queue, then every change while the page is open.
-
-        One stream serves everything on the tab, because Gradio limits the number of streams of all pages.
-        """
+        """Show the running or last run and the queue, then every change while the page is open."""
+        # One stream for everything on the tab: Gradio runs 40 at once by default, so that with three for each page
+        # the 14th page stopped all others.
         view: RunView | None = None
         shown: dict[str, Any] = {}
         while True:

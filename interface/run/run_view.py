@@ -30,11 +30,11 @@ from ...core.jobs import (
     event_text,
     measure_phases,
 )
-from ...records.report import Mark, best_evaluation, draw_curve, judge_live, peak_name, run_speed
+from ...records.report import Mark, best_evaluation, judge_live, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size
 from ..base import apply_button, markup, table_row
-from .charts import run_charts
+from .charts import loss_curve, run_charts
 
 MAX_ADVICE, MAX_NOTES = 6, 100
 LATEST_SAMPLES = 4  # steps besides the first one; samples.jsonl has all of them
@@ -51,17 +51,11 @@ REQUEST_MESSAGES: Mapping[Request, str] = {
     Request.EVALUATE: "Evaluating after this step ...",
     Request.SAMPLE: "Generating samples after this step ...",
 }
-# The colors are those that style.py gives to the lines and marks of the curve.
-LOSS_LEGEND = {"#2f74c0": "smoothed loss", "#7fa6d6": "loss"}
-PLAN_LEGEND = {"#c98a10": "planned learning rate", "#2f9e5b": "checkpoint"}
-CHANGED_LEGEND = {"#2f9e5b": "checkpoint, or change in the planned learning rate"}
-VALIDATION_LEGEND = {"#8a3fb0": "validation loss"}
 NEXT_STEPS = (
     "To compare replies with and without this LoRA, open the Try it tab. To see its report and checkpoints, open "
     "the Runs tab."
 )
 MOODS = {"finished": "good", "stopped": "fair", "failed": "bad"}
-WITHOUT_LORA = "without the LoRA"
 
 
 class RunView:
@@ -100,14 +94,12 @@ class RunView:
                 case Stage():
                     self._stage, self._stage_kind = event_text(event), event.kind
                 case RunPlanned():
-                    self.plan = event
-                    self._steps = [earlier for earlier in event.earlier if isinstance(earlier, Step)]
-                    self._evaluations = [done for done in event.earlier if isinstance(done, EvaluationDone)]
-                    self._recalls = [
-                        measured for measured in event.earlier if isinstance(measured, RecallMeasured)
-                    ]
-                    self.samples_so_far = [made for made in event.earlier if isinstance(made, SampleGenerated)]
-                    saved = (earlier for earlier in event.earlier if isinstance(earlier, CheckpointSaved))
+                    self.plan, earlier = event, event.earlier
+                    self._steps = [step for step in earlier if isinstance(step, Step)]
+                    self._evaluations = [done for done in earlier if isinstance(done, EvaluationDone)]
+                    self._recalls = [recall for recall in earlier if isinstance(recall, RecallMeasured)]
+                    self.samples_so_far = [sample for sample in earlier if isinstance(sample, SampleGenerated)]
+                    saved = (checkpoint for checkpoint in earlier if isinstance(checkpoint, CheckpointSaved))
                     self._marks = [Mark(checkpoint.step, checkpoint.folder.name) for checkpoint in saved]
                 case EvaluationDone():
                     self._evaluations.append(event)
@@ -120,9 +112,8 @@ class RunView:
                 case LiveSettingsChanged():
                     # With the labels of the settings. A new learning rate is reported by the PlanChanged event.
                     before = {key: old for key, (old, _) in event.changes.items()}
-                    changes = presets.describe_changes(
-                        before, {key: new for key, (_, new) in event.changes.items()}
-                    )
+                    after = {key: new for key, (_, new) in event.changes.items()}
+                    changes = presets.describe_changes(before, after)
                     if changes:
                         self._notes.append(f"After step {event.step}: {'; '.join(changes)}.")
                 case CheckpointSaved():
@@ -179,9 +170,9 @@ class RunView:
     def _panel(self, following: str) -> str:
         end, curve = self._end, ""
         if self.plan is not None:
-            legend = LOSS_LEGEND | PLAN_LEGEND | (CHANGED_LEGEND if self._replanned else {})
-            legend |= VALIDATION_LEGEND if self._evaluations else {}
-            curve = markup.curve(draw_curve(self._steps, self.plan.rates, self._marks, self._evaluations), legend)
+            mark = "checkpoint, or change in the planned learning rate" if self._replanned else "checkpoint"
+            words = ("planned learning rate", mark)
+            curve = loss_curve(self._steps, self.plan.rates, self._marks, self._evaluations, words)
         # Advice and the newest note; earlier notes are folded behind one line.
         *earlier, newest = self._notes[-MAX_NOTES:] or [""]
         visible = [*self._advice[-MAX_ADVICE:], *([newest] if newest else [])]
@@ -284,10 +275,10 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool) -> str:
     prompts = list(dict.fromkeys(s.prompt for s in samples))
     steps = sorted({s.step for s in samples if s.step or not s.without}, reverse=True)
     shown = steps if len(steps) <= LATEST_SAMPLES + 1 else [*steps[:LATEST_SAMPLES], steps[-1]]
-    without_lora = {(WITHOUT_LORA, s.prompt): s.without for s in samples if s.without}
-    no_text = "(no text: the model stopped at once)"
+    without, no_text = "without the LoRA", "(no text: the model stopped at once)"
+    without_lora = {(without, s.prompt): s.without for s in samples if s.without}
     answers = without_lora | {(f"step {s.step}", s.prompt): s.text or no_text for s in samples}
-    labels = [*([WITHOUT_LORA] if without_lora else []), *(f"step {step}" for step in shown)]
+    labels = [*([without] if without_lora else []), *(f"step {step}" for step in shown)]
     rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
     table = "".join([table_row("th", ["prompt", *prompts]), *rows])
     missing = (

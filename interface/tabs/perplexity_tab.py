@@ -23,16 +23,7 @@ from ...records.report import svg
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import ROW_SETTING_KEYS, row_settings
-from ..base import (
-    Form,
-    PageContext,
-    StopButton,
-    add_handler,
-    follow_job,
-    markup,
-    page_load,
-    refresh_choices,
-)
+from ..base import Form, PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
 from ..train import data_menu
 
 EXPLANATION = (
@@ -46,8 +37,6 @@ STRIPS_EXPLANATION = (
     "{along}: the stronger the color, the lower the perplexity. All strips use the same scale. Hover "
     "over a strip to see the text at that point."
 )
-ALONG_TEXT = "Along the text, from start to end"
-ALONG_ROWS = "In row order, from first to last"
 ROW_COLUMNS = ("", "row", "context", "measured text", "perplexity", "tokens correct", "tokens")
 ROWS_EXPLANATION = (
     "A row with a much higher perplexity than the others may contain an error. Look at this row in its file. "
@@ -73,12 +62,9 @@ class PerplexityTab:
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
             self._data = gr.Dropdown([], label="Data", allow_custom_value=True, elem_id="tp-perplexity-data")
-            options: dict[str, Any] = {
-                "multiselect": True,
-                "allow_custom_value": True,
-                "elem_id": "tp-perplexity-loras",
-            }
-            self._loras = gr.Dropdown([], label="LoRAs and checkpoints to measure", **options)
+            options: dict[str, Any] = {"multiselect": True, "allow_custom_value": True}
+            label = "LoRAs and checkpoints to measure"
+            self._loras = gr.Dropdown([], label=label, elem_id="tp-perplexity-loras", **options)
         self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=260)
@@ -110,8 +96,8 @@ class PerplexityTab:
             lambda: [*context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())],
             keep=lambda chosen, names: [name for name in chosen if name in names],
         )
-        # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice. Once the
-        # webui has a newer one, `dataset_choices` itself will do.
+        # Names without labels: in Gradio 4.37 a menu with custom values may send the label of a choice. Once 4.37
+        # goes, `dataset_choices` itself will do.
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
         add_handler(opened, self._earlier_table, None, self._earlier, what="Listing earlier results")
         outputs, changed = [self._rows_note, self._stride], [self._data.change, tab.select]
@@ -213,7 +199,7 @@ def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
         return Markup()
     losses = [segment.loss for result in results for segment in result.stretches]
     best, worst = min(losses), max(losses)
-    along = ALONG_ROWS if results[0].rows else ALONG_TEXT
+    along = "In row order, from first to last" if results[0].rows else "Along the text, from start to end"
     parts = [markup.paragraph(STRIPS_EXPLANATION.format(along=along), quiet=True)]
     for result in results:
         segments, caption = result.stretches, lora_label(result.lora)

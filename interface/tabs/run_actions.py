@@ -200,16 +200,12 @@ async def merge(
 def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, Any, Any]:
     """Send a request to the chosen run, which another program may train; Pause and Resume replace each other."""
     name = require_choice(chosen).partition("/")[0]
-    buttons = gr.update(), gr.update()
-
-    def send_to_run(folders: Folders) -> str:
-        nonlocal buttons
-        send_request(name, request, folders)
-        if request in ("pause", "resume"):
-            buttons = pause_updates(paused=request == "pause")
-        return f"{name} {REQUESTS[request].words}."
-
-    return context.run_disk_action(send_to_run), *buttons
+    context.check_writable()
+    send_request(name, request, context.host.folders)
+    message = markup.card("", markup.paragraph(f"{name} {REQUESTS[request].words}."), mood="good")
+    if request in ("pause", "resume"):
+        return message, *pause_updates(paused=request == "pause")
+    return message, gr.update(), gr.update()
 
 
 def pause_updates(*, paused: bool) -> tuple[Any, Any]:

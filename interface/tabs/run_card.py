@@ -21,13 +21,13 @@ from ...records.folder import (
     read_log,
     read_recalls,
 )
-from ...records.report import Mark, best_evaluation, draw_curve, read_evaluations, read_steps, read_verdict
+from ...records.report import Mark, best_evaluation, read_evaluations, read_steps, read_verdict
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, plural, size
 from ..base import fill_button, markup
-from ..run import LOSS_LEGEND, VALIDATION_LEGEND, line_chart
+from ..run import line_chart, loss_curve
 from .run_list import CHOSEN_BOX, ListedRun
 
 # Settings that always differ, or say nothing about the training.
@@ -49,9 +49,8 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     graph = read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
-    curve = draw_curve(steps, [step.learning_rate for step in steps], marks, evaluations) if steps else ""
-    colors = LOSS_LEGEND | {"#c98a10": "learning rate"} | ({"#2f9e5b": "checkpoint"} if marks else {})
-    colors |= VALIDATION_LEGEND if evaluations else {}
+    rates, words = [step.learning_rate for step in steps], ("learning rate", "checkpoint" if marks else "")
+    curve = loss_curve(steps, rates, marks, evaluations, words) if steps else ""
     recalls = read_recalls(folder, damage)
     evidence = markup.evidence(read_evidence(folder, damage), recalls)
     # Buttons that choose the whole run, or one of its checkpoints and backups.
@@ -71,7 +70,7 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
         markup.paragraph(facts, quiet=True),
         progress,
         markup.paragraph(verdict) if verdict else "",
-        markup.curve(curve, colors),
+        curve,
         evidence,
         markup.recall(recalls),
         markup.phases(measure_phases(steps, evaluations)),
@@ -95,8 +94,8 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
         warnings.append("The runs use different models, so their losses can't be compared.")
     splits, other_splits = ({str(p["kept_aside"]) for p in graph if p.get("kept_aside")} for graph in graphs)
     if splits and other_splits and not splits & other_splits:
-        different = "The runs used different validation splits, so their validation losses can't be compared."
-        warnings.append(different)
+        why = "The runs used different validation splits, so their validation losses can't be compared."
+        warnings.append(why)
     settings = []
     for run in runs:
         try:
@@ -106,12 +105,11 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
         if not values:
             warnings.append(f"The settings that {run.name} was trained with are unknown.")
         settings.append(values)
-    figures = [_figures(run, graph) for run, graph in zip(runs, graphs, strict=True)]
-    rows: list[tuple[str, ...]] = [
-        (label, figures[0][label] or "-", figures[1][label] or "-")
-        for label in figures[0]
-        if figures[0][label] or figures[1][label]
-    ]
+    rows: list[tuple[str, ...]] = []
+    one, two = (_figures(run, graph) for run, graph in zip(runs, graphs, strict=True))
+    for label in one:
+        if one[label] or two[label]:
+            rows.append((label, one[label] or "-", two[label] or "-"))
     if all(settings):
         # In the order of the form; a missing setting counts as its default.
         defaults = {key: setting.default for key, setting in SETTINGS.items()}

@@ -46,8 +46,7 @@ class ListedRun:
     entry: LoraEntry
     validation_loss: float | None = None
     recall: float | None = None
-    # By how much the loss of general text rose.
-    forgot: float | None = None
+    forgot: float | None = None  # by how much the loss of general text rose
 
     @property
     def about(self) -> str:

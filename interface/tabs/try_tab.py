@@ -37,7 +37,6 @@ class TryTab:
         self.stop_button = StopButton(context, "answer", "tp-stop-answer")
 
     def draw(self, tab: gr.Tab) -> None:
-        enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
@@ -77,12 +76,11 @@ class TryTab:
                     elem_id="tp-prompt",
                 )
                 with gr.Row(elem_classes="tp-buttons"):
-                    self._answer_button = gr.Button(
-                        "Generate", variant="primary", interactive=enabled, elem_id="tp-go"
-                    )
+                    options = {"interactive": not self._context.read_only_reason()}
+                    self._answer_button = gr.Button("Generate", variant="primary", elem_id="tp-go", **options)
                     self.stop_button.draw()
-                    self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
-                    self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
+                    self._put_on_button = gr.Button("Attach LoRA", elem_id="tp-put-on", **options)
+                    self._take_off_button = gr.Button("Detach LoRA", elem_id="tp-take-off", **options)
                 help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
                 gr.HTML(markup.paragraph(help_text, quiet=True))
                 self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
@@ -99,9 +97,8 @@ class TryTab:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
         outputs = [self._status, self._lora_status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
-        add_handler(
-            self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
-        )
+        options: dict[str, Any] = {"what": "Generating text", "clears": clears}
+        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, **options)
         self.stop_button.connect(self._status)
         add_handler(self._prompt.input, lambda: "", None, self._status, what="Removing a message")
         chosen, status = {self._lora, self._strength}, self._lora_status
