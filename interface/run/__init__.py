@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .charts import line_chart, small_lr_svg
+from .charts import line_chart, loss_curve, small_lr_svg
 from .run_panel import RunPanel
-from .run_view import LOSS_LEGEND, VALIDATION_LEGEND, RunView
+from .run_view import RunView
 
-__all__ = ["LOSS_LEGEND", "VALIDATION_LEGEND", "RunPanel", "RunView", "line_chart", "small_lr_svg"]
+__all__ = ["RunPanel", "RunView", "line_chart", "loss_curve", "small_lr_svg"]

@@ -1,83 +1,104 @@
-"""Line charts of a run: loss per dataset, gradient norm, learning rate, and any other lines over the steps."""
+"""Charts: slice maps of Check, the planned learning rate, and lines over the steps of a run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import cycle
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step
 from ...records.report import Mark, draw_curve, steps_per_epoch, svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, format_digits, interval_steps, plural
+from ...train_utils import StepPlan, format_count, format_digits, format_times_range, interval_steps, plural
 from ..base import markup
 
 if TYPE_CHECKING:
-    from ...data.text import Bar, SliceMap
+    from ...data.text import SliceMap
 
-MAP_WIDTH = 640
-MAX_BARS = 300
+# A slice map is a strip with lanes, each with its top and height. Texts with more blocks than bars are drawn as
+# the heat lane alone, which needs a few hundred rectangles for a whole book.
+MAP_WIDTH, MAP_HEIGHT = 640, 62
+MAX_MAPS, MAX_BARS = 6, 300
 LANES = {"block": (4, 16), "dementor": (4, 16), "overlap": (22, 12)}
 HEAT_LANE = (40, 14)
 BAR_LEGEND = (("#2f74c0", "blocks", {"block", "dementor"}), ("#c98a10", "overlap blocks", {"overlap"}))
+MAX_PLAN_MARKS = 100  # ends of epochs, or checkpoints; of more checkpoints none is drawn
+SMALL_WIDTH, SMALL_HEIGHT = 200, 46
+Series = list[tuple[int, float]]
+WIDTH, HEIGHT, LEFT, BASE = 640, 130, 52, 108
+CHAR_WIDTH = 7  # of a number at the axis
+MAX_POINTS, MAX_DOTS, STEPS_PER_POINT = 240, 40, 25
+COLORS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
+
+
+def slice_maps(named_maps: Sequence[tuple[str, SliceMap]]) -> str:
+    """The first few texts as strips, each with a sentence, and one legend for all."""
+    if not named_maps:
+        return ""
+    named_maps = named_maps[:MAX_MAPS]
+    parts = []
+    for name, sliced in named_maps:
+        caption = (
+            f"{name}: blocks consist of {sliced.contents}. The model sees each {sliced.unit_name} "
+            f"{format_times_range(sliced.seen.least, sliced.seen.most)} per epoch. An epoch has "
+            f"{sliced.growth:.2f} times as many tokens as the text has. {sliced.proof}."
+        )
+        parts.append(f"{markup.paragraph(caption, quiet=True)}{slice_map_svg(sliced)}")
+    maps = [sliced for _, sliced in named_maps]
+    kinds = {bar.kind for sliced in maps if len(sliced.bars) <= MAX_BARS for bar in sliced.bars}
+    entries = [(color, label) for color, label, members in BAR_LEGEND if kinds & members]
+    entries.append(("#7a4fb5", "how often the model sees each part (stronger color: more often)"))
+    if any(sliced.hard_cuts for sliced in maps):
+        entries.append(("#cf3f3f", "hard cuts"))
+    return f'{"".join(parts)}<p class="tp-quiet tp-key">{markup.legend(entries)}</p>'
 
 
 def slice_map_svg(sliced: SliceMap) -> str:
     """Draw a text as a strip: blocks, overlap blocks, hard cuts, and how often each part is seen."""
+
+    def segment(start: float, end: float, lane: tuple[int, int], title: str, **attributes: str) -> str:
+        width = max(0.8, MAP_WIDTH * (end - start) - 0.4)
+        return svg.bar(float(MAP_WIDTH * start), lane[0], width, lane[1], title, **attributes)
+
+    parts = []
+    for n, bar in enumerate(sliced.bars if len(sliced.bars) <= MAX_BARS else ()):
+        css_class = f"tp-{bar.kind} tp-{'even' if n % 2 else 'odd'}"
+        parts.append(segment(bar.start, bar.end, LANES[bar.kind], f"{bar.kind} {n + 1}", class_=css_class))
+    # Neighboring columns with the same count become one rectangle.
+    columns, start = len(sliced.seen_along), 0
+    highest = max(sliced.seen_along, default=0.0) or 1.0
+    for times, group in groupby(sliced.seen_along):
+        end = start + len(list(group))
+        look = {"class_": "tp-heat", "fill_opacity": f"{0.08 + 0.92 * times / highest:.2f}"}
+        title = f"seen {times:g} {plural(times, 'time')}"
+        parts.append(segment(start / columns, end / columns, HEAT_LANE, title, **look))
+        start = end
+    for position in sliced.hard_cuts[:: max(1, len(sliced.hard_cuts) // MAX_BARS)]:
+        parts.append(svg.vertical_line(float(MAP_WIDTH * position), 0, 58, "tp-cut", "hard cut"))
     counts = (
         format_count(sliced.blocks + sliced.windows, "block"),
         format_count(sliced.overlaps, "overlap block"),
         format_count(sliced.sections, "section"),
     )
-    parts = [*_bars(_visible_bars(sliced)), *_heat(sliced), *_cuts(sliced.hard_cuts)]
-    return svg.picture(MAP_WIDTH, 62, "tp-map", ", ".join(counts), parts)
+    return svg.picture(MAP_WIDTH, MAP_HEIGHT, "tp-map", ", ".join(counts), parts)
 
 
-def legend_entries(maps: Sequence[SliceMap]) -> Iterator[tuple[str, str]]:
-    """The legend of these slice maps, for the kinds that they contain."""
-    kinds = {bar.kind for sliced in maps for bar in _visible_bars(sliced)}
-    yield from ((color, label) for color, label, members in BAR_LEGEND if kinds & members)
-    yield "#7a4fb5", "how often the model sees each part (stronger color: more often)"
-    if any(sliced.hard_cuts for sliced in maps):
-        yield "#cf3f3f", "hard cuts"
-
-
-def _visible_bars(sliced: SliceMap) -> Sequence[Bar]:
-    return sliced.bars if len(sliced.bars) <= MAX_BARS else ()
-
-
-def _bars(bars: Sequence[Bar]) -> Iterator[str]:
-    for n, bar in enumerate(bars):
-        css_class = f"tp-{bar.kind} tp-{'even' if n % 2 else 'odd'}"
-        yield _segment(bar.start, bar.end, LANES[bar.kind], f"{bar.kind} {n + 1}", class_=css_class)
-
-
-def _heat(sliced: SliceMap) -> Iterator[str]:
-    """Neighboring cells with the same count become one rectangle, so a whole book needs a few hundred at most."""
-    highest, columns = max(sliced.seen_along, default=0.0) or 1.0, len(sliced.seen_along)
-    start = 0
-    for column in range(1, columns + 1):
-        if column < columns and sliced.seen_along[column] == sliced.seen_along[start]:
-            continue
-        times = sliced.seen_along[start]
-        opacity = f"{0.08 + 0.92 * times / highest:.2f}"
-        seen, style = f"seen {times:g} {plural(times, 'time')}", {"class_": "tp-heat", "fill_opacity": opacity}
-        yield _segment(start / columns, column / columns, HEAT_LANE, seen, **style)
-        start = column
-
-
-def _segment(start: float, end: float, lane: tuple[int, int], title: str, **attributes: str) -> str:
-    """A part of the text in a lane: its top and height."""
-    width = max(0.8, MAP_WIDTH * (end - start) - 0.4)
-    return svg.bar(float(MAP_WIDTH * start), lane[0], width, lane[1], title, **attributes)
-
-
-def _cuts(positions: Sequence[float]) -> Iterator[str]:
-    for position in positions[:: max(1, len(positions) // MAX_BARS)]:
-        yield svg.vertical_line(float(MAP_WIDTH * position), 0, 58, "tp-cut", "hard cut")
+def loss_curve(
+    steps: Sequence[Step],
+    rates: Sequence[float],
+    marks: Sequence[Mark],
+    evaluations: Sequence[EvaluationDone],
+    words: tuple[str, str],
+) -> str:
+    """The loss curve with its legend; `words` name the learning rate and the marks, empty for none."""
+    # The colors are those that style.py gives to the lines of the curve.
+    colors = zip(("#2f74c0", "#7fa6d6", "#c98a10", "#2f9e5b"), ("smoothed loss", "loss", *words), strict=True)
+    legend = {color: label for color, label in colors if label}
+    legend |= {"#8a3fb0": "validation loss"} if evaluations else {}
+    return markup.curve(draw_curve(steps, rates, marks, evaluations), legend)
 
 
 def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phase], list[float]]:
@@ -86,46 +107,34 @@ def planned_rates(settings: TrainingSettings, plan: StepPlan) -> tuple[list[Phas
     return phases, [settings.learning.learning_rate * m for m in lr_multipliers(phases, plan.steps)]
 
 
-def lr_plan_svg(settings: TrainingSettings, plan: StepPlan) -> str:
-    """Draw the planned learning rate, with the ends of the epochs and the checkpoints."""
-    _, rates = planned_rates(settings, plan)
-    return draw_curve((), rates, list(_plan_marks(settings, plan)))
-
-
-def lr_plan_legend(settings: TrainingSettings) -> dict[str, str]:
-    """The legend of the planned learning rate, by color."""
-    saving = settings.saving
-    ends = "end of an epoch" + (" (with a checkpoint)" if saving.save_each_epoch else "")
-    return {"#c98a10": "planned learning rate", "#2f9e5b": ends + (", or a checkpoint" * bool(saving.save_every))}
+def lr_plan_html(settings: TrainingSettings, plan: StepPlan) -> str:
+    """The planned learning rate, with the ends of the epochs and the checkpoints, a legend, and its phases."""
+    saving, (phases, rates) = settings.saving, planned_rates(settings, plan)
+    marks = []
+    ends = ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:MAX_PLAN_MARKS]
+    for number, step in enumerate(ends, start=1):
+        label = f"end of epoch {number}" if step % plan.steps_per_epoch == 0 else "end of the run"
+        marks.append(Mark(step, label + (", checkpoint" if saving.save_each_epoch else "")))
+    every = interval_steps(saving.save_every, plan.steps)
+    if every and plan.steps // every <= MAX_PLAN_MARKS:
+        marks += [Mark(step, "checkpoint") for step in range(every, plan.steps + 1, every)]
+    green = "end of an epoch" + (" (with a checkpoint)" if saving.save_each_epoch else "")
+    green += ", or a checkpoint" if saving.save_every else ""
+    curve = markup.curve(draw_curve((), rates, marks), {"#c98a10": "planned learning rate", "#2f9e5b": green})
+    return curve + markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
 
 
 def small_lr_svg(settings: TrainingSettings, plan: StepPlan) -> str:
     """Draw a small chart of the planned learning rate, with the ends of the epochs."""
     phases, rates = planned_rates(settings, plan)
-    x = svg.scale(0, max(1, len(rates) - 1), 0, 200)
+    x = svg.scale(0, max(1, len(rates) - 1), 0, SMALL_WIDTH)
     y = svg.scale(0, max(rates) or 1.0, 42, 6)
     ends = ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:40]
-    epochs = [svg.vertical_line(200 * step / len(rates), 4, 42) for step in ends]
+    epochs = [svg.vertical_line(SMALL_WIDTH * step / len(rates), 4, 42) for step in ends]
     line = svg.polyline((x(n), y(rates[n])) for n in range(0, len(rates), max(1, len(rates) // 120)))
     label = f"{settings.learning.schedule}: {describe_phases(phases)}"
-    return svg.picture(200, 46, "tp-small", label, [*epochs, line], title=label, preserveAspectRatio="none")
-
-
-def _plan_marks(settings: TrainingSettings, plan: StepPlan) -> Iterator[Mark]:
-    saving = settings.saving
-    for number, step in enumerate(ScheduleSteps(plan.steps, plan.steps_per_epoch).epoch_ends[:100], start=1):
-        label = f"end of epoch {number}" if step % plan.steps_per_epoch == 0 else "end of the run"
-        yield Mark(step, label + (", checkpoint" if saving.save_each_epoch else ""))
-    every = interval_steps(saving.save_every, plan.steps)
-    if every and plan.steps // every <= 100:
-        yield from (Mark(s, "checkpoint") for s in range(every, plan.steps + 1, every))
-
-
-Series = list[tuple[int, float]]
-WIDTH, HEIGHT, LEFT, BASE = 640, 130, 52, 108
-CHAR_WIDTH = 7  # of a number at the axis
-MAX_POINTS, MAX_DOTS, STEPS_PER_POINT = 240, 40, 25
-COLORS = ("#2f74c0", "#c98a10", "#2f9e5b", "#7a4fb5", "#cf3f3f", "#3a8f8f")
+    look = {"title": label, "preserveAspectRatio": "none"}
+    return svg.picture(SMALL_WIDTH, SMALL_HEIGHT, "tp-small", label, [*epochs, line], **look)
 
 
 def run_charts(
@@ -136,17 +145,15 @@ def run_charts(
     length = max(1, math.ceil(len(steps) / MAX_POINTS))
     every = max(1, length // STEPS_PER_POINT)
     intervals = [steps[n : n + length : every] for n in range(0, len(steps), length)]
-    perplexities = [(e.step, e.perplexity) for e in evaluations]
-    accuracies = [(e.step, 100 * e.accuracy) for e in evaluations]
-    gains = [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
-    rates = [(interval[-1].step, interval[-1].learning_rate) for interval in intervals]
     norms = ((i[-1].step, [s.gradient_norm for s in i if s.gradient_norm is not None]) for i in intervals)
     charts: dict[str, Mapping[str, Series]] = {
         "Loss on each dataset": _loss_by_dataset(intervals),
         "Validation loss on each dataset": _loss_by_dataset([[e] for e in evaluations]),
-        "Validation perplexity": {"perplexity": perplexities},
-        "Validation: tokens predicted correctly (%)": {"right": accuracies},
-        "Context gain": {"context gain": gains},
+        "Validation perplexity": {"perplexity": [(e.step, e.perplexity) for e in evaluations]},
+        "Validation: tokens predicted correctly (%)": {"right": [(e.step, 100 * e.accuracy) for e in evaluations]},
+        "Context gain": {
+            "context gain": [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
+        },
         "Recall (%)": {
             "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
@@ -159,7 +166,7 @@ def run_charts(
         "Gradient norm": {
             "gradient norm": [(step, sum(values) / len(values)) for step, values in norms if values]
         },
-        "Learning rate used": {"learning rate": rates},
+        "Learning rate used": {"learning rate": [(i[-1].step, i[-1].learning_rate) for i in intervals]},
     }
     epoch = steps_per_epoch(steps)
     return "".join(line_chart(title, series, epoch) for title, series in charts.items())
@@ -178,39 +185,34 @@ def _loss_by_dataset(intervals: Sequence[Sequence[Step | EvaluationDone]]) -> di
 def line_chart(title: str, series: Mapping[str, Series], epoch: float = 0.0) -> str:
     """Draw lines over the steps (`epoch` of them are an epoch), under one title; empty without finite values."""
     finite = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
-    drawn = {name: points for name, points in finite.items() if points}
-    if not drawn:
+    lines = {name: points for name, points in finite.items() if points}
+    if not lines:
         return ""
-    if all(len(points) == 1 for points in drawn.values()):
-        return _single_values(title, drawn)
-    colors = list(zip(cycle(COLORS), drawn, strict=False))
-    legend = markup.legend(colors) if len(drawn) > 1 else ""
-    ends = "; ".join(f"{name} from {p[0][1]:.4g} to {p[-1][1]:.4g}" for name, p in drawn.items())
-    chart = svg.picture(WIDTH, HEIGHT, "tp-chart", f"{title}: {ends}", _axes_and_lines(drawn, colors, epoch))
-    return f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {legend}</p>{chart}'
-
-
-def _axes_and_lines(drawn: Mapping[str, Series], colors: Sequence[tuple[str, str]], epoch: float) -> Iterator[str]:
-    steps, values = zip(*(point for points in drawn.values() for point in points), strict=True)
+    several = len(lines) > 1
+    if all(len(points) == 1 for points in lines.values()):
+        # A chart of one point says less than a sentence.
+        measured = "; ".join(
+            f"{name + ' ' if several else ''}{format_digits(value)} at step {step}"
+            for name, ((step, value),) in lines.items()
+        )
+        return markup.paragraph(f"{title}, measured once so far: {measured}", quiet=True)
+    steps, values = zip(*(point for points in lines.values() for point in points), strict=True)
     first, last, low, high = min(steps), max(steps), min(values), max(values)
     left = max(LEFT, *(CHAR_WIDTH * len(format_digits(value)) + 10 for value in (low, high)))
     x = svg.scale(first, max(last, first + 1), left, WIDTH - 12)
     y = svg.scale(low, high, BASE, 10)
-    yield from svg.value_axis(sorted({low, high}), y, left, WIDTH - 8, format_digits)
-    yield from svg.step_axis(sorted({first, last}), x, HEIGHT - 6, epoch)
+    parts = [*svg.value_axis(sorted({low, high}), y, left, WIDTH - 8, format_digits)]
+    parts += svg.step_axis(sorted({first, last}), x, HEIGHT - 6, epoch)
+    colors = list(zip(cycle(COLORS), lines, strict=False))
     for color, name in colors:
-        points = drawn[name]
-        yield svg.polyline(((x(step), y(value)) for step, value in points), style=f"stroke:{color}")
+        points = lines[name]
+        parts.append(svg.polyline(((x(step), y(value)) for step, value in points), style=f"stroke:{color}"))
+        # A line of one point is invisible, so its dot is not.
         css_class = "tp-hover" if len(points) > 1 else "tp-point"
         for step, value in points[:: max(1, len(points) // MAX_DOTS)]:
             tooltip = f"step {step}: {name} {value:.4g}"
-            yield svg.dot(x(step), y(value), 5, css_class, tooltip, style=f"color:{color}")
-
-
-def _single_values(title: str, drawn: Mapping[str, Series]) -> str:
-    """A sentence instead of a chart, if every line has only one point."""
-    values = "; ".join(
-        f"{name + ' ' if len(drawn) > 1 else ''}{format_digits(value)} at step {step}"
-        for name, ((step, value),) in drawn.items()
-    )
-    return markup.paragraph(f"{title}, measured once so far: {values}", quiet=True)
+            parts.append(svg.dot(x(step), y(value), 5, css_class, tooltip, style=f"color:{color}"))
+    ends = "; ".join(f"{name} from {p[0][1]:.4g} to {p[-1][1]:.4g}" for name, p in lines.items())
+    chart = svg.picture(WIDTH, HEIGHT, "tp-chart", f"{title}: {ends}", parts)
+    legend = markup.legend(colors) if several else ""
+    return f'<p class="tp-quiet tp-key"><span>{escape(title)}</span> {legend}</p>{chart}'

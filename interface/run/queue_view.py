@@ -6,22 +6,35 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from html import escape
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.errors import SettingsError, TrainingProError, error_message
+from ...core.html import html
 from ...core.jobs import AutoStart, Request
-from ...records.queue import EndedRun, Queue, QueuedRun, QueueRunner
+from ...records.queue import Queue, QueueRunner
 from ...settings import presets
-from ...train_utils import plural
-from ..base import RELOAD, Form, PageContext, add_handler, apply_button, markup, private_options
+from ...train_utils import format_count, plural
+from ..base import RELOAD, Form, PageContext, add_handler, apply_button, markup
 
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
 RESUME_LABEL = "Resume queue"
 FOLLOW_LABEL = "Continue the queue after this run"
+# By the word that clicks.js sends with the number of a run: the sign of the button, its tooltip, what it does.
+ROW_BUTTONS: Mapping[str, tuple[str, str, Callable[[QueueRunner, int], object]]] = {
+    "up": ("\u2191", "Up", lambda runner, number: runner.move(number, -1)),
+    "down": ("\u2193", "Down", lambda runner, number: runner.move(number, 1)),
+    "away": ("\u2715", "Remove", QueueRunner.remove),
+}
+WAITING = """<ol class="tp-queue">{% for run, about, more in rows %}<li><b>{{ run.name }}</b> {{ about }}
+{% for action, button in buttons.items() %}
+<button type="button" class="tp-use"
+ data-tp-queue="{{ action }} {{ run.number }}" title="{{ button[1] }}: {{ run.name }}"
+ aria-label="{{ button[1] }}: {{ run.name }}">{{ button[0] }}</button>
+{%- endfor %}{{ more }}</li>{% endfor %}</ol>"""
 
 
 class QueueView:
@@ -37,25 +50,19 @@ class QueueView:
         enabled = not self._context.read_only_reason()
         self._add_button = gr.Button(ADD_LABEL, interactive=enabled, elem_id="tp-queue-put")
 
-    def draw(self) -> None:
+    def draw(self, answer: gr.HTML) -> None:
+        """Draw the queue, and register the event handlers; errors are shown in the box `answer`."""
         with suppress(TrainingProError, OSError):  # an error is shown above the list
             self._runner.recover()
         self._list = gr.HTML(elem_id="tp-queue", elem_classes="tp-said")
         self._start_button = gr.Button(RESUME_LABEL, visible=False, elem_id="tp-queue-go-on")
-        self._wish_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
-
-    def connect(self, answer: gr.HTML) -> None:
-        """Register the event handlers; errors are shown in the box for the answers of Check and Start."""
-        options = {"outputs": answer, "says": answer, **private_options()}
+        request_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
+        self.components = [self._list, self._start_button, self._add_button]
+        options = {"outputs": answer, "says": answer}
         add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
-        add_handler(
-            self._start_button.click,
-            partial(self._run_action, lambda runner: runner.start()),
-            None,
-            what=RESUME_LABEL,
-            **options,
-        )
-        add_handler(self._wish_box.change, self._on_wish, self._wish_box, what="Changing the queue", **options)
+        start = partial(self._run_action, QueueRunner.start)
+        add_handler(self._start_button.click, start, None, what=RESUME_LABEL, **options)
+        add_handler(request_box.change, self._on_request, request_box, what="Changing the queue", **options)
 
     def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""
@@ -64,18 +71,38 @@ class QueueView:
             return ""
         return next((run.name for run in self._read_queue()[0].waiting if not run.skipped), "")
 
+    def state(self) -> tuple[Any, ...]:
+        """The queue and the state of the session; the page is updated when it changes."""
+        auto_start = self._context.session.auto_start
+        state = (auto_start.enabled, auto_start.pending, auto_start.off_reason, self._context.in_run)
+        return (*self._read_queue(), *state)
+
+    def updates(self) -> dict[Any, Any]:
+        """The list and the labels of the buttons."""
+        auto_start, training = self._context.session.auto_start, self._context.in_run
+        queue, problem = self._read_queue()
+        waiting = len(queue.waiting)
+        can_start = bool(waiting) and not (auto_start.enabled and (training or auto_start.pending))
+        shown = [markup.problem(problem)] if problem else []
+        label = START_LABEL if auto_start.enabled else FOLLOW_LABEL if training else RESUME_LABEL
+        return {
+            self._list: markup.join([*shown, queue_html(queue, auto_start, training=training)]),
+            self._start_button: gr.update(visible=can_start, value=f"{label} ({waiting} waiting)"),
+            self._add_button: gr.update(value="Add to queue after this run" if training else ADD_LABEL),
+        }
+
     def _on_add(self, inputs: Mapping[Any, Any]) -> Iterator[str]:
         yield markup.paragraph("Checking the settings first ...", quiet=True)
         values = self._form.values(inputs)
         yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
 
-    def _on_wish(self, wish: str) -> str:
+    def _on_request(self, request: str) -> str:
         try:
-            action, number = json.loads(wish)["queue"].split()
-            act = partial(_ACTIONS[action], number=int(number))
+            action, number = json.loads(request)["queue"].split()
+            (_, _, act), run_number = ROW_BUTTONS[action], int(number)
         except (ValueError, LookupError, TypeError, AttributeError):  # not written by the script of the page
             raise SettingsError([f"The page sent a request that can't be read. {RELOAD}"]) from None
-        return self._run_action(act)
+        return self._run_action(lambda runner: act(runner, run_number))
 
     def _run_action(self, action: Callable[[QueueRunner], object]) -> str:
         """Run an action on the queue. Returns an error as HTML, or nothing: the list shows the result."""
@@ -85,40 +112,6 @@ class QueueView:
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error))
         return ""
-
-    @property
-    def components(self) -> list[Any]:
-        """What `updates` changes."""
-        return [self._list, self._start_button, self._add_button]
-
-    def state(self) -> tuple[Any, ...]:
-        """The queue and the state of the session; the page is updated when it changes."""
-        auto_start = self._context.session.auto_start
-        return (
-            *self._read_queue(),
-            auto_start.enabled,
-            auto_start.pending,
-            auto_start.off_reason,
-            self._training(),
-        )
-
-    def updates(self) -> dict[Any, Any]:
-        """The list and the labels of the buttons."""
-        auto_start, training = self._context.session.auto_start, self._training()
-        queue, problem = self._read_queue()
-        waiting = len(queue.waiting)
-        can_start = bool(waiting) and not (auto_start.enabled and (training or auto_start.pending))
-        list_html = queue_html(queue, auto_start, training=training)
-        label = _start_label(waiting, auto_start, training=training)
-        return {
-            self._list: (markup.problem(problem) if problem else "") + list_html,
-            self._start_button: gr.update(visible=can_start, value=label),
-            self._add_button: gr.update(value="Add to queue after this run" if training else ADD_LABEL),
-        }
-
-    def _training(self) -> bool:
-        job = self._context.session.current
-        return job is not None and job.kind == "training"
 
     def _read_queue(self) -> tuple[Queue, str]:
         """The queue and what is damaged in it; if it cannot be read, the last one and the error."""
@@ -133,40 +126,25 @@ def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
     """The waiting runs, what happens next, and the results of finished runs."""
     if not queue.waiting and not queue.done:
         return ""
-    waiting = len(queue.waiting)
-    title = f"Queue: {waiting} {plural(waiting, 'waiting run')}" if waiting else "Queue: no waiting runs"
-    parts = [
-        f'<ol class="tp-queue">{"".join(f"<li>{_row_html(run)}</li>" for run in queue.waiting)}</ol>'
-        if waiting
-        else "",
-        markup.paragraph(_explain_next(auto_start, training=training), quiet=True) if waiting else "",
-        markup.html_list(map(_done_html, queue.done), quiet=True),
-    ]
-    return markup.card(title, *parts)
-
-
-def _row_html(run: QueuedRun) -> str:
-    """A waiting run with its buttons: up, down, remove, and back into the form."""
-    data, epochs = presets.format_value("data", run.values.get("data", ())), run.values.get("epochs", 0)
-    steps = f"{run.steps:,} {plural(run.steps, 'step')}"
-    if not run.values.get("max_steps"):
-        steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"
-    buttons = "".join(_row_button(sign, action, label, run) for sign, action, label in _ROW_BUTTONS)
-    skipped = markup.paragraph(f"Skipped: {run.skipped}", quiet=True) if run.skipped else ""
-    description = f"<b>{escape(run.name)}</b> {escape(f'{data}; {steps}; {run.model}')}"
-    return f"{description} {buttons}{apply_button('Load into form', run.values)}{skipped}"
-
-
-def _row_button(sign: str, action: str, label: str, run: QueuedRun) -> str:
-    tooltip = escape(f"{label}: {run.name}")
-    return (
-        f'<button type="button" class="tp-use" data-tp-queue="{action} {run.number}" title="{tooltip}" '
-        f'aria-label="{tooltip}">{sign}</button>'
+    rows = []
+    for run in queue.waiting:
+        data, epochs = presets.format_value("data", run.values.get("data", ())), run.values.get("epochs", 0)
+        steps = format_count(run.steps, "step")
+        if not run.values.get("max_steps"):
+            steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"
+        skipped = [markup.paragraph(f"Skipped: {run.skipped}", quiet=True)] if run.skipped else []
+        more = markup.join([apply_button("Load into form", run.values), *skipped])
+        rows.append((run, f"{data}; {steps}; {run.model}", more))
+    waiting = [html(WAITING, rows=rows, buttons=ROW_BUTTONS)] if rows else []
+    if rows:
+        waiting.append(markup.paragraph(_explain_next(auto_start, training=training), quiet=True))
+    ended = Markup("{}: {}. {}{}")
+    done = (
+        ended.format(run.name, run.outcome, run.text, apply_button("Load into form", run.values))
+        for run in queue.done
     )
-
-
-def _done_html(run: EndedRun) -> str:
-    return f"{escape(f'{run.name}: {run.outcome}. {run.text}')}{apply_button('Load into form', run.values)}"
+    count = format_count(len(rows), "waiting run") if rows else "no waiting runs"
+    return markup.card(f"Queue: {count}", *waiting, markup.bullets(done, quiet=True))
 
 
 def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
@@ -180,16 +158,3 @@ def _explain_next(auto_start: AutoStart, *, training: bool) -> str:
     if training:
         return f"{reason} To continue the queue when the current run ends, press {FOLLOW_LABEL}."
     return f"{reason} Press {RESUME_LABEL}."
-
-
-def _start_label(waiting: int, auto_start: AutoStart, *, training: bool) -> str:
-    label = START_LABEL if auto_start.enabled else FOLLOW_LABEL if training else RESUME_LABEL
-    return f"{label} ({waiting} waiting)"
-
-
-_ROW_BUTTONS = (("\u2191", "up", "Up"), ("\u2193", "down", "Down"), ("\u2715", "away", "Remove"))
-_ACTIONS: Mapping[str, Callable[..., None]] = {
-    "up": lambda runner, number: runner.move(number, -1),
-    "down": lambda runner, number: runner.move(number, 1),
-    "away": lambda runner, number: runner.remove(number),
-}

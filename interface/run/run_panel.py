@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,6 @@ from ...core.engine import PreviewQuery
 from ...core.errors import SettingsError, TrainingProError
 from ...core.jobs import settings_in_force
 from ...records.folder import choose_run_folder, with_final_name
-from ...schedulers import describe_phases
-from ...settings.definitions import TrainingSettings
 from ...settings.parsing import settings_and_problems
 from ...train_utils import StepPlan
 from ..base import (
@@ -30,22 +28,22 @@ from ..base import (
     model_line,
     on_load,
     outdated_notice,
-    private_options,
     resume_run,
-    stream_options,
     unanswered_choices,
 )
 from . import report_view
-from .charts import lr_plan_legend, lr_plan_svg, planned_rates
+from .charts import lr_plan_html
 from .queue_view import QueueView
 from .report_view import ExampleBrowser
 from .run_buttons import RunButtons
 from .run_view import RunView
 
-REFRESH_SECONDS = 0.5
 SHOWN_EXAMPLES = 3  # examples in Check's report
+REFRESH_SECONDS = 0.5
+CHARTS_SECONDS = 5  # between two drawings of 'More curves' during a run
+# Something is sent this often, also while nothing changes: come_back.js takes a page without updates for one that
+# has lost its connection, and Gradio notices that a page was closed only when its stream yields.
 BEAT_SECONDS = 4
-CHARTS_SECONDS = 5
 FIRST_HINT = '<p class="tp-quiet tp-first">The report from Check and the progress of the run appear here.</p>'
 
 
@@ -54,7 +52,7 @@ class RunPanel:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-        self._buttons = RunButtons(context)
+        self.buttons = RunButtons(context, form)
         self._queue = QueueView(context, form)
         self.example_browser = ExampleBrowser(context, form)
         # The view of the last run, shared by all pages.
@@ -63,155 +61,116 @@ class RunPanel:
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
 
     def draw(self) -> None:
+        """Draw the panel, after the form."""
         enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
-            self._check_button = gr.Button("Check", elem_id="tp-check")
+            check_button = gr.Button("Check", elem_id="tp-check")
             self._start_button = gr.Button("Start", variant="primary", interactive=enabled, elem_id="tp-start")
             self._queue.draw_button()
-        self._buttons.draw()
+        self.starting_clicks = [check_button.click, self._start_button.click]
+        self.buttons.draw()
         self._response = gr.HTML(elem_id="tp-answer")
         self.made_from = gr.State()
-        self._queue.draw()
+        self._queue.draw(self._response)
         self._panel = gr.HTML(FIRST_HINT, elem_id="tp-run")
-        self._buttons.draw_more()
+        self.buttons.draw_more(self._response)
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._charts_part:
             self._charts = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
         self.example_browser.draw()
         with gr.Row(elem_classes="tp-buttons"):
-            self._resume_button = gr.Button("Resume this run", size="sm", visible=False, elem_id="tp-run-resume")
-            self._copy_button = gr.Button(
-                "Copy this run's settings to the form", size="sm", visible=False, elem_id="tp-copy"
-            )
-        self._end_buttons = [self._resume_button, self._copy_button]
-        self._beat = gr.HTML(elem_id="tp-beat", elem_classes="tp-hidden")
-        # Hidden; changes when another model is loaded, or the model is unloaded.
-        self.model = gr.Textbox(
-            self._context.host.model_status().model, label="Model in memory", elem_classes="tp-hidden"
-        )
-        self.ended = gr.Textbox(label="The last run, once it has ended", elem_classes="tp-hidden")
-        label = "The type of job that uses the model"
-        # Hidden; empty while the model is free.
-        self.working = gr.Textbox(label=label, elem_id="tp-working", elem_classes="tp-hidden")
-        # Hidden; changes when the controls have to be drawn again.
-        self._version = gr.Textbox(
-            label="Version number of the run controls", elem_id="tp-version", elem_classes="tp-hidden"
-        )
-        self._follow_button = gr.Button("Follow again", elem_id="tp-again", elem_classes="tp-hidden")
-
-    def draw_live(self) -> None:
-        """Draw the button for the live settings at this place in the form."""
-        self._buttons.draw_live()
-
-    @property
-    def starting_clicks(self) -> list[Any]:
-        """The events of Check and Start."""
-        return [self._check_button.click, self._start_button.click]
+            hidden: dict[str, Any] = {"size": "sm", "visible": False}
+            self._resume_button = gr.Button("Resume this run", elem_id="tp-run-resume", **hidden)
+            self._copy_button = gr.Button("Copy this run's settings to the form", elem_id="tp-copy", **hidden)
+        # Hidden boxes. Others follow their changes, because a stream of their own would be one more for each page.
+        hidden = {"elem_classes": "tp-hidden"}
+        self._beat = gr.HTML(elem_id="tp-beat", **hidden)
+        model = self._context.host.model_status().model
+        self.model = gr.Textbox(model, label="Model in memory", **hidden)
+        self.ended = gr.Textbox(label="The last run, once it has ended", **hidden)
+        self.working = gr.Textbox(label="The type of job that uses the model", elem_id="tp-working", **hidden)
+        self._version = gr.Textbox(label="Version number of the run controls", elem_id="tp-version", **hidden)
+        self._follow_button = gr.Button("Follow again", elem_id="tp-again", **hidden)
 
     def connect(self, line: Any) -> None:
-        """Register the event handlers, after the form is drawn; `line` is the status line of the page."""
+        """Register the event handlers; `line` is the status line of the page."""
         self._status_line = line
-        form, results = (
-            self._form.inputs(),
-            [
-                self._response,
-                self.made_from,
-                *[
-                    self._panel,
-                    self._charts_part,
-                    self._charts,
-                    self._samples,
-                    *self._end_buttons,
-                ],
-            ],
-        )
-        options = {"what": "Check", "says": self._response, "clears": {self.made_from: None}, **private_options()}
-        self.check_event = add_handler(self._check_button.click, self._on_check, form, results, **options)
-        options = {"what": "Start", "says": self._response, **stream_options()}
-        add_handler(self._start_button.click, self._on_start, form, results, **options)
-        options = {"what": "Resuming the run", "says": self._response, **private_options()}
-        add_handler(self._resume_button.click, self._on_resume, None, self._response, **options)
+        form, says = self._form.inputs(), {"says": self._response}
+        end_buttons = [self._resume_button, self._copy_button]
+        run = [self._panel, self._charts_part, self._charts, self._samples, *end_buttons]
+        results = [self._response, self.made_from, *run]
+        check_click, start_click = self.starting_clicks
+        options = {"what": "Check", "clears": {self.made_from: None}, **says}
+        self.check_event = add_handler(check_click, self._on_check, form, results, **options)
+        add_handler(start_click, self._on_start, form, results, what="Start", **says)
+        resume = self._resume_button.click
+        add_handler(resume, self._on_resume, None, self._response, what="Resuming the run", **says)
         fields = list(self._form.components.values())
-        options = {"what": "Copying the settings", **private_options()}
-        add_handler(self._copy_button.click, self._on_copy, None, fields, **options)
-        self._buttons.connect(self._form, self._response)
-        self._queue.connect(self._response)
-        self.example_browser.connect()
+        add_handler(self._copy_button.click, self._on_copy, None, fields, what="Copying the settings")
         # The page follows the run from its start on, and again after a lost connection.
-        outputs = [self._status_line, self._panel, self._charts, self._samples]
-        outputs += [self._beat, self._version]
-        what = "Showing the run"
-        options = {
-            "what": what,
-            "says": self._panel,
-            "clears": {self._charts: "", self._samples: ""},
-            **stream_options(),
-        }
+        outputs = [line, self._panel, self._charts, self._samples, self._beat, self._version]
+        what, clears = "Showing the run", {self._charts: "", self._samples: ""}
+        options = {"what": what, "says": self._panel, "clears": clears}
         on_load(self._follow, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
-        own = [
-            self._charts_part,
-            *self._end_buttons,
-            self._start_button,
-            self.ended,
-            self.model,
-            self.working,
-        ]
-        controls = [*own, *self._buttons.components, *self._queue.components]
-        options = {"trigger_mode": "always_last", **private_options()}
-        add_handler(self._version.change, self._draw_controls, None, controls, what=what, **options)
+        own = [self._charts_part, *end_buttons, self._start_button, self.ended, self.model, self.working]
+        controls = [*own, *self.buttons.components, *self._queue.components]
+        options = {"what": what, "trigger_mode": "always_last"}
+        add_handler(self._version.change, self._draw_controls, None, controls, **options)
 
     def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
         """Check the form; the previous report and a failed run are removed at once."""
-        values = self._form.values(inputs)
-        checking, made_from = markup.paragraph("Checking ...", quiet=True), self._context.made_from(values)
-        yield {self._response: checking, self.made_from: made_from, **self._without_failed_run()}
+        context, values = self._context, self._form.values(inputs)
+        checking = markup.paragraph("Checking ...", quiet=True)
+        yield {self._response: checking, self.made_from: context.made_from(values), **self._without_failed_run()}
         settings, problems = settings_and_problems(values)
-        yield {self._response: check_html(settings, self._context, problems)}
+        preview = PreviewQuery(SHOWN_EXAMPLES)
+        report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
+        choices = unanswered_choices(context, settings)
+        lr_plan, free = "", 0
+        if report.examples:
+            steps, free = settings.steps, context.host.memory().free
+            plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
+            lr_plan = lr_plan_html(settings, plan)
+        packing = settings.machine.packing != "off"
+        yield {self._response: report_view.html(report, lr_plan, free, choices, packing=packing)}
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Start a run, or show why it cannot start; the answer before and a failed run are removed at once."""
-        values = self._form.values(inputs)
-        yield {self._response: "", self.made_from: self._context.made_from(values), **self._without_failed_run()}
-        host, engine = self._context.host, self._context.engine
+        context, values = self._context, self._form.values(inputs)
+        yield {self._response: "", self.made_from: context.made_from(values), **self._without_failed_run()}
         try:
-            self._context.check_writable()
-            settings = self._context.parse_settings(values)
-            if refusal := self._refuse_name(settings):
-                yield {self._response: refusal}
+            context.check_writable()
+            settings = context.parse_settings(values)
+            try:
+                # Whether the name exists is said before the run starts, as Check does.
+                choose_run_folder(settings, context.host.folders, "")
+            except SettingsError as error:
+                hint = markup.paragraph("After your choice, press Start again.", quiet=True)
+                choices = unanswered_choices(context, settings)
+                yield {self._response: markup.problem(str(error), outdated_notice("check"), choices, hint)}
                 return
-            settings = with_final_name(settings, host.folders)
-            self._context.session.train(settings.what.name, host, partial(engine.train, settings, host))
+            settings = with_final_name(settings, context.host.folders)
+            work = partial(context.engine.train, settings, context.host)
+            context.session.train(settings.what.name, context.host, work)
             # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
             yield {self._response: ""}
         except TrainingProError as error:
-            async for message in follow_refusal(self._context.session, error, outdated_notice("check")):
+            async for message in follow_refusal(context.session, error, outdated_notice("check")):
                 yield {self._response: message}
-
-    def _refuse_name(self, settings: TrainingSettings) -> str:
-        """Say before the run starts that its name exists, as Check does; empty if it can start."""
-        try:
-            choose_run_folder(settings, self._context.host.folders, "")
-        except SettingsError as error:
-            hint = markup.paragraph("After your choice, press Start again.", quiet=True)
-            choices = unanswered_choices(self._context, settings)
-            return markup.problem(str(error), outdated_notice("check"), choices, hint)
-        return ""
 
     def _without_failed_run(self) -> dict[Any, Any]:
         """Updates that remove the last run from this page if it failed; its result stays otherwise."""
         job = self._context.session.latest("training")
-        return self._without_run() if job and job.end and job.end.outcome == "failed" else {}
-
-    def _without_run(self) -> dict[Any, Any]:
-        """Updates that remove the last run from this page."""
-        hidden = gr.update(visible=False)
-        texts = {self._panel: "", self._charts: "", self._samples: ""}
-        return {**texts, **dict.fromkeys((self._charts_part, *self._end_buttons), hidden)}
+        if job is None or job.end is None or job.end.outcome != "failed":
+            return {}
+        parts = (self._charts_part, self._resume_button, self._copy_button)
+        hidden = dict.fromkeys(parts, gr.update(visible=False))
+        return {self._panel: "", self._charts: "", self._samples: "", **hidden}
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
-        unchanged = {field: gr.update() for field in self._form.components.values()}
+        unchanged = {field: gr.update() for field in self._form.components.values()}  # an empty dict is refused
         return {**unchanged, **(self._form.updates(settings_in_force(job.log.since(0))) if job else {})}
 
     def _on_resume(self) -> str:
@@ -226,10 +185,9 @@ class RunPanel:
         return folder.name if folder is not None and folder.parent == self._context.host.folders.loras else ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
-        """Show the running or last run and the queue, then every change while the page is open.
-
-        One stream serves everything on the tab, because Gradio limits the number of streams of all pages.
-        """
+        """Show the running or last run and the queue, then every change while the page is open."""
+        # One stream for everything on the tab: Gradio runs 40 at once by default, so that with three for each page
+        # the 14th page stopped all others.
         view: RunView | None = None
         shown: dict[str, Any] = {}
         while True:
@@ -245,10 +203,11 @@ class RunPanel:
                 yield {self._panel: "", self._charts: "", self._samples: ""}
             # The current state of each part of the page.
             seconds, running = int(time.monotonic()), view is not None and view.running
+            following = self._queue.next_run_name() if running else ""
             parts = {
                 "line": model_line(self._context),
-                "run": (*_state(view), self._queue.next_run_name() if running else ""),
-                "samples": view and (id(view.job), running, view.sample_count),
+                "run": view and (id(view.job), view.position, view.job.control.pending, following),
+                "samples": view and (id(view.job), running, len(view.samples_so_far)),
                 "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
                 "beat": seconds // BEAT_SECONDS,
                 "controls": self._controls_version(view),
@@ -263,7 +222,7 @@ class RunPanel:
                     self._version: parts["controls"],
                 }
                 if "run" in changed:
-                    updates[self._panel] = view.html(following=self._queue.next_run_name()) if view else FIRST_HINT
+                    updates[self._panel] = view.html(following=following) if view else FIRST_HINT
                 if "curves" in changed:
                     updates[self._charts] = view.extra_charts() if view else ""
                 if "samples" in changed:
@@ -276,7 +235,7 @@ class RunPanel:
         """A text that changes when what `_draw_controls` draws has changed."""
         state: tuple[Any, ...] = (self._working(), self._context.host.model_status().model, *self._queue.state())
         if view is not None:
-            state += (id(view.job), view.running, view.planned, view.has_charts, view.job.control.pending)
+            state += (id(view.job), view.running, view.plan is None, view.has_charts, view.job.control.pending)
         if state != self._controls[0]:
             self._controls = (state, uuid.uuid4().hex)
         return self._controls[1]
@@ -285,44 +244,20 @@ class RunPanel:
         """The parts that depend on the state of the run and the queue, and not on every step."""
         view, enabled = self._view, not self._context.read_only_reason()
         running = view is not None and view.running
+        resumable = enabled and not running and can_resume(self._context, self._last_run_name())
         return {
             self._charts_part: gr.update(visible=view is not None and view.has_charts),
-            self._copy_button: gr.update(visible=view is not None and view.planned),
-            self._resume_button: gr.update(
-                visible=enabled and not running and can_resume(self._context, self._last_run_name())
-            ),
+            self._copy_button: gr.update(visible=view is not None and view.plan is not None),
+            self._resume_button: gr.update(visible=resumable),
             self._start_button: gr.update(interactive=enabled and not running),
             self.ended: view.job.title if view and not running else "",
             self.model: self._context.host.model_status().model,
             self.working: self._working(),
-            **self._buttons.button_updates(view),
+            **self.buttons.button_updates(view),
             **self._queue.updates(),
         }
 
     def _working(self) -> str:
         """The type of job that uses the model; empty while the model is free."""
-        return job.kind if (job := self._context.session.current) else ""
-
-
-def check_html(settings: TrainingSettings, context: PageContext, problems: Sequence[str] = ()) -> str:
-    """The report of Check as HTML, with the learning rate plan; `problems` are those of the form."""
-    preview = PreviewQuery(SHOWN_EXAMPLES)
-    report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
-    choices = unanswered_choices(context, settings)
-    if not report.examples:
-        return report_view.html(report, choices=choices)
-    steps = settings.steps
-    plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    phases, _ = planned_rates(settings, plan)
-    phases_line = markup.paragraph(f"{settings.learning.schedule}: {describe_phases(phases)}.", quiet=True)
-    legend = f'<p class="tp-quiet tp-key">{markup.legend(lr_plan_legend(settings).items())}</p>'
-    lr_plan = f"{lr_plan_svg(settings, plan)}{legend}{phases_line}"
-    packing = settings.machine.packing != "off"
-    return report_view.html(report, lr_plan, context.host.memory().free, choices, packing=packing)
-
-
-def _state(view: RunView | None) -> tuple[Any, ...]:
-    """The state of a view; the page is updated when it changes."""
-    if view is None:
-        return ()
-    return (id(view.job), view.position, view.job.control.pending)
+        job = self._context.session.current
+        return job.kind if job else ""

@@ -1,76 +1,214 @@
-"""Buttons that use the chosen run: resume it, attach its LoRA, copy its settings, and test its LoRA."""
+"""What the buttons of the Runs tab do with the chosen run or checkpoint: on the disk, the model, or a running run.
+
+An action on the disk returns its message, and raises an error if it is not possible.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from ...core.engine import EvidenceRequest, MergeRequest
+from ...core.engine import EvidenceRequest, GgufRequest, MergeRequest
 from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
-from ...core.jobs import EvidenceMeasured, Job, JobEnded, RecallMeasured, progress_text
-from ...records.folder import PARAMETERS, LoraEntry, inventory, loras
+from ...core.jobs import EvidenceMeasured, Job, JobEnded, JobKind, RecallMeasured, progress_text
+from ...records.folder import PARAMETERS, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ...records.remote import REQUESTS, read_progress, send_request
 from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
-from ..base import Form, PageContext, add_handler, can_resume, follow_job, markup, refresh_choices, resume_run
-
-LABELS = {
-    "stop": "Stop",
-    "pause": "Pause",
-    "resume": "Resume",
-    "save": "Save checkpoint",
-    "sample": "Sample",
-    "evaluate": "Evaluate",
-}
+from ...train_utils import format_count, plural, size
+from ..base import PageContext, follow_job, markup, resume_run
 
 
-class RemotePanel:
-    """Stop, Pause or Resume, Save checkpoint, Sample and Evaluate, while the chosen run is in progress."""
-
-    def __init__(self, context: PageContext) -> None:
-        self._context = context
-
-    def draw(self) -> None:
-        with gr.Row(elem_classes="tp-buttons", visible=False, elem_id="tp-runs-remote") as self.row:
-            self._buttons = {request: gr.Button(label, size="sm") for request, label in LABELS.items()}
-
-    @property
-    def outputs(self) -> list[gr.components.Component | gr.Row]:
-        """What `updates` changes."""
-        return [self.row, self._buttons["pause"], self._buttons["resume"]]
-
-    def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
-        for request, button in self._buttons.items():
-            on_click = partial(self._on_request, request, chosen)
-            add_handler(button.click, on_click, {chosen}, [status, *self.outputs[1:]], what=button.value)
-
-    def updates(self, run: LoraEntry | None) -> tuple[Any, Any, Any]:
-        if run is None or run.status != "in progress" or self._context.read_only_reason():
-            return gr.update(visible=False), gr.update(), gr.update()
-        progress = read_progress(run.name, self._context.host.folders)
-        return gr.update(visible=True), *_pause_updates(paused=progress.paused)
-
-    def _on_request(self, request: str, chosen: Any, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any]:
-        name = require_choice(inputs[chosen]).partition("/")[0]
-        buttons = gr.update(), gr.update()
-
-        def send(folders: Folders) -> str:
-            nonlocal buttons
-            send_request(name, request, folders)
-            if request in ("pause", "resume"):
-                buttons = _pause_updates(paused=request == "pause")
-            return f"{name} {REQUESTS[request].words}."
-
-        return self._context.run_disk_action(send), *buttons
+def require_choice(chosen: str | None) -> str:
+    if not chosen:
+        raise SavingError("Choose a run first.")
+    return chosen
 
 
-def _pause_updates(*, paused: bool) -> tuple[Any, Any]:
+def chosen_folder(chosen: str | None, folders: Folders) -> Path:
+    """The folder of the chosen run or checkpoint."""
+    return inventory.find_folder(require_choice(chosen), folders)
+
+
+def run_folder(chosen: str | None, folders: Folders) -> Path:
+    """The folder of the chosen run, or of the run that the chosen checkpoint belongs to."""
+    return folders.loras / chosen_folder(chosen, folders).relative_to(folders.loras).parts[0]
+
+
+def new_name(typed: str | None, kind: str) -> str:
+    """The typed name for a new model or file, without spaces around it."""
+    name = (typed or "").strip()
+    if problem := name_problem(name, kind) if name else "":
+        raise SavingError(f"New name: {problem}")
+    return name
+
+
+def delete(context: PageContext, chosen: str | None, folders: Folders) -> str:
+    item = trash.move_to_trash(require_choice(chosen), folders, loaded=context.host.model_status().loras)
+    return f"{item.name} is in the trash ({size(item.size)}). To restore it, press 'Restore last deleted'."
+
+
+def restore_latest(folders: Folders) -> str:
+    latest = next(iter(trash.list_trash(folders)), None)
+    if latest is None:
+        raise SavingError("There is nothing in the trash.")
+    restored = trash.restore_item(latest, folders)
+    return f"{restored.relative_to(folders.loras).as_posix()} is restored."
+
+
+def empty_question(context: PageContext) -> str:
+    """What would be deleted; empty if the trash is empty or cannot be read."""
+    items = context.read_disk(trash.list_trash, ())
+    count = f"{len(items)} {plural(len(items), 'item')}"
+    return f"Delete {count} permanently ({size(sum(item.size for item in items))})?" if items else ""
+
+
+def empty_trash(folders: Folders) -> str:
+    if not trash.list_trash(folders):
+        raise SavingError("There is nothing in the trash.")
+    return f"The trash is empty now. {size(trash.empty_trash(folders))} was freed."
+
+
+def slim_question(context: PageContext, chosen: str | None) -> str:
+    """What would be shrunk; empty if that is nothing."""
+    checkpoints = context.read_disk(
+        lambda folders: inventory.slimmable_checkpoints(chosen_folder(chosen, folders)), []
+    )
+    return f"Never resume from {format_count(len(checkpoints), 'checkpoint')}?" if checkpoints else ""
+
+
+def slim(chosen: str | None, folders: Folders) -> str:
+    folder = chosen_folder(chosen, folders)
+    trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
+    checkpoints = inventory.slimmable_checkpoints(folder)
+    freed, number = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints), len(checkpoints)
+    if not checkpoints:
+        kept = "The newest checkpoint, the best one and those that you saved by hand stay complete."
+        return f"There is nothing to shrink. {kept}"
+    now = f"{format_count(number, 'checkpoint')} now {plural(number, 'contains', 'contain')} only the LoRA"
+    return f"{now}, which freed {size(freed)}. You can't resume from {plural(number, 'it', 'them')}."
+
+
+def save_note(chosen: str | None, note: str | None, folders: Folders) -> str:
+    folder = run_folder(chosen, folders)
+    run_files.write_note(folder, note or "")
+    return f"The note for {folder.name} is saved."
+
+
+def copy_lora(chosen: str | None, name: str | None, folders: Folders) -> str:
+    copy = copy_as_lora(chosen_folder(chosen, folders), (name or "").strip(), folders)
+    return f"{copy.name} is now a separate LoRA."
+
+
+def export_gguf(context: PageContext, chosen: str | None, typed: str | None, folders: Folders) -> str:
+    lora, name = require_choice(chosen), new_name(typed, "GGUF file")
+    folder = run_folder(lora, folders)
+    existing = {file.name for file in folder.glob("*.gguf")}
+    request = GgufRequest(lora, str(folder / f"{name}.gguf") if name else "")
+    file = context.engine.export_gguf(request, context.host)
+    verb = "replaced" if file.name in existing else "saved"
+    purpose = "To use the LoRA in llama.cpp, load a GGUF file of the base model and add --lora with this file."
+    return f"{file} ({size(file.stat().st_size)}) was {verb}. {purpose}"
+
+
+def resume(context: PageContext, chosen: str | None) -> str:
+    """Resume from the chosen checkpoint, or else from the newest one; returns the message as HTML."""
+    folders = context.host.folders
+    name, *part = chosen_folder(chosen, folders).relative_to(folders.loras).parts
+    if loras.run_status(folders.loras / name) == "finished":
+        raise SavingError(
+            f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
+            "interrupted by a crash."
+        )
+    message = f"{resume_run(context, name, part[-1] if part else 'newest')} See the Train tab."
+    return markup.card("", markup.paragraph(message), mood="good")
+
+
+def read_settings(context: PageContext, chosen: str | None) -> tuple[str, Mapping[str, Any]]:
+    """The settings that the run was started with, for the form, and a message as HTML."""
+    folders = context.host.folders
+    folder = run_folder(chosen, folders)
+    loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
+    message = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
+    return markup.card("", markup.paragraph(message), mood="good"), loaded.values
+
+
+def start_on_lora(
+    context: PageContext, kind: JobKind, title: str, chosen: str | None, work: Callable[[Job], JobEnded]
+) -> Job:
+    """Start a job on the chosen LoRA; the title contains `{}` for its name."""
+    name = require_choice(chosen)
+    context.check_writable()
+    loras.find_lora(name, context.host.folders.loras)
+    return context.session.start(kind, title.format(name), context.host, work)
+
+
+async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
+    """Attach the LoRA to the model in memory, at its full strength."""
+    work = partial(context.engine.attach_lora, chosen or "", 1.0, context.host)
+    start = partial(start_on_lora, context, "model", "Attaching {}", chosen, work)
+    async for status, _ in follow_job(context.session, start):
+        yield status
+
+
+async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
+    """Measure what the LoRA learned, forgot and copies; the result ends the status."""
+    recalls, evidence = list[RecallMeasured](), None
+    work = partial(context.engine.evidence, EvidenceRequest(chosen or ""), context.host)
+    start = partial(start_on_lora, context, "evidence", "Testing {}", chosen, work)
+    async for status, events in follow_job(context.session, start):
+        recalls += [event for event in events if isinstance(event, RecallMeasured)]
+        evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
+        yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
+
+
+async def merge(
+    context: PageContext, chosen: str | None, typed: str | None, shard_size: str | None = None
+) -> AsyncIterator[str]:
+    """Merge the LoRA into a model with the typed name, and yield the progress, or why that is not possible."""
+
+    def start() -> Job:
+        context.check_writable()
+        require_choice(chosen)
+        name = new_name(typed, "model")
+        if not name:
+            raise SavingError("New name: enter a name for the model.")
+        folder = safe_paths.child(context.host.folders.models, name, "New name")
+        if folder.exists():
+            raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
+        checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
+        request = MergeRequest(chosen or "", str(folder), **checked)
+        work = partial(context.engine.merge, request, context.host)
+        return start_on_lora(context, "merge", "Merging {} into a model", chosen, work)
+
+    async for status, events in follow_job(context.session, start):
+        yield status
+        if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
+            # The result, and where to choose the new model: the standalone page updates its menu at once.
+            where = "above" if context.models else "on the Model tab, after you refresh that menu"
+            text = f"{end.text}. You can choose this model in the model menu {where}."
+            yield markup.card("", markup.paragraph(text), mood="good")
+
+
+def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, Any, Any]:
+    """Send a request to the chosen run, which another program may train; Pause and Resume replace each other."""
+    name = require_choice(chosen).partition("/")[0]
+    context.check_writable()
+    send_request(name, request, context.host.folders)
+    message = markup.card("", markup.paragraph(f"{name} {REQUESTS[request].words}."), mood="good")
+    if request in ("pause", "resume"):
+        return message, *pause_updates(paused=request == "pause")
+    return message, gr.update(), gr.update()
+
+
+def pause_updates(*, paused: bool) -> tuple[Any, Any]:
     """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
 
@@ -81,160 +219,6 @@ def progress_line(run: LoraEntry, folders: Folders) -> str:
         return ""
     progress = progress_text(read_progress(run.name, folders))
     return markup.paragraph(f"In progress: {progress.rstrip('.')}.")
-
-
-class MergePanel:
-    """A button that merges the chosen LoRA into a model with the given new name."""
-
-    def __init__(self, context: PageContext, form: Form) -> None:
-        self._context, self._form = context, form
-
-    def draw(self, **options: Any) -> None:
-        self.button = gr.Button("Merge into model", elem_id="tp-runs-merge", **options)
-
-    def connect(self, chosen: gr.Textbox, name: gr.Textbox, status: gr.HTML) -> None:
-        on_merge = partial(self._on_merge, chosen, name)
-        inputs = {chosen, name, *filter(None, [self._shard_size])}
-        finished = add_handler(self.button.click, on_merge, inputs, status, what="Merging the LoRA")
-        if self._context.models:
-            refresh_choices(finished.then, self._context.models, self._context.host.models)
-
-    @property
-    def _shard_size(self) -> Any:
-        """The form's box for the size of a model's files."""
-        return self._form.components.get("shard_size")
-
-    async def _on_merge(self, chosen: Any, name: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        """Yield the progress of the merge, or a refusal for as long as it applies."""
-        names = inputs[chosen] or "", (inputs[name] or "").strip()
-        start = partial(self._start_merge, *names, inputs.get(self._shard_size))
-        async for status, events in follow_job(self._context.session, start):
-            yield status
-            if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
-                # The result, and where to choose the new model: the standalone page updates its menu at once.
-                where = "above" if self._context.models else "on the Model tab, after you refresh that menu"
-                yield (
-                    markup.card(
-                        "",
-                        markup.paragraph(f"{end.text}. You can choose this model in the model menu {where}."),
-                        mood="good",
-                    )
-                )
-
-    def _start_merge(self, lora: str, name: str, shard_size: str | None = None) -> Job:
-        context = self._context
-        context.check_writable()
-        require_choice(lora)
-        if not name:
-            raise SavingError("New name: enter a name for the model.")
-        if problem := name_problem(name, "model"):
-            raise SavingError(f"New name: {problem}")
-        loras.find_lora(lora, context.host.folders.loras)
-        folder = safe_paths.child(context.host.folders.models, name, "New name")
-        if folder.exists():
-            raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
-        checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
-        request = MergeRequest(lora, str(folder), **checked)
-        work = partial(context.engine.merge, request, context.host)
-        return context.session.start("merge", f"Merging {lora} into a model", context.host, work)
-
-
-class UsePanel:
-    """Resume, Attach, Copy settings and Test LoRA, for the run or checkpoint chosen in the list."""
-
-    def __init__(self, context: PageContext, form: Form) -> None:
-        self._context, self._form = context, form
-
-    def draw(self, *, enabled: bool) -> None:
-        self.resume_button = gr.Button("Resume", visible=False, elem_id="tp-runs-resume")
-        self.attach_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-runs-attach")
-        self._copy_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
-        self.test_button = gr.Button("Test LoRA", interactive=enabled, elem_id="tp-runs-test")
-
-    def connect(self, chosen: gr.Textbox, status: gr.HTML) -> None:
-        add_handler(
-            self.resume_button.click,
-            partial(self._on_resume, chosen, status),
-            {chosen},
-            [status, *self._form.components.values()],
-            what="Resuming the run",
-        )
-        add_handler(
-            self.attach_button.click,
-            partial(self._on_attach, chosen),
-            {chosen},
-            status,
-            what="Attaching the LoRA",
-        )
-        add_handler(
-            self.test_button.click, partial(self._on_test, chosen), {chosen}, status, what="Testing the LoRA"
-        )
-        outputs = [status, *self._form.components.values()]
-        add_handler(
-            self._copy_button.click,
-            partial(self._on_copy, chosen, status),
-            {chosen},
-            outputs,
-            what="Copying the settings",
-        )
-
-    async def _on_test(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        """Measure what the LoRA learned, forgot and copies; the result ends the status."""
-        recalls, evidence = list[RecallMeasured](), None
-        async for status, events in follow_job(self._context.session, partial(self._start_test, inputs[chosen])):
-            recalls += [event for event in events if isinstance(event, RecallMeasured)]
-            evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
-            yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
-
-    def _start_test(self, chosen: str | None) -> Job:
-        context, name = self._context, require_choice(chosen)
-        context.check_writable()
-        loras.find_lora(name, context.host.folders.loras)
-        work = partial(context.engine.evidence, EvidenceRequest(name), context.host)
-        return context.session.start("evidence", f"Testing {name}", context.host, work)
-
-    def resume_update(self, run: LoraEntry | None) -> Any:
-        """Resume is shown for a run that is not finished and has a complete checkpoint."""
-        visible = run is not None and run.status != "in progress" and can_resume(self._context, run.name)
-        return gr.update(visible=visible, interactive=not self._context.read_only_reason())
-
-    def _on_resume(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Resume from the chosen checkpoint, or else from the newest one."""
-        folders = self._context.host.folders
-        folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
-        name, *part = folder.relative_to(folders.loras).parts
-        if loras.run_status(folders.loras / name) == "finished":
-            raise SavingError(
-                f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
-                "interrupted by a crash."
-            )
-        message = f"{resume_run(self._context, name, folder.name if part else 'newest')} See the Train tab."
-        shown = markup.card("", markup.paragraph(message), mood="good")
-        return {**self._form.updates(self._context.live_values), status: shown}
-
-    async def _on_attach(self, chosen: Any, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
-        """Attach the LoRA to the model in memory, at its full strength."""
-        async for status, _ in follow_job(self._context.session, partial(self._start_attach, inputs[chosen])):
-            yield status
-
-    def _start_attach(self, chosen: str | None) -> Job:
-        context, name = self._context, require_choice(chosen)
-        context.check_writable()
-        loras.find_lora(name, context.host.folders.loras)
-        work = partial(context.engine.attach_lora, name, 1.0, context.host)
-        return context.session.start("model", f"Attaching {name}", context.host, work)
-
-    def _on_copy(self, chosen: Any, status: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Put the settings that the run was started with into the form."""
-        folders = self._context.host.folders
-        folder = inventory.find_folder(require_choice(inputs[chosen]), folders)
-        name = folder.relative_to(folders.loras).parts[0]
-        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
-        message = " ".join((f"The form on the Train tab now has the settings of {name}.", *loaded.notes))
-        return {
-            **self._form.updates(loaded.values),
-            status: markup.card("", markup.paragraph(message), mood="good"),
-        }
 
 
 def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:
@@ -248,9 +232,3 @@ def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:
     if any(map(loras.has_lora, folders.values())):
         return f"{reason} Choose one of its checkpoints instead."
     return f"{reason} Save a checkpoint first." if run.status == "in progress" else reason
-
-
-def require_choice(chosen: str | None) -> str:
-    if not chosen:
-        raise SavingError("Choose a run first.")
-    return chosen

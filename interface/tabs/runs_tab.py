@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import GgufRequest
-from ...core.errors import SavingError, TrainingProError, error_message
+from ...core.errors import TrainingProError, error_message
 from ...core.files import describe_unusable
 from ...core.host import Folders
-from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
+from ...records.folder import LoraEntry, inventory
+from ...records.remote import read_progress
 from ...records.report import write_missing_report
-from ...settings.name_rules import name_problem
-from ...train_utils import format_count, plural, size
-from ..base import Form, PageContext, add_handler, confirm_click, markup
-from .run_actions import MergePanel, RemotePanel, UsePanel, describe_missing_lora, progress_line, require_choice
+from ..base import Form, PageContext, add_handler, can_resume, confirm_click, markup, refresh_choices
+from . import run_actions
 from .run_card import comparison_html, run_card
 from .run_list import (
     CHOSEN_BOX,
@@ -33,12 +30,17 @@ from .run_list import (
     run_name,
 )
 
+# An action on the disk: it gets the inputs of the tab, and returns its message.
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
-EMPTY_TRASH = "Empty trash"
-NOTHING_TO_SLIM = (
-    "There is nothing to shrink. The newest checkpoint, the best one and those that you saved by hand stay "
-    "complete."
-)
+# The requests to a run in progress, by the labels of their buttons.
+REMOTE_LABELS = {
+    "stop": "Stop",
+    "pause": "Pause",
+    "resume": "Resume",
+    "save": "Save checkpoint",
+    "sample": "Sample",
+    "evaluate": "Evaluate",
+}
 ACTION_HELP = {
     "Resume": "continue a run that was stopped or failed.",
     "Attach LoRA": (
@@ -65,12 +67,10 @@ class RunsTab:
     """A list of all runs on the left; the chosen run or checkpoint and its actions on the right."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
-        self._context = context
-        self._remote_panel = RemotePanel(context)
-        self._use_panel = UsePanel(context, form)
-        self._merge_panel = MergePanel(context, form)
+        self._context, self._form = context, form
 
     def draw(self, tab: gr.Tab) -> None:
+        enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=7, min_width=320):
                 # The filter and the list, and hidden boxes that take the clicks in it.
@@ -92,78 +92,147 @@ class RunsTab:
                 self._limit = gr.Textbox(label="Most rows", elem_id=LIMIT_BOX, **options)
                 self._runs, self._picking = gr.State([]), gr.State(False)
             with gr.Column(scale=6, min_width=320, elem_id="tp-runs-side"):
-                # The style sheet hides the actions if no run is chosen.
                 self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
                 self._run_card = gr.HTML(CHOOSE_HINT, elem_id="tp-runs-one")
-                enabled = not self._context.read_only_reason()
+                # The style sheet hides the actions if no run is chosen.
                 with gr.Column(elem_classes="tp-run-actions"):
-                    self._remote_panel.draw()
-                    self._missing_lora = gr.HTML(elem_classes="tp-said", elem_id="tp-runs-no-lora")
-                    # The buttons for the chosen run; those that need a note or a name follow its box.
-                    with gr.Row(elem_classes="tp-buttons"):
-                        self._use_panel.draw(enabled=enabled)
-                        self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
-                        self._slim_button = gr.Button(
-                            "Shrink older checkpoints", interactive=enabled, elem_id="tp-runs-slim"
-                        )
-                        self._delete_button = gr.Button(
-                            "Move to trash", interactive=enabled, elem_id="tp-runs-delete"
-                        )
-                    with gr.Row(elem_classes="tp-buttons"):
-                        self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
-                        self._note_button = gr.Button("Save note", interactive=enabled, elem_id="tp-runs-keep")
-                    self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
-                    with gr.Row(elem_classes="tp-buttons"):
-                        self._copy_button = gr.Button(
-                            "Copy to a new LoRA", interactive=enabled, elem_id="tp-runs-own"
-                        )
-                        self._merge_panel.draw(interactive=enabled)
-                        self._gguf_button = gr.Button("Export GGUF", interactive=enabled, elem_id="tp-runs-gguf")
-                    explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
-                    gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
+                    self._draw_actions(interactive=enabled)
                 # Below the buttons: a message above them would move another button under the mouse.
                 self._status = gr.HTML(elem_id="tp-runs-said", elem_classes="tp-said")
+                options = {"size": "sm", "interactive": enabled}
                 with gr.Row(elem_classes="tp-buttons"):
-                    self._undo_button = gr.Button(
-                        "Restore last deleted", size="sm", interactive=enabled, elem_id="tp-runs-undo"
-                    )
-                    self._empty_button = gr.Button(
-                        EMPTY_TRASH, size="sm", interactive=enabled, elem_id="tp-runs-empty"
-                    )
-        self._connect(tab)
+                    self._undo_button = gr.Button("Restore last deleted", elem_id="tp-runs-undo", **options)
+                    self._empty_button = gr.Button("Empty trash", elem_id="tp-runs-empty", **options)
+        # What decides which rows the list shows, and how; and what a new list of the runs changes.
+        self._view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+        self._lists = [self._table, self._runs, self._chosen, self._other]
+        # The buttons that need a saved LoRA; and what depends on the chosen run, besides its card and its note.
+        use = [self._attach_button, self._test_button]
+        self._lora_buttons = [*use, self._copy_button, self._merge_button, self._gguf_button]
+        remote = [self._remote_row, self._remote_buttons["pause"], self._remote_buttons["resume"]]
+        self._run_controls = [self._resume_button, *remote, self._missing_lora, *self._lora_buttons]
+        self._connect_list(tab)
+        self._connect_disk_actions()
+        self._connect_other_actions()
 
-    def _connect(self, tab: gr.Tab) -> None:
-        view, lists = self._view, self._lists
-        self._connect_actions({*view, self._name, self._note}, [self._status, *lists])
-        empty = self._dict_handler(lambda _, folders: self._empty_trash(folders))
-        outputs = [self._status, *lists]
-        confirm_click(self._empty_button, lambda _: self._in_trash(), empty, view, outputs)
-        slim = self._dict_handler(self._on_slim)
-        slimmed = confirm_click(self._slim_button, self._slim_question, slim, view, outputs)
-        self._read_state_after(slimmed.then)
-        self._remote_panel.connect(self._chosen, self._status)
-        self._use_panel.connect(self._chosen, self._status)
-        self._merge_panel.connect(self._chosen, self._name, self._status)
-        listing = [tab.select, self._refresh_button.click]
-        add_handler(listing, self._list_runs, view, lists, what="Listing the runs")
-        # The choice too: a list that was filtered before the click arrives after it, without the mark.
-        changes = [self._filter.change, self._sort.change, self._limit.change, self._chosen.change]
-        options: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden"}
-        add_handler(changes, self._list_html, view, self._table, what="Listing the runs", **options)
-        # A click on a row shows the run, or the comparison if the user picks a second run.
-        outputs, action = [self._run_card, self._note, *self._run_controls], "Reading the run"
+    def _draw_actions(self, *, interactive: bool) -> None:
+        """The buttons for the chosen run; those that need a note or a name follow its box."""
+        changes: dict[str, Any] = {"interactive": interactive}
+        with gr.Row(elem_classes="tp-buttons", visible=False, elem_id="tp-runs-remote") as self._remote_row:
+            self._remote_buttons = {
+                request: gr.Button(label, size="sm") for request, label in REMOTE_LABELS.items()
+            }
+        self._missing_lora = gr.HTML(elem_classes="tp-said", elem_id="tp-runs-no-lora")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._resume_button = gr.Button("Resume", visible=False, elem_id="tp-runs-resume")
+            self._attach_button = gr.Button("Attach LoRA", elem_id="tp-runs-attach", **changes)
+            self._settings_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
+            self._test_button = gr.Button("Test LoRA", elem_id="tp-runs-test", **changes)
+            self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
+            self._slim_button = gr.Button("Shrink older checkpoints", elem_id="tp-runs-slim", **changes)
+            self._delete_button = gr.Button("Move to trash", elem_id="tp-runs-delete", **changes)
+        with gr.Row(elem_classes="tp-buttons"):
+            self._note = gr.Textbox(label="Note", max_lines=3, elem_id="tp-runs-note", scale=4)
+            self._note_button = gr.Button("Save note", elem_id="tp-runs-keep", **changes)
+        self._name = gr.Textbox(label="New name", max_lines=1, elem_id="tp-runs-name")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._copy_button = gr.Button("Copy to a new LoRA", elem_id="tp-runs-own", **changes)
+            self._merge_button = gr.Button("Merge into model", elem_id="tp-runs-merge", **changes)
+            self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", **changes)
+        explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
+        gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
+
+    def _connect_list(self, tab: gr.Tab) -> None:
+        """The list, the choice in it, and the comparison with a second run."""
         chosen, other = self._chosen, self._other
-        options = {"clears": {self._note: ""}, **IN_ORDER}
+        opened = [tab.select, self._refresh_button.click]
+        add_handler(opened, self._list_runs, self._view, self._lists, what="Listing the runs")
+        # The choice too: a list that was filtered before the click arrives after it, without the mark.
+        changes = [self._filter.change, self._sort.change, self._limit.change, chosen.change]
+        options: dict[str, Any] = {"trigger_mode": "always_last", "what": "Listing the runs"}
+        add_handler(changes, self._list_html, self._view, self._table, **options)
+        # A click on a row shows the run, or the comparison if the user picks a second run.
+        shown = [self._run_card, self._note, *self._run_controls]
+        options = {"what": "Reading the run", "clears": {self._note: ""}, **IN_ORDER}
         for event in (chosen.change, self._refresh_button.click):
-            add_handler(event, self._show_run, chosen, outputs, what=action, **options)
-        after = [self._status, self._name]
-        add_handler(chosen.change, _after_choice, chosen, after, what=action)
-        outputs, action = [self._status, self._picking, self._table], "Comparing the runs"
-        add_handler(self._compare_button.click, self._on_compare, view, outputs, what=action)
+            add_handler(event, self._show_run, chosen, shown, **options)
+        # The message and the new name are about the run that was chosen before.
+        after, forget = [self._status, self._name], lambda name: ("" if name else gr.update(), "")
+        add_handler(chosen.change, forget, chosen, after, what="Reading the run")
+        picking, what = [self._status, self._picking, self._table], "Comparing the runs"
+        add_handler(self._compare_button.click, self._on_compare, self._view, picking, what=what)
+        both = [chosen.change, other.change]
+        add_handler(both, self._show_comparison, [chosen, other], self._comparison, what=what)
         add_handler(
-            [chosen.change, other.change], self._show_comparison, {chosen, other}, self._comparison, what=action
+            other.change,
+            lambda inputs: ("", False, self._list_html({**inputs, self._picking: False})),
+            self._view,
+            picking,
+            what=what,
         )
-        add_handler(other.change, self._on_picked, view, outputs, what=action)
+
+    def _connect_disk_actions(self) -> None:
+        """Each button does its action, then the list is shown anew, and then the run that is chosen by then."""
+        context, chosen, name, note = self._context, self._chosen, self._name, self._note
+        actions: dict[Any, DiskAction] = {
+            self._delete_button: lambda given, folders: run_actions.delete(context, given[chosen], folders),
+            self._undo_button: lambda _, folders: run_actions.restore_latest(folders),
+            self._copy_button: lambda given, folders: run_actions.copy_lora(given[chosen], given[name], folders),
+            self._note_button: lambda given, folders: run_actions.save_note(given[chosen], given[note], folders),
+            self._gguf_button: lambda given, folders: run_actions.export_gguf(
+                context, given[chosen], given[name], folders
+            ),
+        }
+        inputs, outputs = {*self._view, name, note}, [self._status, *self._lists]
+        for button, action in actions.items():
+            done = add_handler(button.click, self._disk_handler(action), inputs, outputs, what=button.value)
+            self._read_state_after(done.then)
+        slimmed = confirm_click(
+            self._slim_button,
+            lambda given: run_actions.slim_question(context, given[chosen]),
+            self._disk_handler(lambda given, folders: run_actions.slim(given[chosen], folders)),
+            self._view,
+            outputs,
+        )
+        self._read_state_after(slimmed.then)
+        confirm_click(
+            self._empty_button,
+            lambda _: run_actions.empty_question(context),
+            self._disk_handler(lambda _, folders: run_actions.empty_trash(folders)),
+            self._view,
+            outputs,
+        )
+
+    def _connect_other_actions(self) -> None:
+        """The buttons that start a job on the model, fill in the form, or send a request to the run."""
+        context, chosen, status = self._context, self._chosen, self._status
+        pause = [self._remote_buttons["pause"], self._remote_buttons["resume"]]
+        for request, button in self._remote_buttons.items():
+            on_click = partial(run_actions.send, context, request)
+            add_handler(button.click, on_click, chosen, [status, *pause], what=button.value)
+        fields = [status, *self._form.components.values()]
+        add_handler(
+            self._resume_button.click,
+            lambda name: {status: run_actions.resume(context, name), **self._form.updates(context.live_values)},
+            chosen,
+            fields,
+            what="Resuming the run",
+        )
+
+        def copy_settings(name: str | None) -> dict[Any, Any]:
+            message, values = run_actions.read_settings(context, name)
+            return {status: message, **self._form.updates(values)}
+
+        add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
+        attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)
+        add_handler(self._attach_button.click, attach, chosen, status, what="Attaching the LoRA")
+        add_handler(self._test_button.click, measure, chosen, status, what="Testing the LoRA")
+        shard_size = self._form.components.get("shard_size")
+        inputs = [chosen, self._name, *([shard_size] if shard_size else [])]
+        merge = partial(run_actions.merge, context)
+        merged = add_handler(self._merge_button.click, merge, inputs, status, what="Merging the LoRA")
+        if context.models:
+            refresh_choices(merged.then, context.models, context.host.models)
 
     def follow(self, working: Any) -> None:
         """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
@@ -172,72 +241,33 @@ class RunsTab:
 
     def _read_state_after(self, event: Any) -> None:
         """After this event, show the chosen run as it is now, but keep its note, which may be edited meanwhile."""
-        shown = [self._run_card, *self._run_controls]
-        add_handler(event, self._show_state, self._chosen, shown, what="Reading the run", **IN_ORDER)
+        shown, read = [self._run_card, *self._run_controls], partial(self._show_run, with_note=False)
+        add_handler(event, read, self._chosen, shown, what="Reading the run", **IN_ORDER)
 
-    @property
-    def _view(self) -> set[Any]:
-        """What decides which rows the list shows, and how."""
-        return {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
-
-    @property
-    def _run_controls(self) -> list[Any]:
-        """What depends on the chosen run, besides its card and its note."""
-        own = [self._use_panel.resume_button, *self._remote_panel.outputs]
-        return [*own, self._missing_lora, *self._lora_buttons]
-
-    @property
-    def _lora_buttons(self) -> list[Any]:
-        """The buttons that need a saved LoRA."""
-        use, merge = self._use_panel, self._merge_panel
-        return [use.attach_button, use.test_button, self._copy_button, merge.button, self._gguf_button]
-
-    @property
-    def _lists(self) -> list[Any]:
-        """What a new list of the runs changes."""
-        return [self._table, self._runs, self._chosen, self._other]
-
-    def _connect_actions(self, form: set[Any], outputs: list[Any]) -> None:
-        """Each button does its action, then the list is shown anew, and then the run that is chosen by then."""
-        for button, action in (
-            (self._delete_button, self._on_delete),
-            (self._undo_button, self._on_undo),
-            (self._gguf_button, self._on_gguf),
-            (self._copy_button, self._on_copy),
-            (self._note_button, self._on_note),
-        ):
-            done = add_handler(button.click, self._handler(action), form, outputs, what=button.value)
-            self._read_state_after(done.then)
-
-    def _handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+    def _disk_handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], dict[Any, Any]]:
         """A handler that runs the action, and shows the new list afterwards."""
 
-        def on_click(inputs: Mapping[Any, Any]) -> tuple[Any, ...]:
-            return self._context.run_disk_action(partial(action, inputs)), *self._list_runs(inputs)
+        def on_click(inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+            message = self._context.run_disk_action(partial(action, inputs))
+            return {self._status: message, **self._list_runs(inputs)}
 
         return on_click
 
-    def _dict_handler(self, action: DiskAction) -> Callable[[Mapping[Any, Any]], Mapping[Any, Any]]:
-        """The same, as updates by output."""
-        handler, outputs = self._handler(action), [self._status, *self._lists]
-        return lambda inputs: dict(zip(outputs, handler(inputs), strict=True))
-
-    def _list_runs(self, inputs: Mapping[Any, Any]) -> tuple[str, Any, Any, Any]:
-        """Read the runs; a chosen run that no longer exists is deselected, which also clears its card.
-
-        A choice that stays is not sent: the user may have chosen another run in the meantime.
-        """
+    def _list_runs(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Read the runs; a chosen run that no longer exists is deselected, which also clears its card."""
         boxes = (self._chosen, self._other)
+        # A choice that stays is not sent: the user may have chosen another run in the meantime.
+        unchanged = {box: gr.update() for box in boxes}
         try:
             runs = list_runs(self._context.host.folders)
         except (TrainingProError, OSError) as error:
-            return markup.problem(error_message(error)), inputs.get(self._runs, []), gr.update(), gr.update()
+            problem = markup.problem(error_message(error))
+            return {**unchanged, self._table: problem, self._runs: inputs.get(self._runs, [])}
         names = {name for run in runs for name in run.entry.names}
         gone = {box: "" for box in boxes if (inputs.get(box) or "") not in {"", *names}}
-        chosen, other = (gone.get(box, gr.update()) for box in boxes)
         unusable = map(markup.problem, describe_unusable(self._context.host.folders.listed))
         table = self._list_html({**inputs, **gone, self._runs: runs})
-        return markup.join([table, *unusable]), runs, chosen, other
+        return {**unchanged, **gone, self._table: markup.join([table, *unusable]), self._runs: runs}
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""
@@ -246,123 +276,46 @@ class RunsTab:
         view = ListView(words, sort, limit, chosen, picking=bool(inputs.get(self._picking)))
         return list_html(inputs.get(self._runs) or [], view)
 
-    def _show_run(self, name: str | None) -> tuple[Any, ...]:
-        """The card of the run, its note, and whether it can be resumed or controlled."""
-        run = self._find_run(name)
-        if run is not None and not self._context.read_only_reason():
-            write_missing_report(run.folder, self._context.host.folders)
-        progress = progress_line(run, self._context.host.folders) if run else ""
-        shown = (run_card(run, name or "", progress), run.note) if run else (CHOOSE_HINT, "")
-        controls = self._use_panel.resume_update(run), *self._remote_panel.updates(run)
-        reason = describe_missing_lora(run, name or "")
-        # The reason why the actions on a LoRA are not possible, and whether their buttons are enabled.
-        enabled = not reason and not self._context.read_only_reason()
-        note = markup.paragraph(reason, quiet=True) if reason else ""
-        return *shown, *controls, *(note, *(gr.update(interactive=enabled) for _ in self._lora_buttons))
-
-    def _show_state(self, name: str | None) -> tuple[Any, ...]:
-        """What of a run changes when it ends or after an action."""
-        card, _, *buttons = self._show_run(name)
-        return card, *buttons
+    def _show_run(self, name: str | None, *, with_note: bool = True) -> dict[Any, Any]:
+        """The card of the run, its note, and what can be done with it."""
+        context, run = self._context, self._find_run(name)
+        folders, enabled = context.host.folders, not context.read_only_reason()
+        if run is not None and enabled:
+            write_missing_report(run.folder, folders)
+        in_progress = run is not None and run.status == "in progress"
+        pause, proceed = gr.update(), gr.update()
+        if run is not None and in_progress and enabled:
+            pause, proceed = run_actions.pause_updates(paused=read_progress(run.name, folders).paused)
+        progress = run_actions.progress_line(run, folders) if run else ""
+        reason = run_actions.describe_missing_lora(run, name or "")
+        return {
+            self._run_card: run_card(run, name or "", progress) if run else CHOOSE_HINT,
+            **({self._note: run.note if run else ""} if with_note else {}),
+            # Not for a finished run, or one without a complete checkpoint.
+            self._resume_button: gr.update(
+                visible=run is not None and not in_progress and can_resume(context, run.name), interactive=enabled
+            ),
+            self._remote_row: gr.update(visible=in_progress and enabled),
+            self._remote_buttons["pause"]: pause,
+            self._remote_buttons["resume"]: proceed,
+            self._missing_lora: markup.paragraph(reason, quiet=True) if reason else "",
+            **{button: gr.update(interactive=enabled and not reason) for button in self._lora_buttons},
+        }
 
     def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
         """The next click on a row picks the other run; a second press of the button cancels that."""
-        name, picking = run_name(require_choice(inputs[self._chosen])), not inputs[self._picking]
-        hint = f"In the list, choose the run that you want to compare with {name}." if picking else ""
+        name, picking = run_name(run_actions.require_choice(inputs[self._chosen])), not inputs[self._picking]
+        hint = f"In the list, choose the run that you want to compare with {name}."
         table = self._list_html({**inputs, self._picking: picking})
-        return markup.card("", markup.paragraph(hint)) if hint else "", picking, table
+        return markup.card("", markup.paragraph(hint)) if picking else "", picking, table
 
-    def _on_picked(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
-        return "", False, self._list_html({**inputs, self._picking: False})
-
-    def _show_comparison(self, inputs: Mapping[Any, Any]) -> str:
+    def _show_comparison(self, chosen: str | None, other: str | None) -> str:
         """The comparison, if two different runs are chosen."""
-        run, other = self._find_run(inputs[self._chosen]), self._find_run(inputs[self._other])
-        return comparison_html(run, other) if run and other and run.folder != other.folder else ""
+        run, second = self._find_run(chosen), self._find_run(other)
+        return comparison_html(run, second) if run and second and run.folder != second.folder else ""
 
     def _find_run(self, name: str | None) -> LoraEntry | None:
         """The run, or None if none is chosen or it no longer exists."""
-
-        def read_entry(folders: Folders) -> LoraEntry | None:
-            return inventory.read_entry(_run_folder(inventory.find_folder(name or "", folders), folders), folders)
-
-        return self._context.read_disk(read_entry, None)
-
-    def _on_delete(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        name = require_choice(inputs[self._chosen])
-        loaded = self._context.host.model_status().loras
-        item = trash.move_to_trash(name, folders, loaded=loaded)
-        return f"{item.name} is in the trash ({size(item.size)}). To restore it, press 'Restore last deleted'."
-
-    def _on_undo(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        latest = next(iter(trash.list_trash(folders)), None)
-        if latest is None:
-            raise SavingError("There is nothing in the trash.")
-        restored = trash.restore_item(latest, folders)
-        return f"{restored.relative_to(folders.loras).as_posix()} is restored."
-
-    def _slim_question(self, inputs: Mapping[Any, Any]) -> str:
-        """What would be shrunk; empty if that is nothing."""
-        if not (name := inputs[self._chosen]):
-            return ""
-        checkpoints = self._context.read_disk(
-            lambda folders: inventory.slimmable_checkpoints(inventory.find_folder(name, folders)), []
+        return self._context.read_disk(
+            lambda folders: inventory.read_entry(run_actions.run_folder(name, folders), folders), None
         )
-        return f"Never resume from {format_count(len(checkpoints), 'checkpoint')}?" if checkpoints else ""
-
-    def _on_slim(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = inventory.find_folder(require_choice(inputs[self._chosen]), folders)
-        trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
-        checkpoints = inventory.slimmable_checkpoints(folder)
-        freed = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints)
-        if not checkpoints:
-            return NOTHING_TO_SLIM
-        number = len(checkpoints)
-        now = f"{format_count(number, 'checkpoint')} now {plural(number, 'contains', 'contain')} only the LoRA"
-        return f"{now}, which freed {size(freed)}. You can't resume from {plural(number, 'it', 'them')}."
-
-    def _in_trash(self) -> str:
-        """What would be deleted, as a question; empty if the trash is empty or cannot be read."""
-        items = self._context.read_disk(trash.list_trash, ())
-        count = f"{len(items)} {plural(len(items), 'item')}"
-        return f"Delete {count} permanently ({size(sum(item.size for item in items))})?" if items else ""
-
-    def _empty_trash(self, folders: Folders) -> str:
-        if not trash.list_trash(folders):
-            raise SavingError("There is nothing in the trash.")
-        return f"The trash is empty now. {size(trash.empty_trash(folders))} was freed."
-
-    def _on_gguf(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        lora, name = require_choice(inputs[self._chosen]), (inputs[self._name] or "").strip()
-        if problem := name_problem(name, "GGUF file") if name else "":
-            raise SavingError(f"New name: {problem}")
-        folder = _run_folder(inventory.find_folder(lora, folders), folders)
-        existing = {file.name for file in folder.glob("*.gguf")}
-        file = self._context.engine.export_gguf(
-            GgufRequest(lora, str(folder / f"{name}.gguf") if name else ""), self._context.host
-        )
-        verb = "replaced" if file.name in existing else "saved"
-        purpose = "To use the LoRA in llama.cpp, load a GGUF file of the base model and add --lora with this file."
-        return f"{file} ({size(file.stat().st_size)}) was {verb}. {purpose}"
-
-    def _on_copy(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        new_name = (inputs[self._name] or "").strip()
-        copy = copy_as_lora(
-            inventory.find_folder(require_choice(inputs[self._chosen]), folders), new_name, folders
-        )
-        return f"{copy.name} is now a separate LoRA."
-
-    def _on_note(self, inputs: Mapping[Any, Any], folders: Folders) -> str:
-        folder = _run_folder(inventory.find_folder(require_choice(inputs[self._chosen]), folders), folders)
-        run_files.write_note(folder, inputs[self._note] or "")
-        return f"The note for {folder.name} is saved."
-
-
-def _after_choice(name: str) -> tuple[Any, str]:
-    """The message and the new name are about the run that was chosen before."""
-    return "" if name else gr.update(), ""
-
-
-def _run_folder(folder: Path, folders: Folders) -> Path:
-    """The folder of the run that a checkpoint belongs to."""
-    return folders.loras / folder.relative_to(folders.loras).parts[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
@@ -19,14 +19,14 @@ from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
 
 NO_LORA = "(no LoRA)"
-OPENING_WORDS, OPENING_CHARS = 10, 80  # Chinese has no spaces between its words
-MAX_PROMPT_SHOWN = 200
+# How much of an example is suggested as a prompt. Chinese has no spaces between its words, hence the characters.
+OPENING_WORDS, OPENING_CHARS = 10, 80
+MAX_PROMPT_SHOWN = 200  # characters of the prompt, above the answers
 GENERATE_HELP = "'Generate' writes one reply without the LoRA and one with it."
 ATTACH_HELP = (
     "{} To use the LoRA outside this tab, for example in the webui's Chat or Notebook tab, press 'Attach LoRA'. "
     "'Detach LoRA' removes it from the model."
 )
-NO_PROMPT = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
 
 
 class TryTab:
@@ -37,7 +37,6 @@ class TryTab:
         self.stop_button = StopButton(context, "answer", "tp-stop-answer")
 
     def draw(self, tab: gr.Tab) -> None:
-        enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
@@ -77,21 +76,20 @@ class TryTab:
                     elem_id="tp-prompt",
                 )
                 with gr.Row(elem_classes="tp-buttons"):
-                    self._answer_button = gr.Button(
-                        "Generate", variant="primary", interactive=enabled, elem_id="tp-go"
-                    )
+                    options = {"interactive": not self._context.read_only_reason()}
+                    self._answer_button = gr.Button("Generate", variant="primary", elem_id="tp-go", **options)
                     self.stop_button.draw()
-                    self._put_on_button = gr.Button("Attach LoRA", interactive=enabled, elem_id="tp-put-on")
-                    self._take_off_button = gr.Button("Detach LoRA", interactive=enabled, elem_id="tp-take-off")
+                    self._put_on_button = gr.Button("Attach LoRA", elem_id="tp-put-on", **options)
+                    self._take_off_button = gr.Button("Detach LoRA", elem_id="tp-take-off", **options)
                 help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
                 gr.HTML(markup.paragraph(help_text, quiet=True))
                 self._lora_status = gr.HTML(elem_id="tp-put-said", elem_classes="tp-said")
                 self._status = gr.HTML(elem_id="tp-try-said")
                 self._heading = gr.HTML(elem_id="tp-try-of", elem_classes="tp-said")
                 with gr.Row():
-                    self._without = _answer_box("Without the LoRA", "tp-without")
-                    self._with = _answer_box("With the LoRA", "tp-with")
-
+                    box: dict[str, Any] = {"lines": 10, "interactive": False, "elem_classes": "tp-answer"}
+                    self._without = gr.Textbox(label="Without the LoRA", elem_id="tp-without", **box)
+                    self._with = gr.Textbox(label="With the LoRA", elem_id="tp-with", **box)
                 self._suggestion = gr.State("")
         self._connect(tab)
 
@@ -99,9 +97,8 @@ class TryTab:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
         outputs = [self._status, self._lora_status, self._heading, self._without, self._with]
         clears = {self._heading: "", self._without: "", self._with: ""}
-        add_handler(
-            self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text", clears=clears
-        )
+        options: dict[str, Any] = {"what": "Generating text", "clears": clears}
+        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, **options)
         self.stop_button.connect(self._status)
         add_handler(self._prompt.input, lambda: "", None, self._status, what="Removing a message")
         chosen, status = {self._lora, self._strength}, self._lora_status
@@ -118,32 +115,28 @@ class TryTab:
 
     def _selected_or_last(self, selected: str | None, choices: Sequence[str]) -> str:
         """The LoRA that stays selected when the tab is opened: that of the last run if none is selected."""
-        if selected is None or selected == NO_LORA or selected not in choices:
-            # The LoRA of the last run of this session, or else the newest one, or NO_LORA.
-            job = self._context.session.latest("training")
-            end = job.end if job else None
-            if end and end.folder and loras.has_lora(end.folder):
-                return end.folder.name
-            return next(
-                iter(self._context.read_disk(lambda folders: loras.newest_first(folders.loras), ())), NO_LORA
-            )
-        return selected
+        if selected is not None and selected != NO_LORA and selected in choices:
+            return selected
+        job = self._context.session.latest("training")
+        if job and job.end and job.end.folder and loras.has_lora(job.end.folder):
+            return job.end.folder.name
+        # Without a run in this session, the newest LoRA on the disk.
+        newest = self._context.read_disk(lambda folders: loras.newest_first(folders.loras), ())
+        return next(iter(newest), NO_LORA)
 
-    def _suggest(self, inputs: dict[Any, Any]) -> tuple[Any, Any, Any]:
-        """Suggest a passage of the training data as prompt, unless the user has typed one.
-
-        Where nothing changes, nothing is sent, because the user may be typing a prompt meanwhile.
-        """
+    def _suggest(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+        """Suggest a passage of the training data as prompt, unless the user has typed one."""
         prompt: str = inputs[self._prompt] or ""
-        suggestion = suggest_prompt(self._context, inputs[self._lora])
+        suggestion, as_chat = suggest_prompt(self._context, inputs[self._lora])
         is_typed = bool(prompt) and prompt != inputs[self._suggestion]
-        if is_typed or prompt == suggestion.text:
+        if is_typed or prompt == suggestion:
+            # Where nothing changes, nothing is sent, because the user may be typing a prompt meanwhile.
             return gr.update(), gr.update(), gr.update()
-        return suggestion.text, suggestion.as_chat, suggestion.text
+        return suggestion, as_chat, suggestion
 
-    async def _on_answer(self, inputs: dict[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
+    async def _on_answer(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Stream both answers under their prompt; an empty prompt leaves the old answers."""
-        name = inputs[self._lora]
+        context, name = self._context, inputs[self._lora]
         question = AnswerRequest(
             prompt=inputs[self._prompt] or "",
             lora="" if name in (None, NO_LORA) else name,
@@ -152,65 +145,51 @@ class TryTab:
             max_tokens=int(inputs[self._length]),
             temperature=float(inputs[self._temperature]),
         )
-        if not question.prompt.strip():
-            yield {self._status: markup.problem(NO_PROMPT)}
+        prompt = " ".join(question.prompt.split())
+        if not prompt:
+            missing = "Enter a prompt. If you choose a LoRA, a prompt from its dataset is filled in."
+            yield {self._status: markup.problem(missing)}
             return
-        context, texts = self._context, {"without": "", "with": ""}
-        heading = answers_heading(question, _trained_steps(context, question.lora))
+        # Above the answers, since the form and the LoRA may change later: the LoRA, its steps, and the prompt.
+        heading = f"{'Message' if question.as_chat else 'Prompt'}: "
+        heading += prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
+        if question.lora:
+            # The name of a checkpoint tells its steps.
+            steps = 0 if "/" in question.lora else context.read_disk(partial(read_steps, question.lora), 0)
+            trained = f" (trained for {format_count(steps, 'step')})" if steps else ""
+            heading = f"LoRA: {question.lora}{trained}, used at {question.strength:.0%} strength. {heading}"
         yield {self._lora_status: ""}
-        work = partial(context.engine.answer, question, context.host)
-        async for status, events in self._follow("answer", "Generating text", work):
+        texts = {"without": "", "with": ""}
+        start = partial(
+            self._start, "answer", "Generating text", partial(context.engine.answer, question, context.host)
+        )
+        async for status, events in follow_job(context.session, start):
             if not events:
                 yield {self._status: status}
                 continue
             append_answers(events, texts)
             boxes = {self._without: texts["without"], self._with: texts["with"]}
-            yield {self._status: status, self._heading: heading, **boxes}
+            yield {self._status: status, self._heading: markup.paragraph(heading, quiet=True), **boxes}
 
-    def _follow(
-        self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]
-    ) -> AsyncIterator[tuple[str, list[Event]]]:
-        """Start a job on the model and follow it."""
-
-        def start() -> Job:
-            self._context.check_writable()
-            return self._context.session.start(kind, title, self._context.host, work)
-
-        return follow_job(self._context.session, start)
-
-    async def _on_put_on(self, inputs: dict[Any, Any]) -> AsyncIterator[str]:
+    async def _on_put_on(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         name, strength = inputs[self._lora], inputs[self._strength] / 100
         if name in (None, NO_LORA):
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        async for status, _ in self._follow("model", f"Attaching {name}", work):
+        start = partial(self._start, "model", f"Attaching {name}", work)
+        async for status, _ in follow_job(self._context.session, start):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        async for status, _ in self._follow("model", "Detaching the LoRA", work):
+        start = partial(self._start, "model", "Detaching the LoRA", work)
+        async for status, _ in follow_job(self._context.session, start):
             yield status
 
-
-def answers_heading(question: AnswerRequest, steps: int) -> str:
-    """The LoRA, its steps, and the prompt of the answers, since the form and the LoRA may change later."""
-    prompt = " ".join(question.prompt.split())
-    text = prompt if len(prompt) <= MAX_PROMPT_SHOWN else f"... {prompt[-MAX_PROMPT_SHOWN:]}"
-    trained = f" (trained for {format_count(steps, 'step')})" if steps else ""
-    lora = f"LoRA: {question.lora}{trained}, used at {question.strength:.0%} strength. " if question.lora else ""
-    return markup.paragraph(f"{lora}{'Message' if question.as_chat else 'Prompt'}: {text}", quiet=True)
-
-
-def _trained_steps(context: PageContext, lora: str) -> int:
-    """The steps that a LoRA was trained for; 0 if unknown. The name of a checkpoint tells its own."""
-    if not lora or "/" in lora:
-        return 0
-
-    def read(folders: Folders) -> int:
-        return trained_steps(read_log(loras.find_lora(lora, folders.loras)))
-
-    return context.read_disk(read, 0)
+    def _start(self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]) -> Job:
+        self._context.check_writable()
+        return self._context.session.start(kind, title, self._context.host, work)
 
 
 def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:
@@ -224,17 +203,18 @@ def lora_choices(context: PageContext) -> list[str]:
     return [NO_LORA, *context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
 
-class SuggestedPrompt(NamedTuple):
-    """A prompt that shows the effect of a LoRA, and whether it is a chat message."""
-
-    text: str = ""
-    as_chat: bool = False
+def read_steps(lora: str, folders: Folders) -> int:
+    """The steps that a LoRA was trained for; 0 if unknown."""
+    return trained_steps(read_log(loras.find_lora(lora, folders.loras)))
 
 
-def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
-    """The words that begin an example from the training data of a LoRA, or its first message."""
+def suggest_prompt(context: PageContext, name: str | None) -> tuple[str, bool]:
+    """A prompt that shows the effect of a LoRA, and whether it is a chat message.
+
+    It is the words that begin an example from its training data, or the first message of the example.
+    """
     if name in (None, NO_LORA):
-        return SuggestedPrompt()
+        return "", False
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
         text = (
@@ -242,12 +222,8 @@ def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
             or read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
         )
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
-        return SuggestedPrompt()
+        return "", False
     if chat := read_training_prompt(folder):
-        return SuggestedPrompt(chat.message(text), as_chat=True)
+        return chat.message(text), True
     beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", text)
-    return SuggestedPrompt(beginning[0][:OPENING_CHARS].strip() if beginning else "")
-
-
-def _answer_box(label: str, elem_id: str) -> gr.Textbox:
-    return gr.Textbox(label=label, lines=10, interactive=False, elem_id=elem_id, elem_classes="tp-answer")
+    return beginning[0][:OPENING_CHARS].strip() if beginning else "", False

@@ -180,7 +180,7 @@ class TrainTab:
                 if title == setting_layout.LORA_PART:
                     draw_layer_picker(self._context, self.form)
                 if title == setting_layout.LIVE_PART:
-                    self._run_panel.draw_live()
+                    self._run_panel.buttons.draw_live()
                 if title == setting_layout.MEMORY_PART:
                     self._probe_panel.draw()
             self._folded_parts[title] = part
