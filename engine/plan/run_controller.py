@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...records.folder import LiveChange
@@ -46,15 +46,6 @@ class Evaluation:
         return "validation loss", self.loss
 
 
-@dataclass(frozen=True)
-class SaveRequest:
-    """Reasons for a checkpoint besides the rules: the user, the end of the loop, an evaluation."""
-
-    asked: bool = False
-    ends: bool = False  # perhaps not the run, but only the loop of transformers, which begins again from here
-    found: Evaluation | None = None
-
-
 @dataclass
 class LossDrop:
     """Detects each further drop of the smoothed loss by a tenth below a start value, once it holds."""
@@ -73,23 +64,6 @@ class LossDrop:
         return True
 
 
-def is_better(
-    measure: str, candidate: tuple[float, float | None], best: tuple[float | None, float | None]
-) -> bool:
-    """Whether a value is better than the best so far, or the first one; NaN and infinity never are.
-
-    Between equal values the loss decides, and equal losses are no improvement.
-    """
-    (value, loss), (other, other_loss) = candidate, best
-    if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
-        return False
-    if other is None:
-        return True
-    if value == other:
-        return loss is not None and other_loss is not None and loss < other_loss
-    return value > other if "accuracy" in measure else value < other
-
-
 @dataclass
 class BestStep:
     """Best step so far by a loss or an accuracy; it starts over when the measure changes."""
@@ -98,38 +72,26 @@ class BestStep:
     value: float | None = None
     step: int = 0
     loss: float | None = None  # along with an accuracy; it decides between equal ones
+    waited: int = 0  # values in a row that were no improvement: the patience of early stopping
 
-    def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
-        if measure != self.measure:
-            self.measure, self.value = measure, None
-        if not is_better(measure, (value, loss), (self.value, self.loss)):
-            return False
-        self.value, self.step, self.loss = value, step, loss
-        return True
-
-
-@dataclass
-class Patience:
-    """Counts evaluations in a row without improvement; part of every checkpoint."""
-
-    measure: str = ""
-    best: float | None = None
-    waited: int = 0
-    loss: float | None = None  # along with the best accuracy
-
-    def look(self, evaluation: Evaluation, keep_best: str) -> None:
-        measure, value = evaluation.measure_for(keep_best)
-        if measure != self.measure:
-            self.measure, self.best = measure, None
-        if is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
-            self.best, self.waited, self.loss = value, 0, evaluation.loss
-        else:
-            self.waited += 1
+    def look(self, measure: str, value: float, loss: float | None = None, step: int = 0) -> bool:
+        """Whether this value is the best so far, or the first one; NaN and infinity never are."""
+        best, best_loss = (self.value, self.loss) if measure == self.measure else (None, None)
+        self.measure, self.value = measure, best
+        is_better = math.isfinite(value) and (loss is None or math.isfinite(loss))
+        if best is not None and value == best:  # equal losses are no improvement
+            is_better = is_better and loss is not None and best_loss is not None and loss < best_loss
+        elif best is not None:
+            is_better = is_better and (value > best if "accuracy" in measure else value < best)
+        if is_better:
+            self.value, self.loss, self.step = value, loss, step
+        self.waited = 0 if is_better else self.waited + 1
+        return is_better
 
 
 @dataclass
 class SavingRules:
-    """Reasons for a checkpoint; their state is part of every checkpoint."""
+    """Reasons for a checkpoint; `falls` and `best` are part of every checkpoint."""
 
     falls: LossDrop = field(default_factory=LossDrop)
     best: BestStep = field(default_factory=BestStep)
@@ -137,15 +99,19 @@ class SavingRules:
     backed_up: float | None = None
     before: BestStep = field(default_factory=BestStep)  # best step before the current one
 
-    @staticmethod
-    def from_memory(state: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
-        return SavingRules(LossDrop(**state.get("falls", {})), BestStep(**state.get("best", {})), evaluates)
+    def why(
+        self,
+        saving: SavingSettings,
+        state: StepState,
+        evaluation: Evaluation | None = None,
+        *,
+        asked: bool = False,
+        ends: bool = False,
+    ) -> str | None:
+        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint.
 
-    def memory(self) -> dict[str, Any]:
-        return {"falls": asdict(self.falls), "best": asdict(self.best)}
-
-    def why(self, saving: SavingSettings, state: StepState, request: SaveRequest) -> str | None:
-        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
+        `ends`: the loop of transformers ends, and perhaps not the run, which then begins again from here.
+        """
         self.before = replace(self.best)
         if self.backed_up is None:
             self.backed_up = state.clock
@@ -153,7 +119,14 @@ class SavingRules:
         epoch, remainder = divmod(state.step, state.steps_per_epoch)
         # Each is asked at each step, since some remember what they see; is_last after is_best, which moves the
         # best.
-        is_best = self._is_best(saving, state, request.found)
+        is_best = False
+        if saving.keep_best != "no" and evaluation is not None:
+            measure = evaluation.measure_for(saving.keep_best)
+            is_best = self.best.look(*measure, evaluation.loss, state.step)
+        elif saving.keep_best == "loss" and not self.evaluates:
+            interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
+            if state.step % interval == 0 or state.last:
+                is_best = self.best.look("smoothed loss", state.smoothed, step=state.step)
         has_dropped = self.falls.look(saving.save_on_loss_drop, state.smoothed)
         # A run that ends within an epoch has ended it: epochs may be added later. If its last step is not the best
         # one, it is kept beside the best.
@@ -162,11 +135,11 @@ class SavingRules:
         )
         needs_backup = saving.backup_minutes and state.clock - self.backed_up >= 60 * saving.backup_minutes
         reasons = {
-            "user": request.asked,
+            "user": asked,
             "best": is_best,
             f"epoch-{epoch}": saving.save_each_epoch and not remainder,
             f"loss-{state.smoothed:.2f}".replace(".", "_"): has_dropped,
-            "": bool(every and state.step % every == 0) or request.ends or is_last,
+            "": bool(every and state.step % every == 0) or ends or is_last,
             "backup": needs_backup,
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
@@ -174,25 +147,8 @@ class SavingRules:
             self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
         return reason
 
-    def on_checkpoint_failed(self) -> None:
-        """Forget the best step of a checkpoint that could not be written."""
-        self.best = self.before
 
-    def _is_best(self, saving: SavingSettings, state: StepState, evaluation: Evaluation | None) -> bool:
-        """Whether the step is best by its evaluation, or by the smoothed loss some times per epoch."""
-        if saving.keep_best == "no":
-            return False
-        if evaluation is not None:
-            return self.best.look(*evaluation.measure_for(saving.keep_best), state.step, evaluation.loss)
-        if self.evaluates or saving.keep_best == "accuracy":
-            return False
-        interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
-        if state.step % interval and not state.last:
-            return False
-        return self.best.look("smoothed loss", state.smoothed, state.step)
-
-
-def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
+def stop_reason(stopping: StoppingSettings, state: StepState, patience: BestStep) -> str:
     """The rule that ends the run here, in words; empty if none does."""
     if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
         return f"the smoothed loss {state.smoothed:.4f} is at or below {stopping.stop_at_loss:g}"
@@ -200,19 +156,10 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")
-        if patience.best is None:
+        if patience.value is None:
             return f"the validation loss was NaN or infinite in {times}"
-        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
+        return f"the {patience.measure} did not improve on {patience.value:.4f} in {times}"
     return ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether the loop ends, the reason for a checkpoint (None: no checkpoint), whether the lr plan changed."""
-
-    stop: bool = False
-    save: str | None = None
-    replanned: bool = False
 
 
 @dataclass(frozen=True)
@@ -223,54 +170,48 @@ class Restart:
     frees_gpu: bool = False
 
 
-class _SavingRecord(TypedDict, total=False):
-    falls: LossDrop
-    best: BestStep
-
-
-class _LiveRecords(TypedDict):
-    asked: dict[str, Any]
-    live: dict[str, Any]
-
-
-class SteeringRecord(_LiveRecords, total=False):
+@dataclass(frozen=True)
+class Steering:
     """The memory of a controller in a checkpoint."""
 
-    planned: int
-    fall: WindDown | None
-    ending: str
-    saving: _SavingRecord
-    patience: Patience
-    kept_aside: str
-    stopped_by: str
-    live_changes: list[LiveChange]
+    asked: dict[str, Any]  # the live settings that the run began with
+    live: dict[str, Any]  # those in force
+    planned: int = 0  # steps
+    fall: WindDown | None = None
+    ending: str = ""  # why it winds down
+    falls: LossDrop = field(default_factory=LossDrop)
+    best: BestStep = field(default_factory=BestStep)
+    patience: BestStep = field(default_factory=BestStep)
+    kept_aside: str = ""  # the fingerprint of the validation split
+    stopped_by: str = ""
+    live_changes: list[LiveChange] = field(default_factory=list)
 
 
 class RunController:
     """Called once after every step; its state is part of every checkpoint."""
 
-    def __init__(self, run_plan: RunPlan, state: Mapping[str, Any], job: Job) -> None:
+    def __init__(self, run_plan: RunPlan, state: Steering | None, job: Job) -> None:
         """`state` is the memory of the controller of the checkpoint that the run resumes from."""
         self._requested, self._control, self._log = LiveSettings.of(run_plan.settings), job.control, job.log
         self._validation_key, self._settings = run_plan.validation_key, run_plan.settings
-        self.live_changes: list[LiveChange] = [*state.get("live_changes", ())]
         self.live = self._requested
         if state:
-            self.live = resumed_settings(self._requested, then_asked=state["asked"], then_in_force=state["live"])
+            self.live = resumed_settings(self._requested, then_asked=state.asked, then_in_force=state.live)
         self.rates = run_plan.rates(self.live.rate_factor)
-        same_plan = state.get("planned") == len(self.rates.planned)
-        if same_plan and (fall := state.get("fall")):
-            self.rates = replace(self.rates, wind_down=WindDown(**fall))
-        self._ending: str = state.get("ending", "") if same_plan else ""
-        same_split = state.get("kept_aside", self._validation_key) == self._validation_key  # else nothing compares
-        rules = state.get("saving", {}) if same_split else {**state.get("saving", {}), "best": {}}
-        self._saving = SavingRules.from_memory(rules, evaluates=bool(self._validation_key))
-        patience = state.get("patience", {}) if same_split else {}
+        same_plan = state is not None and state.planned == len(self.rates.planned)
+        same_split = state is not None and state.kept_aside == self._validation_key
+        same_rules = same_plan and same_split and state is not None and self.live.values() == state.live
+        then = state or Steering({}, {})
+        if same_plan and then.fall:
+            self.rates = replace(self.rates, wind_down=then.fall)
+        self._ending = then.ending if same_plan else ""
+        # Losses on another validation split don't compare with those of now.
+        best, self._patience = (then.best, then.patience) if same_split else (BestStep(), BestStep())
+        self._saving = SavingRules(then.falls, best, evaluates=bool(self._validation_key))
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
-            patience = {**patience, "waited": 0}
-        self._patience = Patience(**patience)
-        same_rules = same_plan and same_split and self.live.values() == state.get("live")
-        self.stopped_by: str = state.get("stopped_by", "") if same_rules else ""
+            self._patience.waited = 0
+        self.stopped_by = then.stopped_by if same_rules else ""
+        self.live_changes: list[LiveChange] = [*then.live_changes]
         self.time_over = False
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
@@ -284,23 +225,24 @@ class RunController:
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
-        self._patience.look(evaluation, keep_best)
+        self._patience.look(*evaluation.measure_for(keep_best), evaluation.loss)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
-            self._saving.best.look(*evaluation.measure_for(keep_best), step, evaluation.loss)
+            self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
 
-    def memory(self) -> dict[str, Any]:
-        return {
-            "asked": self._requested.values(),
-            "live": self.live.values(),
-            "planned": len(self.rates.planned),
-            "fall": asdict(self.rates.wind_down) if self.rates.wind_down else None,
-            "ending": self._ending,
-            "saving": self._saving.memory(),
-            "patience": asdict(self._patience),
-            "kept_aside": self._validation_key,
-            "live_changes": self.live_changes,
-            "stopped_by": "" if self.time_over else self.stopped_by,  # a resume has its own time limit
-        }
+    def memory(self) -> Steering:
+        return Steering(
+            asked=self._requested.values(),
+            live=self.live.values(),
+            planned=len(self.rates.planned),
+            fall=self.rates.wind_down,
+            ending=self._ending,
+            falls=self._saving.falls,
+            best=self._saving.best,
+            patience=self._patience,
+            kept_aside=self._validation_key,
+            stopped_by="" if self.time_over else self.stopped_by,  # a resume has its own time limit
+            live_changes=self.live_changes,
+        )
 
     @property
     def best(self) -> BestStep:
@@ -309,7 +251,7 @@ class RunController:
 
     def cancel_checkpoint(self) -> bool:
         """Forget a checkpoint that could not be written, and return whether a restart is canceled with it."""
-        self._saving.on_checkpoint_failed()
+        self._saving.best = self._saving.before  # the step of a checkpoint that could not be written
         restart, self.restart = self.restart, None
         if restart is not None and restart.frees_gpu:
             self._control.resume()
@@ -329,12 +271,24 @@ class RunController:
         rates_used: Callable[[], Sequence[float]],
         evaluation: Evaluation | None,
         evaluate_at_end: Callable[[int], Evaluation | None],
-    ) -> Decision:
-        """Decide what happens after a step; `rates_used` returns the learning rates of the steps so far."""
+    ) -> tuple[bool, str | None]:
+        """Decide after a step whether the loop ends, and why a checkpoint is saved (None: no checkpoint).
+
+        `rates_used` returns the learning rates of the steps so far.
+        """
         before = self.rates
-        self._apply_live_settings(state.step)
+        requested: LiveSettings | None = self._control.live
+        if requested is not None and requested != self.live:
+            old, new = self.live.values(), requested.values()
+            changes = {key: (old[key], new[key]) for key in new if new[key] != old[key]}
+            if requested.rate_factor != self.live.rate_factor:
+                self.rates = self.rates.scaled(requested.rate_factor)
+            self.live = requested
+            old, new = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
+            self.live_changes.append({"step": state.step, "before": old, "after": new})
+            self._log.append(LiveSettingsChanged(step=state.step, changes=changes))
         if evaluation is not None and not evaluation.asked:
-            self._patience.look(evaluation, self.live.saving.keep_best)
+            self._patience.look(*evaluation.measure_for(self.live.saving.keep_best), evaluation.loss)
         if self._take(Request.WIND_DOWN, state):
             self._wind_down(state.step, "as requested")
         if Request.STOP not in state.requests and not self.stopped_by:
@@ -361,21 +315,8 @@ class RunController:
         if Request.DISCARD not in state.requests:
             asked = self._take(Request.CHECKPOINT, state)
             state = replace(state, last=over and self.restart is None)
-            save = self._saving.why(self.live.saving, state, SaveRequest(asked, stop, evaluation))
-        return Decision(stop, save, self.rates is not before)
-
-    def _apply_live_settings(self, step: int) -> None:
-        requested: LiveSettings | None = self._control.live
-        if requested is None or requested == self.live:
-            return
-        before, after = self.live.values(), requested.values()
-        changes = {key: (before[key], after[key]) for key in after if after[key] != before[key]}
-        if requested.rate_factor != self.live.rate_factor:
-            self.rates = self.rates.scaled(requested.rate_factor)
-        self.live = requested
-        before, after = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
-        self.live_changes.append({"step": step, "before": before, "after": after})
-        self._log.append(LiveSettingsChanged(step=step, changes=changes))
+            save = self._saving.why(self.live.saving, state, evaluation, asked=asked, ends=stop)
+        return stop, save
 
     def _take(self, request: Request, state: StepState) -> bool:
         """Whether it is among the requests of this step; then it is cleared."""

@@ -20,7 +20,6 @@ from ...schedulers import Phase, lr_multipliers
 from ...settings.definitions import SETTINGS, TrainingSettings, section_keys
 from ...train_utils import StepPlan, smooth_loss
 
-PREVIEW_EXAMPLES = 10
 DATA_KEY = "data and slicing"
 WIND_DOWN_RATIO = 0.1  # of the steps so far
 LR_SHARE_KEY = "share"  # key in an optimizer group: its share of the learning rate
@@ -35,9 +34,12 @@ class RunPlan:
     settings: TrainingSettings
     card: ModelCard
     data: TrainingData
-    phases: tuple[Phase, ...]
-    multipliers: tuple[float, ...]
     folder: RunFolder
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """The schedule, resolved for the number of steps."""
+        return self.settings.learning.phases(self.plan)
 
     @cached_property
     def validation_key(self) -> str:
@@ -50,17 +52,13 @@ class RunPlan:
 
     def rates(self, factor: float = 1.0) -> LrPlan:
         """Learning rates of the schedule."""
-        return LrPlan(self.settings.learning.learning_rate, self.multipliers, factor)
+        multipliers = lr_multipliers(self.phases, self.plan.steps)
+        return LrPlan(self.settings.learning.learning_rate, tuple(multipliers), factor)
 
     def remedies(self, machine: DeviceMemory) -> list[Remedy]:
         """Changes to the settings that would take less memory."""
         estimate = MemoryModel.of(self.card, self.data.examples, machine)
         return find_remedies(estimate, self.settings, self.data.resolved.cutoff) if estimate else []
-
-    def sample(self) -> list[dict[str, str]]:
-        """Text of the first examples, as trained."""
-        examples = self.data.examples
-        return [{"value": examples[n].text} for n in range(min(PREVIEW_EXAMPLES, len(examples)))]
 
     def unchangeable(self) -> dict[str, Any]:
         """Values that must be the same when a run resumes from its checkpoint."""
@@ -74,22 +72,6 @@ class RunPlan:
         accumulation = self.data.resolved.accumulation * self.plan.processes
         model = {DATA_KEY: self.data.examples.digest(), "model": self.card.name}
         return {**model, **fixed, "accumulation": accumulation}
-
-    def longer(self, epochs: float) -> RunPlan:
-        """The run with more epochs, in the folder that it has opened."""
-        settings, plan = self.settings, self.plan
-        max_steps = plan.max_steps and plan.max_steps + round(epochs * plan.steps_per_epoch)
-        steps = replace(settings.steps, epochs=settings.steps.epochs + epochs, max_steps=max_steps)
-        longer_plan = replace(plan, epochs=plan.epochs + epochs, max_steps=max_steps)
-        report = replace(self.data.report, steps=longer_plan.steps)
-        data = replace(self.data, plan=longer_plan, report=report)
-        return build_run_plan(replace(settings, steps=steps), self.card, data, replace(self.folder, is_open=True))
-
-
-def build_run_plan(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> RunPlan:
-    """Build the run plan, with the schedule resolved for the number of steps."""
-    phases = settings.learning.phases(data.plan)
-    return RunPlan(settings, card, data, tuple(phases), tuple(lr_multipliers(phases, data.plan.steps)), folder)
 
 
 @dataclass(frozen=True)
@@ -222,14 +204,11 @@ class StepLog:
         """Start the clock of a step; the time until now belongs to no step."""
         self._step_start = time.monotonic()
 
-    def exclude_time(self, seconds: float) -> None:
-        """Exclude seconds since the last step from the time of the next one."""
+    def exclude_time(self, seconds: float, *, was_paused: bool = False) -> None:
+        """Exclude seconds since the last step from the time of the next one; nothing ran in those of a pause."""
         self._step_start += seconds
-
-    def exclude_pause(self, seconds: float) -> None:
-        """Exclude a pause from all times, since nothing ran in it."""
-        self.exclude_time(seconds)
-        self._step_end = None if self._step_end is None else self._step_end + seconds
+        if was_paused and self._step_end is not None:
+            self._step_end += seconds
 
     def add(
         self,

@@ -32,7 +32,7 @@ from ..compute import (
 )
 from ..inference import Evaluator, SampleGenerator
 from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
-from ..plan import RunPlan, build_run_plan
+from ..plan import RunPlan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
 # Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
@@ -54,7 +54,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
     raise_problems(check_run(settings, host))
     card = add_param_count(get_model_card(host), settings)
-    run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
+    run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
     job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (

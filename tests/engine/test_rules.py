@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import partial
 
 import pytest
 from training_pro.engine import plan
-from training_pro.engine.plan import Evaluation, LrPlan, Patience, SavingRules, StepState
+from training_pro.engine.plan import BestStep, Evaluation, LossDrop, LrPlan, SavingRules, StepState
 from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
 Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
@@ -37,9 +37,9 @@ def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
     rules, found = SavingRules(), {}
     for step, loss in enumerate(losses, start=1):
         state = StepState(step, epoch, loss, step * 20, last=step == len(losses))
-        found[step] = rules.why(saving, state, plan.SaveRequest())
-        backed_up, rules = rules.backed_up, SavingRules.from_memory(rules.memory())
-        rules.backed_up = backed_up  # by the clock of one process
+        found[step] = rules.why(saving, state)
+        backed_up = rules.backed_up  # by the clock of one process
+        rules = SavingRules(LossDrop(*astuple(rules.falls)), BestStep(*astuple(rules.best)), backed_up=backed_up)
     assert {step: reason for step, reason in found.items() if reason is not None} == reasons
 
 
@@ -58,28 +58,29 @@ NOT_FINITE = [(math.nan, 0.5), (2.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.
     ],
 )
 def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evaluations, best, waited):
-    saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), Patience()
+    saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), BestStep()
     found, waits = [], []
     for step, values in enumerate(evaluations, start=1):
         evaluation = values and Evaluation(*values)
-        if rules.why(saving, StepState(step, 10, 1.0), plan.SaveRequest(found=evaluation)) == "best":
+        if rules.why(saving, StepState(step, 10, 1.0), evaluation) == "best":
             found.append(step)
         if evaluation:
-            patience.look(evaluation, keep_best)
+            patience.look(*evaluation.measure_for(keep_best), evaluation.loss)
             waits.append(patience.waited)
-        rules, patience = SavingRules.from_memory(rules.memory(), evaluates=True), Patience(**asdict(patience))
+        rules = SavingRules(best=BestStep(**asdict(rules.best)), evaluates=True)
+        patience = BestStep(**asdict(patience))
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
-    assert rules.why(other, StepState(9, 10, 1.0), plan.SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
+    assert rules.why(other, StepState(9, 10, 1.0), Evaluation(9.0, 0.0)) == "best"
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     """Otherwise only the last step was kept if the disk was full at the best one."""
     rules, reasons = SavingRules(), []
     for step, loss in enumerate((3.0, 1.0, 2.0, 2.5), start=1):
-        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss), plan.SaveRequest()))
+        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss)))
         if step == 2:
-            rules.on_checkpoint_failed()
+            rules.best = rules.before
     assert (reasons, rules.best.step, rules.best.value) == (["best", "best", "best", None], 3, 2.0)
 
 
@@ -93,9 +94,9 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     ],
 )
 def test_when_a_run_ends_and_why(stopping, losses, reason):
-    patience, reasons = Patience(), []
+    patience, reasons = BestStep(), []
     for step, loss in enumerate(losses, start=1):
-        patience.look(Evaluation(loss, 0.5), "no")
+        patience.look("validation loss", loss, loss)
         reasons.append(plan.stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), patience))
     assert reasons[:-1] == [""] * (len(losses) - 1) and reasons[-1].endswith(reason)
 
