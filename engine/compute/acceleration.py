@@ -34,7 +34,15 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
     with ExitStack() as stack:
         stack.enter_context(keep_freed_memory(device))
         if asked.attention != "auto":  # the one that the model was loaded with
-            stack.enter_context(use_attention(asked.attention, base))
+            raise_problems(attention_problems(asked.attention, device, compute_dtype(base)))
+            stack.enter_context(preserve_attention(base))
+            unsupported = f"Attention: {type(base).__name__} does not support {asked.attention}"
+            try:
+                base.set_attn_implementation(asked.attention)
+            except (ValueError, ImportError) as error:
+                raise SettingsError([f"{unsupported} ({first_line(error)}). Choose auto."]) from error
+            if attention_of(base) != asked.attention:  # some models only warn, and use another one
+                raise SettingsError([f"{unsupported}. Choose auto."])
         if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
             stack.enter_context(use_packed_attention(base))
         if device == "cuda":
@@ -87,21 +95,6 @@ def _glibc() -> ctypes.CDLL | None:
         return None
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
-
-
-@contextmanager
-def use_attention(asked: str, base: Any) -> Iterator[None]:
-    """Switch the attention implementation within this context."""
-    raise_problems(attention_problems(asked, base.device.type, compute_dtype(base)))
-    unsupported = f"Attention: {type(base).__name__} does not support {asked}"
-    with preserve_attention(base):
-        try:
-            base.set_attn_implementation(asked)
-        except (ValueError, ImportError) as error:
-            raise SettingsError([f"{unsupported} ({first_line(error)}). Choose auto."]) from error
-        if attention_of(base) != asked:  # some models only warn, and use another one
-            raise SettingsError([f"{unsupported}. Choose auto."])
-        yield
 
 
 @contextmanager

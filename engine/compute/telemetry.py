@@ -61,8 +61,17 @@ class MachineMonitor:
         if now - self._sampled_at < INTERVAL_SECONDS and not at_once:
             return
         self._sampled_at = now
-        if self._on_gpu:
-            use = self._gpu_use()
+        if self._on_gpu:  # by torch's own counters, without synchronizing
+            gpus = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
+            self._peak = max(self._peak, _sum_over_gpus(torch.cuda.max_memory_reserved))
+            use = MachineUse(
+                cards=max(1, len(gpus)),
+                peak=self._peak,
+                total=sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
+                busy=self._read_sensor("utilization", gpus, lambda values: sum(values) / len(values)),
+                celsius=self._read_sensor("temperature", gpus, max),
+                watts=self._read_sensor("power_draw", gpus, lambda values: sum(values) / 1000),
+            )
         else:
             # Where the peak that the system counts was reached before the run, the highest sample has to do.
             peak = _system_peak()
@@ -71,19 +80,6 @@ class MachineMonitor:
         if use != replace(self._last, at=use.at):
             self._log.append(use)
             self._last = use
-
-    def _gpu_use(self) -> MachineUse:
-        """Return the memory reserved by torch, from its own counters, without synchronizing."""
-        gpus = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
-        self._peak = max(self._peak, _sum_over_gpus(torch.cuda.max_memory_reserved))
-        return MachineUse(
-            cards=max(1, len(gpus)),
-            peak=self._peak,
-            total=sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
-            busy=self._read_sensor("utilization", gpus, lambda values: sum(values) / len(values)),
-            celsius=self._read_sensor("temperature", gpus, max),
-            watts=self._read_sensor("power_draw", gpus, lambda values: sum(values) / 1000),
-        )
 
     def _read_sensor(self, name: str, gpus: list[int], combine: Callable[[Sequence[float]], float]) -> int | None:
         """Read a sensor of all GPUs as one value; None if it failed or was slow the last time."""

@@ -13,7 +13,7 @@ from ...settings.definitions import SavingSettings, StoppingSettings, TrainingSe
 from ...settings.live_settings import LiveSettings, resumed_settings
 from ...settings.rules import DROP_FACTOR, HOLD_STEPS
 from ...train_utils import format_count, interval_steps
-from .run_plan import RunPlan, WindDown
+from .run_plan import RunPlan
 
 CHECKS_PER_EPOCH = 10  # how often the smoothed loss is compared with the best, without a validation split
 
@@ -72,7 +72,6 @@ class BestStep:
     value: float | None = None
     step: int = 0
     loss: float | None = None  # along with an accuracy; it decides between equal ones
-    waited: int = 0  # values in a row that were no improvement: the patience of early stopping
 
     def look(self, measure: str, value: float, loss: float | None = None, step: int = 0) -> bool:
         """Whether this value is the best so far, or the first one; NaN and infinity never are."""
@@ -85,16 +84,37 @@ class BestStep:
             is_better = is_better and (value > best if "accuracy" in measure else value < best)
         if is_better:
             self.value, self.loss, self.step = value, loss, step
-        self.waited = 0 if is_better else self.waited + 1
         return is_better
 
 
 @dataclass
-class SavingRules:
-    """Reasons for a checkpoint; `falls` and `best` are part of every checkpoint."""
+class Patience:
+    """Counts evaluations in a row without improvement; part of every checkpoint."""
+
+    measure: str = ""
+    best: float | None = None
+    waited: int = 0
+    loss: float | None = None  # along with the best accuracy
+
+    def look(self, evaluation: Evaluation, keep_best: str) -> None:
+        best = BestStep(self.measure, self.best, loss=self.loss)
+        is_better = best.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        self.measure, self.best, self.loss = best.measure, best.value, best.loss
+        self.waited = 0 if is_better else self.waited + 1
+
+
+@dataclass
+class SavingMemory:
+    """What the saving rules remember in a checkpoint."""
 
     falls: LossDrop = field(default_factory=LossDrop)
     best: BestStep = field(default_factory=BestStep)
+
+
+@dataclass
+class SavingRules(SavingMemory):
+    """Reasons for a checkpoint."""
+
     evaluates: bool = False  # whether there is a validation split; it alone then decides which step is best
     backed_up: float | None = None
     before: BestStep = field(default_factory=BestStep)  # best step before the current one
@@ -148,7 +168,7 @@ class SavingRules:
         return reason
 
 
-def stop_reason(stopping: StoppingSettings, state: StepState, patience: BestStep) -> str:
+def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
     """The rule that ends the run here, in words; empty if none does."""
     if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
         return f"the smoothed loss {state.smoothed:.4f} is at or below {stopping.stop_at_loss:g}"
@@ -156,9 +176,9 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: BestStep
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")
-        if patience.value is None:
+        if patience.best is None:
             return f"the validation loss was NaN or infinite in {times}"
-        return f"the {patience.measure} did not improve on {patience.value:.4f} in {times}"
+        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
     return ""
 
 
@@ -177,11 +197,10 @@ class Steering:
     asked: dict[str, Any]  # the live settings that the run began with
     live: dict[str, Any]  # those in force
     planned: int = 0  # steps
-    fall: WindDown | None = None
+    fall: int | None = None  # the step after which the rate falls to 0 early
     ending: str = ""  # why it winds down
-    falls: LossDrop = field(default_factory=LossDrop)
-    best: BestStep = field(default_factory=BestStep)
-    patience: BestStep = field(default_factory=BestStep)
+    saving: SavingMemory = field(default_factory=SavingMemory)
+    patience: Patience = field(default_factory=Patience)
     kept_aside: str = ""  # the fingerprint of the validation split
     stopped_by: str = ""
     live_changes: list[LiveChange] = field(default_factory=list)
@@ -198,16 +217,17 @@ class RunController:
         if state:
             self.live = resumed_settings(self._requested, then_asked=state.asked, then_in_force=state.live)
         self.rates = run_plan.rates(self.live.rate_factor)
-        same_plan = state is not None and state.planned == len(self.rates.planned)
+        self._planned = self.rates.steps
+        same_plan = state is not None and state.planned == self._planned
         same_split = state is not None and state.kept_aside == self._validation_key
         same_rules = same_plan and same_split and state is not None and self.live.values() == state.live
         then = state or Steering({}, {})
-        if same_plan and then.fall:
-            self.rates = replace(self.rates, wind_down=then.fall)
+        if same_plan and then.fall is not None:
+            self.rates = self.rates.winding_down(then.fall)
         self._ending = then.ending if same_plan else ""
         # Losses on another validation split don't compare with those of now.
-        best, self._patience = (then.best, then.patience) if same_split else (BestStep(), BestStep())
-        self._saving = SavingRules(then.falls, best, evaluates=bool(self._validation_key))
+        best, self._patience = (then.saving.best, then.patience) if same_split else (BestStep(), Patience())
+        self._saving = SavingRules(then.saving.falls, best, evaluates=bool(self._validation_key))
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
             self._patience.waited = 0
         self.stopped_by = then.stopped_by if same_rules else ""
@@ -225,7 +245,7 @@ class RunController:
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
-        self._patience.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        self._patience.look(evaluation, keep_best)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
             self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
 
@@ -233,11 +253,10 @@ class RunController:
         return Steering(
             asked=self._requested.values(),
             live=self.live.values(),
-            planned=len(self.rates.planned),
-            fall=self.rates.wind_down,
+            planned=self._planned,
+            fall=self.rates.winds_down_after,
             ending=self._ending,
-            falls=self._saving.falls,
-            best=self._saving.best,
+            saving=SavingMemory(self._saving.falls, self._saving.best),
             patience=self._patience,
             kept_aside=self._validation_key,
             stopped_by="" if self.time_over else self.stopped_by,  # a resume has its own time limit
@@ -282,13 +301,13 @@ class RunController:
             old, new = self.live.values(), requested.values()
             changes = {key: (old[key], new[key]) for key in new if new[key] != old[key]}
             if requested.rate_factor != self.live.rate_factor:
-                self.rates = self.rates.scaled(requested.rate_factor)
+                self.rates = replace(self.rates, factor=requested.rate_factor)
             self.live = requested
             old, new = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
             self.live_changes.append({"step": state.step, "before": old, "after": new})
             self._log.append(LiveSettingsChanged(step=state.step, changes=changes))
         if evaluation is not None and not evaluation.asked:
-            self._patience.look(*evaluation.measure_for(self.live.saving.keep_best), evaluation.loss)
+            self._patience.look(evaluation, self.live.saving.keep_best)
         if self._take(Request.WIND_DOWN, state):
             self._wind_down(state.step, "as requested")
         if Request.STOP not in state.requests and not self.stopped_by:
@@ -297,7 +316,7 @@ class RunController:
             evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
             why = f"learning rate multiplied by {self.rates.factor:g}"
-            if self.rates.wind_down:
+            if self.rates.winds_down_after is not None:
                 why = f"winding down {self._ending}"
             rates = self.rates.all(rates_used())
             self._log.append(PlanChanged(step=state.step, steps=self.rates.steps, rates=rates, why=why))
@@ -323,7 +342,7 @@ class RunController:
         return request in state.requests and self._control.take(request)
 
     def _wind_down(self, step: int, reason: str) -> None:
-        if self.rates.wind_down or self.is_last(step):
+        if self.rates.winds_down_after is not None or self.is_last(step):
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
@@ -336,9 +355,11 @@ class RunController:
     def _apply_rules(self, state: StepState) -> None:
         if time_reason := self._control.time_over_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
-        elif self.rates.wind_down and self.is_last(state.step):
+        elif self.rates.winds_down_after is not None and self.is_last(state.step):
             self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
-        elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
+        elif self.rates.winds_down_after is None and (
+            rule := stop_reason(self.live.stopping, state, self._patience)
+        ):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
                 self._wind_down(state.step, f"because {rule}")
                 return

@@ -75,34 +75,23 @@ class RunPlan:
 
 
 @dataclass(frozen=True)
-class WindDown:
-    """Last steps of a run that ends early: linear from a share of the learning rate to 0."""
-
-    after: int
-    steps: int
-    share: float
-
-
-@dataclass(frozen=True)
 class LrPlan:
-    """Learning rates of a run: its schedule times a factor, or winding down to 0 early, from the next step on."""
+    """Learning rates of a run: the shares of its schedule, times a factor that counts from the next step on."""
 
     learning_rate: float
-    planned: tuple[float, ...]
+    shares: tuple[float, ...]
     factor: float = 1.0
-    wind_down: WindDown | None = None
+    winds_down_after: int | None = None  # the step after which the rate falls to 0 early
 
     @property
     def steps(self) -> int:
         """Last step of the run."""
-        return self.wind_down.after + self.wind_down.steps if self.wind_down else len(self.planned)
+        return len(self.shares)
 
     def share(self, done: int) -> float:
         """Share of the learning rate after `done` steps."""
-        if down := self.wind_down:  # 0 for the last step
-            return down.share * max(0.0, 1.0 - (done + 1 - down.after) / down.steps)
         # transformers asks once more after the last step.
-        return self.planned[min(done, len(self.planned) - 1)] * self.factor
+        return self.shares[min(done, len(self.shares) - 1)] * self.factor
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1."""
@@ -112,16 +101,12 @@ class LrPlan:
         """Learning rates of all steps: those already used, then the current plan."""
         return (*used, *(self.rate(step) for step in range(len(used) + 1, self.steps + 1)))
 
-    def scaled(self, factor: float) -> LrPlan:
-        """Copy with another factor, which also applies to a wind-down that has begun."""
-        fall = self.wind_down and replace(self.wind_down, share=self.wind_down.share * factor / self.factor)
-        return replace(self, factor=factor, wind_down=fall)
-
     def winding_down(self, done: int) -> LrPlan:
         """Copy that winds down linearly to 0 after `done` steps, over a tenth as many steps."""
-        length = max(2, math.ceil(done * WIND_DOWN_RATIO))
-        remaining = max(1, min(length, self.steps - done))
-        return replace(self, wind_down=WindDown(done, remaining, self.share(done)))
+        length = max(1, min(max(2, math.ceil(done * WIND_DOWN_RATIO)), self.steps - done))
+        share = self.shares[min(done, len(self.shares) - 1)]
+        fall = (share * (1 - step / length) for step in range(1, length + 1))
+        return replace(self, shares=(*self.shares[:done], *fall), winds_down_after=done)
 
 
 def apply_to_scheduler(rates: LrPlan, scheduler: Any) -> None:

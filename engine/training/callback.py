@@ -132,7 +132,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(progress)
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
-        if distributed.is_paused(self._control):
+        pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
+        if any(distributed.any_rank(pauses)):  # if any process was asked to
             text = f"Paused after step {step} until you resume the run; the model stays in memory"
             self._log.append(Stage(text=text, kind=StageKind.PAUSED))
             started = time.monotonic()

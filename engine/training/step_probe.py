@@ -66,10 +66,22 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             objective = Objective.training(capabilities, settings.learning, model)
             job.log.append(Stage(text="Testing the longest batch"))
             result = _probe_longest_batch(model, objective, run_plan)
-            extra_times = _extra_times(model, run_plan, capabilities, host, job)
+            # The seconds of an evaluation and of an answer are estimated by doing a part of one.
+            times: dict[str, Any] = {}
+            if evaluations := run_plan.data.report.evaluations:
+                job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
+                times["evaluations"] = evaluations
+                with suppress(Exception):  # a run also continues when an evaluation or an answer fails
+                    times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
+            if rounds := run_plan.data.report.sample_rounds:
+                job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
+                with suppress(Exception):
+                    generator = SampleGenerator(run_plan, host, job, ())
+                    if answer_seconds := generator.estimate_seconds(model):
+                        times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
         event = _as_event(result, run_plan, capabilities, memory_model, host.memory().device)
-    job.log.append(replace(event, **extra_times))
+    job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
 
 
@@ -98,16 +110,14 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
                 for parameter in model.parameters():
                     parameter.grad = None
 
-        def wait_for_gpu() -> None:
-            if model.device.type == "cuda":
-                torch.cuda.synchronize(model.device)
-
+        # A GPU works asynchronously: the step before may still run, and so may the one that is timed.
+        wait = torch.cuda.synchronize if model.device.type == "cuda" else lambda device: None
         model.train()
         peak = measure_peak(step, model.device)
-        wait_for_gpu()  # which works asynchronously: the step before may still run, and so may this one
+        wait(model.device)
         started = time.perf_counter()
         step()
-        wait_for_gpu()
+        wait(model.device)
         return ProbeResult(len(part), batch.labels.numel(), time.perf_counter() - started, peak)
 
     result = next(BatchSplitter().run(longest, measure))
@@ -163,22 +173,3 @@ def _as_event(
         largest = min(largest, result.too_large - 1)
     fitting = {} if event.fits else fit_to_memory(memory_model, settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=fitting)
-
-
-def _extra_times(
-    model: Any, run_plan: RunPlan, capabilities: ModelCapabilities, host: Host, job: Job
-) -> dict[str, Any]:
-    """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
-    times: dict[str, Any] = {}
-    if evaluations := run_plan.data.report.evaluations:
-        job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
-        times["evaluations"] = evaluations
-        with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-            times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
-    if rounds := run_plan.data.report.sample_rounds:
-        job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
-        with suppress(Exception):
-            generator = SampleGenerator(run_plan, host, job, ())
-            if answer_seconds := generator.estimate_seconds(model):
-                times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
-    return times

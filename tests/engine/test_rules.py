@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from functools import partial
 
 import pytest
 from training_pro.engine import plan
-from training_pro.engine.plan import BestStep, Evaluation, LossDrop, LrPlan, SavingRules, StepState
+from training_pro.engine.plan import BestStep, Evaluation, LossDrop, LrPlan, Patience, SavingRules, StepState
 from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
 Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
@@ -58,17 +58,17 @@ NOT_FINITE = [(math.nan, 0.5), (2.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.
     ],
 )
 def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evaluations, best, waited):
-    saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), BestStep()
+    saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), Patience()
     found, waits = [], []
     for step, values in enumerate(evaluations, start=1):
         evaluation = values and Evaluation(*values)
         if rules.why(saving, StepState(step, 10, 1.0), evaluation) == "best":
             found.append(step)
         if evaluation:
-            patience.look(*evaluation.measure_for(keep_best), evaluation.loss)
+            patience.look(evaluation, keep_best)
             waits.append(patience.waited)
         rules = SavingRules(best=BestStep(**asdict(rules.best)), evaluates=True)
-        patience = BestStep(**asdict(patience))
+        patience = Patience(**asdict(patience))
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
     assert rules.why(other, StepState(9, 10, 1.0), Evaluation(9.0, 0.0)) == "best"
@@ -94,19 +94,19 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     ],
 )
 def test_when_a_run_ends_and_why(stopping, losses, reason):
-    patience, reasons = BestStep(), []
+    patience, reasons = Patience(), []
     for step, loss in enumerate(losses, start=1):
-        patience.look("validation loss", loss, loss)
+        patience.look(Evaluation(loss, 0.5), "no")
         reasons.append(plan.stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), patience))
     assert reasons[:-1] == [""] * (len(losses) - 1) and reasons[-1].endswith(reason)
 
 
 def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():
-    halved, down = LrPlan(0.1, (1.0,) * 100).scaled(0.5), [0.0375, 0.025, 0.0125, 0.0]
+    halved, down = LrPlan(0.1, (1.0,) * 100, factor=0.5), [0.0375, 0.025, 0.0125, 0.0]
     assert (halved.rate(41), halved.steps) == (0.05, 100)
     winding_down = halved.winding_down(40)  # in a tenth of the steps so far
     assert winding_down.steps == 44 and [winding_down.rate(step) for step in range(41, 45)] == pytest.approx(down)
-    assert winding_down.scaled(1.0).rate(41) == pytest.approx(0.075)
+    assert replace(winding_down, factor=1.0).rate(41) == pytest.approx(0.075)
     assert winding_down.all([0.05] * 40) == pytest.approx((*[0.05] * 40, *down))
     for done, last in ((1, 3), (98, 100), (99, 100), (15, 17)):  # never beyond the plan
         winding_down = LrPlan(0.1, (1.0,) * 100).winding_down(done)
