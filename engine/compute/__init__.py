@@ -19,7 +19,6 @@ from .failures import (
 )
 from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers
-from .loss import LossFunction
 from .objective import Objective, StepSums, add_neftune_noise
 from .packed_attention import use_packed_attention
 from .telemetry import MachineMonitor, measure_peak
@@ -28,7 +27,6 @@ __all__ = [
     "Batch",
     "BatchSplitter",
     "DivergenceError",
-    "LossFunction",
     "MachineMonitor",
     "ModelCapabilities",
     "Objective",

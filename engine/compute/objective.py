@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,11 +33,6 @@ class Objective:
         return Objective(
             capabilities.loss, capabilities.packed, learning.neftune_noise, model.get_input_embeddings()
         )
-
-    @staticmethod
-    def evaluation(capabilities: ModelCapabilities) -> Objective:
-        """Without label smoothing and noise, which are for training only."""
-        return Objective(replace(capabilities.loss, smoothing=0.0), capabilities.packed)
 
     def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
         return collate(examples, joins, in_one_row=self.packed)
