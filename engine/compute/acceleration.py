@@ -32,7 +32,13 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
     """Apply the machine settings to the model within this context; SettingsError if they cannot be applied."""
     device = base.device.type
     with ExitStack() as stack:
-        stack.enter_context(keep_freed_memory(device))
+        if device == "cpu" and (libc := _glibc()):
+            # Keep freed memory in this process: each step needs it again, and new pages are slow. The thresholds
+            # can't be read, so those are set afterwards that glibc itself reaches in a process with large tensors.
+            libc.mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+            stack.callback(trim_memory)
+            stack.callback(libc.mallopt, _M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
         if asked.attention != "auto":  # the one that the model was loaded with
             raise_problems(attention_problems(asked.attention, device, compute_dtype(base)))
             stack.enter_context(preserve_attention(base))
@@ -64,24 +70,6 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
                 )
             )
         yield
-
-
-@contextmanager
-def keep_freed_memory(device: str) -> Iterator[None]:
-    """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow."""
-    libc = _glibc() if device == "cpu" else None
-    if libc is None:
-        yield
-        return
-    libc.mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
-    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    try:
-        yield
-    finally:
-        # The thresholds can't be read. These are the ones that glibc itself reaches in a process with large
-        # tensors.
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
-        libc.malloc_trim(0)
 
 
 def trim_memory() -> None:

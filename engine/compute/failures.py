@@ -147,17 +147,6 @@ def limit_vram(device: torch.device) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
-@contextmanager
-def free_memory_afterwards() -> Iterator[None]:
-    """Free the memory used within this context, however it ends."""
-    try:
-        yield
-    except BaseException as error:
-        free_memory(error)
-        raise
-    free_memory()
-
-
 class DivergenceError(TrainingProError):
     """A step diverged. The weights are still those of the step before, unless `spoiled`: then they are NaN."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
+from ...core.files import Count
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...records.folder import LiveChange
 from ...settings.definitions import SavingSettings, StoppingSettings, TrainingSettings
@@ -190,6 +191,12 @@ class Restart:
     frees_gpu: bool = False
 
 
+class FallRecord(TypedDict):
+    """The step after which the learning rate falls to 0 early."""
+
+    after: Count
+
+
 @dataclass(frozen=True)
 class Steering:
     """The memory of a controller in a checkpoint."""
@@ -197,7 +204,7 @@ class Steering:
     asked: dict[str, Any]  # the live settings that the run began with
     live: dict[str, Any]  # those in force
     planned: int = 0  # steps
-    fall: int | None = None  # the step after which the rate falls to 0 early
+    fall: FallRecord | None = None
     ending: str = ""  # why it winds down
     saving: SavingMemory = field(default_factory=SavingMemory)
     patience: Patience = field(default_factory=Patience)
@@ -223,7 +230,7 @@ class RunController:
         same_rules = same_plan and same_split and state is not None and self.live.values() == state.live
         then = state or Steering({}, {})
         if same_plan and then.fall is not None:
-            self.rates = self.rates.winding_down(then.fall)
+            self.rates = self.rates.winding_down(then.fall["after"])
         self._ending = then.ending if same_plan else ""
         # Losses on another validation split don't compare with those of now.
         best, self._patience = (then.saving.best, then.patience) if same_split else (BestStep(), Patience())
@@ -250,11 +257,12 @@ class RunController:
             self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
 
     def memory(self) -> Steering:
+        after = self.rates.winds_down_after
         return Steering(
             asked=self._requested.values(),
             live=self.live.values(),
             planned=self._planned,
-            fall=self.rates.winds_down_after,
+            fall=None if after is None else {"after": after},
             ending=self._ending,
             saving=SavingMemory(self._saving.falls, self._saving.best),
             patience=self._patience,

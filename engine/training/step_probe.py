@@ -1,10 +1,10 @@
-"""Probe: one training step to measure memory and time, without changing anything; also lists a model's layers."""
+"""Probe: one training step to measure memory and time, without changing anything."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...core.host import Host, get_model_card, unwrap_peft
+from ...core.host import Host, get_model_card
 from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
@@ -31,7 +31,7 @@ from ..compute import (
     probe_model,
 )
 from ..inference import Evaluator, SampleGenerator
-from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
+from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
@@ -83,13 +83,6 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         event = _as_event(result, run_plan, capabilities, memory_model, host.memory().device)
     job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
-
-
-def count_layers(host: Host) -> Mapping[str, int]:
-    """Count the kinds of layers of the loaded model, or of a meta model built from its config."""
-    if not host.model_status().problem:
-        return count_layer_names(unwrap_peft(host.loaded_model().model))
-    return count_layer_names(build_meta_model(host.card()))
 
 
 def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) -> ProbeResult:
