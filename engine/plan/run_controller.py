@@ -224,11 +224,10 @@ class RunController:
         if state:
             self.live = resumed_settings(self._requested, then_asked=state.asked, then_in_force=state.live)
         self.rates = run_plan.rates(self.live.rate_factor)
-        self._planned = self.rates.steps
-        same_plan = state is not None and state.planned == self._planned
-        same_split = state is not None and state.kept_aside == self._validation_key
-        same_rules = same_plan and same_split and state is not None and self.live.values() == state.live
-        then = state or Steering({}, {})
+        self._planned, then = self.rates.steps, state or Steering({}, {})
+        same_plan = then.planned == self._planned
+        same_split = then.kept_aside == self._validation_key
+        same_rules = same_plan and same_split and self.live.values() == then.live
         if same_plan and then.fall is not None:
             self.rates = self.rates.winding_down(then.fall["after"])
         self._ending = then.ending if same_plan else ""
@@ -278,7 +277,7 @@ class RunController:
 
     def cancel_checkpoint(self) -> bool:
         """Forget a checkpoint that could not be written, and return whether a restart is canceled with it."""
-        self._saving.best = self._saving.before  # the step of a checkpoint that could not be written
+        self._saving.best = self._saving.before  # otherwise only the last step would be kept
         restart, self.restart = self.restart, None
         if restart is not None and restart.frees_gpu:
             self._control.resume()
