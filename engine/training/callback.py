@@ -25,7 +25,6 @@ from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, 
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
 
 SAMPLE_EXAMPLES = 10  # in train_dataset_sample.json
-NO_CHECKPOINT = "There is no checkpoint yet."
 NOTHING_TO_MEASURE = (
     "There is nothing to evaluate, because this run has no validation split and no recall passages. For the next "
     "run, set Validation split (eval_share) or Recall passages (recall_passages)."
@@ -218,10 +217,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if self.save_error:
             # The run continues without this checkpoint, and without the restart that would have begun from it.
             folder.remove_partial_checkpoints()
-            last = f"The last checkpoint is {self.last_saved.name}." if self.last_saved else NO_CHECKPOINT
             had_restart = controller.cancel_checkpoint()
             planned = ", but the pause or the added epochs that you requested are canceled" if had_restart else ""
-            explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
+            explanation = (
+                f"could not be saved: {self.save_error}. The run continues{planned}. {self.last_checkpoint()}"
+            )
             self._log.append(Advice(text=f"The checkpoint at step {step} {explanation}"))
             if had_restart:
                 control.should_training_stop = controller.is_over(step)
@@ -233,6 +233,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 keep = controller.live.saving.keep_checkpoints
                 loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         self.step_log.begin_step()
+
+    def last_checkpoint(self) -> str:
+        """Return a sentence about it, for one that has to begin again from there."""
+        saved = self.last_saved
+        return f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
 
     def log_split_batch(self, examples: int, size: int) -> None:
         """Log that a batch did not fit into memory and is split."""

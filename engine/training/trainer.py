@@ -187,7 +187,7 @@ class RunTrainer(TrainerHooks):
 
     def _out_of_memory_error(self, tokens: int) -> ModelError:
         """Return the error for a batch of `tokens` that cannot be split further, with the last checkpoint."""
-        plan, checkpoint = self._run_plan.plan, self._callback.last_saved
+        plan = self._run_plan.plan
         if self._split_refusal:
             size, accumulation = max(1, plan.batch_size // 2), 2 * plan.effective_accumulation
             advice = f"True Batch Size {size} and Gradient Accumulation {accumulation}"
@@ -198,8 +198,7 @@ class RunTrainer(TrainerHooks):
             )
         else:
             error = out_of_memory_error(self.args.device, self._run_plan.remedies, tokens)
-        last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
-        return ModelError(f"{error} {last}", error.remedies)
+        return ModelError(f"{error} {self._callback.last_checkpoint()}", error.remedies)
 
     # Optimizer and schedule
 
