@@ -151,13 +151,24 @@ def slice_blocks(text: str, encoder: Encoder, rules: SlicingRules, find: BoundsF
     return SlicedText(units, spans, left_out)
 
 
-@dataclass(frozen=True, eq=False)
 class SlicedText:
     """The blocks of one text in order, their ids, and the figures of the slicing."""
 
-    units: Units
-    spans: Spans
-    dropped: Spans  # dropped by min_chars
+    def __init__(self, units: Units, spans: Spans, dropped: Spans) -> None:
+        """`dropped` are the blocks that `min_chars` leaves out."""
+        self.units, self.spans, self.dropped = units, spans, dropped
+        self.text, self.rules, self.sections = units.text, units.rules, units.sections
+        self.left_out = len(dropped)
+        first, last = spans.first, spans.last - 1
+        self.starts: Ints = units.start[first]
+        self.ends: Ints = units.end[last]
+        # The number of ids of each block, with BOS, and with EOS where a section ends or every block has one.
+        ends_section = units.ends_section[last]
+        self.lengths: Ints = units.last[last] - units.first[first] + self.rules.cutoff - self.rules.room
+        self.lengths += self.rules.closing * ends_section.astype(np.int64)
+        places = self.starts, self.ends, self.lengths
+        # The fields of `Block`, one column each.
+        self._columns = *places, spans.kind, units.section[first], ends_section, units.first[first]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -171,32 +182,6 @@ class SlicedText:
     def __getitem__(self, number: int) -> Block:
         start, end, tokens, kind, *others = (column[number].item() for column in self._columns)
         return Block(start, end, tokens, BLOCK_KINDS[kind], *others)
-
-    @property
-    def text(self) -> Text:
-        return self.units.text
-
-    @property
-    def rules(self) -> SlicingRules:
-        return self.units.rules
-
-    @property
-    def sections(self) -> Sections:
-        return self.units.sections
-
-    @property
-    def starts(self) -> Ints:
-        """Where each block starts in the text."""
-        return self._columns[0]
-
-    @property
-    def ends(self) -> Ints:
-        return self._columns[1]
-
-    @property
-    def lengths(self) -> Ints:
-        """The number of ids of each block, with BOS and EOS."""
-        return self._columns[2]
 
     def ids_of(self, block: Block) -> Ids:
         """The ids of a block as they are trained on: its slice of the text's ids, with BOS and EOS."""
@@ -214,11 +199,6 @@ class SlicedText:
         units = self.units
         columns = (units.start, units.end, units.last - units.first)
         return map(Sentence._make, zip(*(column.tolist() for column in columns), strict=True))
-
-    @property
-    def left_out(self) -> int:
-        """The number of blocks dropped by `min_chars`."""
-        return len(self.dropped)
 
     @cached_property
     def left_out_characters(self) -> int:
@@ -250,17 +230,6 @@ class SlicedText:
             for section in range(int(first[gap]), int(last[gap])):
                 start = max(int(low[gap]), int(sections.content_start[section]))
                 yield start, min(int(high[gap]), int(sections.content_end[section]))
-
-    @cached_property
-    def _columns(self) -> tuple[Ints | Flags, ...]:
-        """The fields of `Block`, one column each."""
-        units, first, last, rules = self.units, self.spans.first, self.spans.last - 1, self.rules
-        ends_section = units.ends_section[last]
-        every_block = rules.cutoff - rules.room  # BOS, and EOS where every block has one
-        tokens = units.last[last] - units.first[first] + every_block
-        tokens += rules.closing * ends_section.astype(np.int64)
-        places = units.start[first], units.end[last]
-        return *places, tokens, self.spans.kind, units.section[first], ends_section, units.first[first]
 
 
 @dataclass(frozen=True, eq=False)

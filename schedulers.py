@@ -76,9 +76,9 @@ def _after_warmup(words: str) -> Callable[[ScheduleSteps], list[Phase]]:
     return lambda plan: _join((min(plan.warmup, plan.steps), "warmup"), (plan.steps, words))
 
 
-def _hold_then_cosine(plan: ScheduleSteps, hold_end: int) -> list[Phase]:
+def _hold_then(plan: ScheduleSteps, hold_end: int, decay: str = "cosine decay to 0") -> list[Phase]:
     warmup_end = min(plan.warmup, hold_end, plan.steps)
-    return _join((warmup_end, "warmup"), (hold_end, "constant"), (plan.steps, "cosine decay to 0"))
+    return _join((warmup_end, "warmup"), (hold_end, "constant"), (plan.steps, decay))
 
 
 def _rise_and_fall(plan: ScheduleSteps, peak: int) -> list[Phase]:
@@ -128,9 +128,8 @@ def cosine_with_restarts(plan: ScheduleSteps) -> list[Phase]:
 def warmup_stable_decay(plan: ScheduleSteps) -> list[Phase]:
     """Constant, then linearly to 0 over the last 20 %."""
     # The schedule of MiniCPM (Hu et al., 2024), whose constant part can be of any length.
-    warmup_end = min(plan.warmup, plan.steps)
-    decay_start = max(warmup_end, plan.steps - round(0.2 * plan.steps))
-    return _join((warmup_end, "warmup"), (decay_start, "constant"), (plan.steps, "linear decay to 0"))
+    decay_start = max(min(plan.warmup, plan.steps), plan.steps - round(0.2 * plan.steps))
+    return _hold_then(plan, decay_start, "linear decay to 0")
 
 
 @dataclass(frozen=True)
@@ -147,12 +146,12 @@ _ALL = (
     Schedule(
         "FP_low_epoch_annealing",
         "constant for the first epoch, then cosine decay to 0",
-        lambda plan: _hold_then_cosine(plan, min(plan.steps_per_epoch, plan.steps)),
+        lambda plan: _hold_then(plan, min(plan.steps_per_epoch, plan.steps)),
     ),
     Schedule(
         "FP_half_time_annealing",
         "constant for half of the run, then cosine decay to 0",
-        lambda plan: _hold_then_cosine(plan, max(1, plan.steps // 2)),
+        lambda plan: _hold_then(plan, max(1, plan.steps // 2)),
     ),
     Schedule(
         "FP_raise_fall_creative",

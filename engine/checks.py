@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -80,7 +81,10 @@ NO_REPORTER = (
 
 def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     """Yield what the model and the machine say of the settings, before anything is loaded or after it."""
-    lora, card = settings.lora, _model_card_or_none(host)
+    lora = settings.lora
+    card: ModelCard | None = None
+    with suppress(ModelError):  # no model is chosen, or it is unloaded; whoever needs it reports that
+        card = host.card()
     if lora.whole_model:
         yield from _check_full_finetune(settings, host)
     # Device, quantization and dtype of the unquantized weights; empty where a model must be loaded to know them.
@@ -128,13 +132,6 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         from .lora import lora_problems
 
         yield from lora_problems(lora, host)
-
-
-def _model_card_or_none(host: Host) -> ModelCard | None:
-    try:
-        return host.card()
-    except ModelError:  # no model is chosen, or it is unloaded; whoever needs it reports that
-        return None
 
 
 def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from ..core.engine import (
 )
 from ..core.errors import ModelError, SettingsError, TrainingProError
 from ..core.findings import Finding, note, problem, texts
-from ..core.host import Host
+from ..core.host import Host, unwrap_peft
 from ..core.jobs import Job, JobEnded, Note, Stage
 from ..records.folder import loras, run_files
 from ..records.report import Workload, estimate_time
@@ -109,9 +109,11 @@ class PeftEngine:
 
     def layers(self, host: Host) -> Mapping[str, int]:
         _refuse_without_torch(host)
-        from .training import step_probe
+        from .lora import build_meta_model, count_layer_names
 
-        return step_probe.count_layers(host)
+        if not host.model_status().problem:
+            return count_layer_names(unwrap_peft(host.loaded_model().model))
+        return count_layer_names(build_meta_model(host.card()))  # only from its config
 
     def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         _refuse_without_torch(host)
@@ -202,10 +204,14 @@ def _model_in_use(host: Host, job: Job) -> Iterator[None]:
     """Say that the job starts, and free the memory that it took at its end."""
     job.log.append(Stage(text="Starting"))
     _refuse_without_torch(host)
-    from .compute import free_memory_afterwards
+    from .compute import free_memory
 
-    with free_memory_afterwards():
+    try:
         yield
+    except BaseException as error:
+        free_memory(error)
+        raise
+    free_memory()
 
 
 def _refuse_without_torch(host: Host) -> None:

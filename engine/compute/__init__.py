@@ -11,8 +11,7 @@ from .failures import (
     DivergenceError,
     explain_out_of_memory,
     find_divergence,
-    free_memory_afterwards,
-    has_finite_weights,
+    free_memory,
     is_finite_checkpoint,
     limit_vram,
     out_of_memory_error,
@@ -20,7 +19,6 @@ from .failures import (
 )
 from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers
-from .loss import LossFunction
 from .objective import Objective, StepSums, add_neftune_noise
 from .packed_attention import use_packed_attention
 from .telemetry import MachineMonitor, measure_peak
@@ -29,7 +27,6 @@ __all__ = [
     "Batch",
     "BatchSplitter",
     "DivergenceError",
-    "LossFunction",
     "MachineMonitor",
     "ModelCapabilities",
     "Objective",
@@ -44,8 +41,7 @@ __all__ = [
     "eval_mode",
     "explain_out_of_memory",
     "find_divergence",
-    "free_memory_afterwards",
-    "has_finite_weights",
+    "free_memory",
     "is_finite_checkpoint",
     "limit_vram",
     "measure_peak",

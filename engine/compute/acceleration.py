@@ -32,9 +32,23 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
     """Apply the machine settings to the model within this context; SettingsError if they cannot be applied."""
     device = base.device.type
     with ExitStack() as stack:
-        stack.enter_context(keep_freed_memory(device))
+        if device == "cpu" and (libc := _glibc()):
+            # Keep freed memory in this process: each step needs it again, and new pages are slow. The thresholds
+            # can't be read, so those are set afterwards that glibc itself reaches in a process with large tensors.
+            libc.mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+            stack.callback(trim_memory)
+            stack.callback(libc.mallopt, _M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
         if asked.attention != "auto":  # the one that the model was loaded with
-            stack.enter_context(use_attention(asked.attention, base))
+            raise_problems(attention_problems(asked.attention, device, compute_dtype(base)))
+            stack.enter_context(preserve_attention(base))
+            unsupported = f"Attention: {type(base).__name__} does not support {asked.attention}"
+            try:
+                base.set_attn_implementation(asked.attention)
+            except (ValueError, ImportError) as error:
+                raise SettingsError([f"{unsupported} ({first_line(error)}). Choose auto."]) from error
+            if attention_of(base) != asked.attention:  # some models only warn, and use another one
+                raise SettingsError([f"{unsupported}. Choose auto."])
         if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
             stack.enter_context(use_packed_attention(base))
         if device == "cuda":
@@ -58,24 +72,6 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
         yield
 
 
-@contextmanager
-def keep_freed_memory(device: str) -> Iterator[None]:
-    """Keep freed memory in this process on a Linux CPU: each step needs it again, and new pages are slow."""
-    libc = _glibc() if device == "cpu" else None
-    if libc is None:
-        yield
-        return
-    libc.mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
-    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    try:
-        yield
-    finally:
-        # The thresholds can't be read. These are the ones that glibc itself reaches in a process with large
-        # tensors.
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_MMAP_THRESHOLD)
-        libc.malloc_trim(0)
-
-
 def trim_memory() -> None:
     """Return free memory to the system, so that the next measurement starts from what is really used."""
     if libc := _glibc():
@@ -87,21 +83,6 @@ def _glibc() -> ctypes.CDLL | None:
         return None
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
-
-
-@contextmanager
-def use_attention(asked: str, base: Any) -> Iterator[None]:
-    """Switch the attention implementation within this context."""
-    raise_problems(attention_problems(asked, base.device.type, compute_dtype(base)))
-    unsupported = f"Attention: {type(base).__name__} does not support {asked}"
-    with preserve_attention(base):
-        try:
-            base.set_attn_implementation(asked)
-        except (ValueError, ImportError) as error:
-            raise SettingsError([f"{unsupported} ({first_line(error)}). Choose auto."]) from error
-        if attention_of(base) != asked:  # some models only warn, and use another one
-            raise SettingsError([f"{unsupported}. Choose auto."])
-        yield
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -58,11 +57,6 @@ def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Requ
     return requests, float(shared_clock[0])
 
 
-def is_paused(control: RunControl[Any]) -> bool:
-    """Whether the run pauses after this step: if any process was asked to."""
-    return any_rank(control.asked(Request.PAUSE) and not control.asked(Request.FREE_MEMORY))[0]
-
-
 def wait_while_paused(control: RunControl[Any]) -> None:
     """Block the training thread; several processes look together, since one that waits alone would be given up."""
     if not _is_distributed():
@@ -88,11 +82,6 @@ def explain_lost_process() -> Iterator[None]:
             "continue from the last checkpoint. If you start a different number of processes, change Gradient "
             "Accumulation so that the number of processes times Gradient Accumulation stays the same."
         ) from error
-
-
-def ddp_backend() -> str | None:
-    """Return the backend where accelerate's choice is not available: PyTorch for Windows is built without NCCL."""
-    return "gloo" if sys.platform == "win32" and dist_env.world_size() > 1 else None
 
 
 def any_rank(*flags: bool) -> tuple[bool, ...]:

@@ -19,7 +19,6 @@ from ...core.errors import ModelError, Remedy, TrainingProError
 from ...core.host import DeviceMemory
 from ...train_utils import size
 from .collator import Batch
-from .objective import StepSums
 
 # A loss this many times the smoothed one, and this many times that of guessing (the logarithm of the vocabulary's
 # size), comes from broken weights: a usual outlier reaches only one of the two.
@@ -34,11 +33,7 @@ class BatchSplitter:
     """Runs batches in parts of a size that fits into memory, which it finds by halving and remembers."""
 
     enabled: bool = True
-    size: int = 0
-    """Number of items that fit at once; 0 while whole batches fit."""
-
-    def can_split(self, part: Batch | Sequence[Any]) -> bool:
-        return self.enabled and len(part) > 1
+    size: int = 0  # number of items that fit at once; 0 while whole batches fit
 
     def run(
         self,
@@ -53,7 +48,7 @@ class BatchSplitter:
             try:
                 result = run_part(part)
             except (RuntimeError, MemoryError) as error:
-                if not (self.can_split(part) and is_out_of_memory(error)):
+                if not (self.enabled and len(part) > 1 and is_out_of_memory(error)):
                     raise
             else:
                 yield result
@@ -66,12 +61,11 @@ class BatchSplitter:
 
 
 @contextmanager
-def undo_on_error(parameters: Iterable[torch.nn.Parameter], sums: StepSums) -> Iterator[None]:
-    """Add the gradients of this context to the accumulated ones; after an error, drop them and what was summed."""
+def undo_on_error(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    """Add the gradients of this context to the accumulated ones; after an error, drop them."""
     # A backward pass may fail halfway. So it begins without gradients, and those of the earlier batches of the
     # step are added only once it is complete.
     accumulated = [(parameter, parameter.grad) for parameter in parameters if parameter.requires_grad]
-    sums_before = sums.snapshot()
     for parameter, _ in accumulated:
         parameter.grad = None
     try:
@@ -79,7 +73,6 @@ def undo_on_error(parameters: Iterable[torch.nn.Parameter], sums: StepSums) -> I
     except BaseException:
         for parameter, gradient in accumulated:
             parameter.grad = gradient
-        sums.restore(sums_before)
         raise
     both = [(parameter, gradient) for parameter, gradient in accumulated if gradient is not None]
     added = [(gradient, parameter.grad) for parameter, gradient in both if parameter.grad is not None]
@@ -103,7 +96,7 @@ def explain_out_of_memory(explain: Callable[[], ModelError]) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        release_error(error)  # the figures then count the model and the LoRA only
+        free_memory(error)  # the figures then count the model and the LoRA only
         raise explain() from None
 
 
@@ -127,17 +120,13 @@ def out_of_memory_error(
     )
 
 
-def free_memory() -> None:
+def free_memory(error: BaseException | None = None) -> None:
     """Collect garbage, including reference cycles, and return torch's cached GPU memory to the driver."""
+    if error is not None:  # the frames of its traceback keep all their tensors alive
+        traceback.clear_frames(error.__traceback__)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def release_error(error: BaseException) -> None:
-    """Clear the frames of a traceback, which keep all their tensors alive, and free the memory."""
-    traceback.clear_frames(error.__traceback__)
-    free_memory()
 
 
 @contextmanager
@@ -156,17 +145,6 @@ def limit_vram(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(fraction, device)
-
-
-@contextmanager
-def free_memory_afterwards() -> Iterator[None]:
-    """Free the memory used within this context, however it ends."""
-    try:
-        yield
-    except BaseException as error:
-        release_error(error)
-        raise
-    free_memory()
 
 
 class DivergenceError(TrainingProError):
@@ -195,11 +173,6 @@ def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary
     if smoothed is not None and loss > max(LOSS_EXPLOSION_FACTOR * smoothed, GUESSING_FACTOR * guessing_loss):
         return f"the loss jumped to {loss:.4g} from a smoothed loss of {smoothed:.4g}"
     return ""
-
-
-def has_finite_weights(model: Any) -> bool:
-    """Whether all trained weights of a model are finite."""
-    return all(bool(torch.isfinite(weights).all()) for weights in model.parameters() if weights.requires_grad)
 
 
 def is_finite_checkpoint(folder: Path) -> bool:

@@ -37,9 +37,11 @@ def patch_base_layers(base: Any) -> Iterator[None]:
     rotary = source.get(ROTARY_FUNCTION)
     # accelerate has already replaced the forward of a layer that is spread over several GPUs.
     modules = [m for m in base.modules() if "forward" not in vars(m)]
-    patches = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)]
-    norms = [m for m in modules if is_rms_norm(m)]
-    patches += [(m, _half_rms_norm_forward if rounds_before_weight(m) else _rms_norm_forward) for m in norms]
+    patches: list[tuple[Any, Callable[..., Any]]] = [(m, _swiglu_forward) for m in modules if is_gated_mlp(m)]
+    for norm in filter(is_rms_norm, modules):
+        is_half = rounds_before_weight(norm)
+        kernel, dtype = (half_rms_norm, norm.weight.dtype) if is_half else (RMSNorm.apply, torch.float32)
+        patches.append((norm, partial(_rms_norm_forward, kernel, dtype)))
     try:
         if rotary is not None and is_rotary_embedding(rotary):
             source[ROTARY_FUNCTION] = partial(_rotary_forward, rotary)
@@ -132,21 +134,18 @@ def _swiglu_forward(module: Any, original: Callable[..., Any], x: torch.Tensor, 
 
 
 def _rms_norm_forward(
-    module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
+    kernel: Callable[..., Any],
+    dtype: torch.dtype,
+    module: Any,
+    original: Callable[..., Any],
+    x: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """In other dtypes the original runs, since it rounds between its operations."""
-    dtypes = {x.dtype, module.weight.dtype}
-    if args or kwargs or dtypes != {torch.float32} or module.weight.requires_grad:
+    """In other dtypes than the kernel's the original runs, since it rounds between its operations."""
+    if args or kwargs or {x.dtype, module.weight.dtype} != {dtype} or module.weight.requires_grad:
         return original(x, *args, **kwargs)
-    return RMSNorm.apply(x, module.weight, _epsilon(module))
-
-
-def _half_rms_norm_forward(
-    module: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
-) -> Any:
-    if args or kwargs or x.dtype != module.weight.dtype or module.weight.requires_grad:
-        return original(x, *args, **kwargs)
-    return half_rms_norm(x, module.weight, _epsilon(module))
+    return kernel(x, module.weight, _epsilon(module))
 
 
 def _rotary_forward(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
@@ -40,41 +40,22 @@ class TokenLosses:
         return owners[self.positions[:, 0], self.positions[:, 1]]
 
 
-class LossFunction(Protocol):
-    """Computes the losses of the supervised tokens of a batch."""
-
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses: ...
-
-
 @dataclass(frozen=True)
-class Head:
-    """Output layer of a model, with the soft cap that some models put on their logits."""
+class LossFunction:
+    """Computes the losses of the supervised tokens of a batch, whose hidden states alone go through the head.
 
-    module: Any
-    cap: float | None = None
-
-
-@dataclass(frozen=True)
-class FullLogitsLoss:
-    """Loss from all logits of the model; works for any model."""
+    Without a head, it takes all logits of the model, which works for any model.
+    """
 
     smoothing: float = 0.0
+    head: Any = None  # the output layer
+    cap: float | None = None  # the soft cap that some models put on their logits
 
     def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
-        logits = model(**inputs, use_cache=False).logits
-        rows, targets, positions = _supervised_rows(logits, labels)
-        return _token_losses(rows.float(), targets, positions, self.smoothing)
-
-
-@dataclass(frozen=True)
-class ChunkedLoss:
-    """Loss for which only the hidden states of supervised positions go through the head."""
-
-    head: Head
-    smoothing: float = 0.0
-
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
-        head, recorded = self.head.module, list[torch.Tensor]()
+        if self.head is None:
+            rows, targets, positions = _supervised_rows(model(**inputs, use_cache=False).logits, labels)
+            return _token_losses(rows.float(), targets, positions, self.smoothing)
+        head, cap, recorded = self.head, self.cap, list[torch.Tensor]()
         own_forward = vars(head).get("forward")
 
         def record(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -90,7 +71,6 @@ class ChunkedLoss:
                 head.forward = own_forward
         (hidden,) = recorded
         rows, targets, positions = _supervised_rows(hidden, labels)
-        cap = self.head.cap
         if type(head) is not torch.nn.Linear or any(weights.requires_grad for weights in head.parameters()):
             # A head that is trained needs a gradient of its own, so autograd has to keep what it needs for that.
             logits = head(rows).float()
@@ -179,30 +159,23 @@ class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
 def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[LossFunction, str]:
     """Return the cheapest loss function that is correct for this model, and why it is not the chunked one."""
-    full, head = FullLogitsLoss(smoothing), _find_head(model)
+    full, base = LossFunction(smoothing), unwrap_peft(model)
     inputs, labels = {"input_ids": texts, "attention_mask": torch.ones_like(texts)}, texts.clone()
     labels[:, 0] = IGNORE_INDEX
+    head = base.get_output_embeddings()
     if head is None:
         return full, "this model does not say which layer is its output layer"
-    chunked = ChunkedLoss(head, smoothing)
+    cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None) or None
+    chunked = LossFunction(smoothing, head, cap)
     with torch.no_grad():
         expected = full(model, inputs, labels).losses
         try:
             losses = chunked(model, inputs, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             return full, f"this model uses its output layer in an unusual way ({type(error).__name__})"
-    is_full_precision = next(head.module.parameters()).dtype in (torch.float32, torch.float64)
+    is_full_precision = next(head.parameters()).dtype in (torch.float32, torch.float64)
     bound = (TOLERANCE if is_full_precision else HALF_TOLERANCE) * (1 + expected.abs())
     losses = losses.to(expected.device)
     if losses.shape == expected.shape and bool(((expected - losses).abs() <= bound).all()):
         return chunked, ""
     return full, "this model changes the logits after its output layer"
-
-
-def _find_head(model: Any) -> Head | None:
-    base = unwrap_peft(model)
-    module = base.get_output_embeddings()
-    if module is None:
-        return None
-    text_config = base.config.get_text_config()
-    return Head(module, getattr(text_config, "final_logit_softcapping", None) or None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,12 +33,6 @@ class Objective:
         return Objective(
             capabilities.loss, capabilities.packed, learning.neftune_noise, model.get_input_embeddings()
         )
-
-    @staticmethod
-    def evaluation(capabilities: ModelCapabilities) -> Objective:
-        """Without label smoothing and noise, which are for training only."""
-        loss_fn: Any = capabilities.loss
-        return Objective(replace(loss_fn, smoothing=0.0), capabilities.packed)
 
     def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
         return collate(examples, joins, in_one_row=self.packed)
@@ -90,12 +84,15 @@ class StepSums:
         losses = torch.stack([rows.losses.detach().double(), torch.ones_like(rows.losses, dtype=torch.float64)])
         self._losses.index_add_(1, dataset_of_example[owners], losses)
 
-    def snapshot(self) -> tuple[int, torch.Tensor | None]:
-        """Return a copy of the sums, to restore if a batch has to be repeated."""
-        return self._tokens, None if self._losses is None else self._losses.clone()
-
-    def restore(self, sums: tuple[int, torch.Tensor | None]) -> None:
-        self._tokens, self._losses = sums
+    @contextmanager
+    def undo_on_error(self) -> Iterator[None]:
+        """Drop what is added within this context if it ends with an error: the batch is repeated in parts."""
+        before = self._tokens, None if self._losses is None else self._losses.clone()
+        try:
+            yield
+        except BaseException:
+            self._tokens, self._losses = before
+            raise
 
     def take(self) -> tuple[int, dict[str, float]]:
         """Return the tokens of the step and the mean loss of each dataset, and start the next step."""

@@ -40,7 +40,7 @@ class MachineMonitor:
         self._disabled_sensors: set[str] = set()
         self._sampled_at, self._last = -math.inf, MachineUse(cards=0, peak=0)
         self._peak = peak_memory_of(log.since(0))  # of earlier run segments
-        _reset_gpu_peaks() if self._on_gpu else _reset_process_peak()
+        _reset_peak(self._on_gpu)
         self._system_peak = 0 if self._on_gpu else _system_peak()
 
     def observe_step(self, progress: Step) -> None:
@@ -61,8 +61,17 @@ class MachineMonitor:
         if now - self._sampled_at < INTERVAL_SECONDS and not at_once:
             return
         self._sampled_at = now
-        if self._on_gpu:
-            use = self._gpu_use()
+        if self._on_gpu:  # by torch's own counters, without synchronizing
+            gpus = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
+            self._peak = max(self._peak, _sum_over_gpus(torch.cuda.max_memory_reserved))
+            use = MachineUse(
+                cards=max(1, len(gpus)),
+                peak=self._peak,
+                total=sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
+                busy=self._read_sensor("utilization", gpus, lambda values: sum(values) / len(values)),
+                celsius=self._read_sensor("temperature", gpus, max),
+                watts=self._read_sensor("power_draw", gpus, lambda values: sum(values) / 1000),
+            )
         else:
             # Where the peak that the system counts was reached before the run, the highest sample has to do.
             peak = _system_peak()
@@ -71,19 +80,6 @@ class MachineMonitor:
         if use != replace(self._last, at=use.at):
             self._log.append(use)
             self._last = use
-
-    def _gpu_use(self) -> MachineUse:
-        """Return the memory reserved by torch, from its own counters, without synchronizing."""
-        gpus = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
-        self._peak = max(self._peak, _sum_over_gpus(torch.cuda.max_memory_reserved))
-        return MachineUse(
-            cards=max(1, len(gpus)),
-            peak=self._peak,
-            total=sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
-            busy=self._read_sensor("utilization", gpus, lambda values: sum(values) / len(values)),
-            celsius=self._read_sensor("temperature", gpus, max),
-            watts=self._read_sensor("power_draw", gpus, lambda values: sum(values) / 1000),
-        )
 
     def _read_sensor(self, name: str, gpus: list[int], combine: Callable[[Sequence[float]], float]) -> int | None:
         """Read a sensor of all GPUs as one value; None if it failed or was slow the last time."""
@@ -101,29 +97,25 @@ class MachineMonitor:
 
 def measure_peak(step: Callable[[], None], device: torch.device) -> int:
     """Return by how many bytes the memory rises during a step; 0 where that cannot be measured."""
-    if device.type == "cuda":
-        _reset_gpu_peaks()
-        before = _sum_over_gpus(torch.cuda.memory_allocated)
-        step()
-        return _sum_over_gpus(torch.cuda.max_memory_allocated) - before
+    on_gpu = device.type == "cuda"
     trim_memory()
-    can_measure = _reset_process_peak()
-    before = _read_process_memory("VmRSS:") if can_measure else 0
+    can_measure = _reset_peak(on_gpu)
+    before = _sum_over_gpus(torch.cuda.memory_allocated) if on_gpu else psutil.Process().memory_info().rss
     step()
-    return _read_process_memory("VmHWM:") - before if can_measure else 0
+    peak = _sum_over_gpus(torch.cuda.max_memory_allocated) if on_gpu else _system_peak()
+    return peak - before if can_measure else 0
 
 
 def _sum_over_gpus(count_bytes: Callable[[int], int]) -> int:
     return int(sum(map(count_bytes, range(torch.cuda.device_count()))))
 
 
-def _reset_gpu_peaks() -> None:
-    for gpu in range(torch.cuda.device_count()):
-        torch.cuda.reset_peak_memory_stats(gpu)
-
-
-def _reset_process_peak() -> bool:
-    """Reset the peak of this process; possible on Linux only, and not where /proc is read-only."""
+def _reset_peak(on_gpu: bool) -> bool:
+    """Reset the peak of the GPUs or of this process; that of a process only on Linux, if /proc is writable."""
+    if on_gpu:
+        for gpu in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(gpu)
+        return True
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -133,15 +125,10 @@ def _reset_process_peak() -> bool:
     return True
 
 
-def _read_process_memory(name: str) -> int:
-    """Return a value of /proc/self/status in bytes, 0 if it is missing."""
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    fields = status.partition(name)[2].split(maxsplit=1)
-    return int(fields[0]) * 1024 if fields else 0
-
-
 def _system_peak() -> int:
     """Return the peak of the process, 0 where the system counts none."""
-    if sys.platform.startswith("linux"):
-        return _read_process_memory("VmHWM:")
-    return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows
+    if not sys.platform.startswith("linux"):
+        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    fields = status.partition("VmHWM:")[2].split(maxsplit=1)  # in kB
+    return int(fields[0]) * 1024 if fields else 0

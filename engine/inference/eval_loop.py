@@ -107,7 +107,8 @@ class EvalLoop:
         self, model: Any, capabilities: ModelCapabilities, limit: BatchLimit, is_stopping: Callable[[], bool]
     ) -> None:
         self.model, self._is_stopping, self._limit = model, is_stopping, limit
-        self._objective = Objective.evaluation(capabilities)
+        # Without label smoothing and noise, which are for training only.
+        self._objective = Objective(replace(capabilities.loss, smoothing=0.0), capabilities.packed)
         self._packed = capabilities.packed
 
     def sums(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .run_controller import (
+    BestStep,
     Evaluation,
+    LossDrop,
     Patience,
     RunController,
-    SaveRequest,
     SavingRules,
-    SteeringRecord,
+    Steering,
     StepState,
     stop_reason,
 )
@@ -22,7 +23,6 @@ from .run_plan import (
     RunPlan,
     StepLog,
     apply_to_scheduler,
-    build_run_plan,
 )
 
 __all__ = [
@@ -31,17 +31,17 @@ __all__ = [
     "LR_SHARE_KEY",
     "NEIGHBOR_PAIRS",
     "BatchingPhases",
+    "BestStep",
     "Evaluation",
+    "LossDrop",
     "LrPlan",
     "Patience",
     "RunController",
     "RunPlan",
-    "SaveRequest",
     "SavingRules",
-    "SteeringRecord",
+    "Steering",
     "StepLog",
     "StepState",
     "apply_to_scheduler",
-    "build_run_plan",
     "stop_reason",
 ]

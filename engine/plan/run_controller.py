@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+from ...core.files import Count
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ...records.folder import LiveChange
 from ...settings.definitions import SavingSettings, StoppingSettings, TrainingSettings
 from ...settings.live_settings import LiveSettings, resumed_settings
 from ...settings.rules import DROP_FACTOR, HOLD_STEPS
 from ...train_utils import format_count, interval_steps
-from .run_plan import RunPlan, WindDown
+from .run_plan import RunPlan
 
 CHECKS_PER_EPOCH = 10  # how often the smoothed loss is compared with the best, without a validation split
 
@@ -46,15 +47,6 @@ class Evaluation:
         return "validation loss", self.loss
 
 
-@dataclass(frozen=True)
-class SaveRequest:
-    """Reasons for a checkpoint besides the rules: the user, the end of the loop, an evaluation."""
-
-    asked: bool = False
-    ends: bool = False  # perhaps not the run, but only the loop of transformers, which begins again from here
-    found: Evaluation | None = None
-
-
 @dataclass
 class LossDrop:
     """Detects each further drop of the smoothed loss by a tenth below a start value, once it holds."""
@@ -73,23 +65,6 @@ class LossDrop:
         return True
 
 
-def is_better(
-    measure: str, candidate: tuple[float, float | None], best: tuple[float | None, float | None]
-) -> bool:
-    """Whether a value is better than the best so far, or the first one; NaN and infinity never are.
-
-    Between equal values the loss decides, and equal losses are no improvement.
-    """
-    (value, loss), (other, other_loss) = candidate, best
-    if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
-        return False
-    if other is None:
-        return True
-    if value == other:
-        return loss is not None and other_loss is not None and loss < other_loss
-    return value > other if "accuracy" in measure else value < other
-
-
 @dataclass
 class BestStep:
     """Best step so far by a loss or an accuracy; it starts over when the measure changes."""
@@ -99,13 +74,18 @@ class BestStep:
     step: int = 0
     loss: float | None = None  # along with an accuracy; it decides between equal ones
 
-    def look(self, measure: str, value: float, step: int, loss: float | None = None) -> bool:
-        if measure != self.measure:
-            self.measure, self.value = measure, None
-        if not is_better(measure, (value, loss), (self.value, self.loss)):
-            return False
-        self.value, self.step, self.loss = value, step, loss
-        return True
+    def look(self, measure: str, value: float, loss: float | None = None, step: int = 0) -> bool:
+        """Whether this value is the best so far, or the first one; NaN and infinity never are."""
+        best, best_loss = (self.value, self.loss) if measure == self.measure else (None, None)
+        self.measure, self.value = measure, best
+        is_better = math.isfinite(value) and (loss is None or math.isfinite(loss))
+        if best is not None and value == best:  # equal losses are no improvement
+            is_better = is_better and loss is not None and best_loss is not None and loss < best_loss
+        elif best is not None:
+            is_better = is_better and (value > best if "accuracy" in measure else value < best)
+        if is_better:
+            self.value, self.loss, self.step = value, loss, step
+        return is_better
 
 
 @dataclass
@@ -118,34 +98,41 @@ class Patience:
     loss: float | None = None  # along with the best accuracy
 
     def look(self, evaluation: Evaluation, keep_best: str) -> None:
-        measure, value = evaluation.measure_for(keep_best)
-        if measure != self.measure:
-            self.measure, self.best = measure, None
-        if is_better(measure, (value, evaluation.loss), (self.best, self.loss)):
-            self.best, self.waited, self.loss = value, 0, evaluation.loss
-        else:
-            self.waited += 1
+        best = BestStep(self.measure, self.best, loss=self.loss)
+        is_better = best.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        self.measure, self.best, self.loss = best.measure, best.value, best.loss
+        self.waited = 0 if is_better else self.waited + 1
 
 
 @dataclass
-class SavingRules:
-    """Reasons for a checkpoint; their state is part of every checkpoint."""
+class SavingMemory:
+    """What the saving rules remember in a checkpoint."""
 
     falls: LossDrop = field(default_factory=LossDrop)
     best: BestStep = field(default_factory=BestStep)
+
+
+@dataclass
+class SavingRules(SavingMemory):
+    """Reasons for a checkpoint."""
+
     evaluates: bool = False  # whether there is a validation split; it alone then decides which step is best
     backed_up: float | None = None
     before: BestStep = field(default_factory=BestStep)  # best step before the current one
 
-    @staticmethod
-    def from_memory(state: dict[str, Any], *, evaluates: bool = False) -> SavingRules:
-        return SavingRules(LossDrop(**state.get("falls", {})), BestStep(**state.get("best", {})), evaluates)
+    def why(
+        self,
+        saving: SavingSettings,
+        state: StepState,
+        evaluation: Evaluation | None = None,
+        *,
+        asked: bool = False,
+        ends: bool = False,
+    ) -> str | None:
+        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint.
 
-    def memory(self) -> dict[str, Any]:
-        return {"falls": asdict(self.falls), "best": asdict(self.best)}
-
-    def why(self, saving: SavingSettings, state: StepState, request: SaveRequest) -> str | None:
-        """Reason that names the checkpoint, the first of user, best, epoch, loss; None for no checkpoint."""
+        `ends`: the loop of transformers ends, and perhaps not the run, which then begins again from here.
+        """
         self.before = replace(self.best)
         if self.backed_up is None:
             self.backed_up = state.clock
@@ -153,7 +140,14 @@ class SavingRules:
         epoch, remainder = divmod(state.step, state.steps_per_epoch)
         # Each is asked at each step, since some remember what they see; is_last after is_best, which moves the
         # best.
-        is_best = self._is_best(saving, state, request.found)
+        is_best = False
+        if saving.keep_best != "no" and evaluation is not None:
+            measure = evaluation.measure_for(saving.keep_best)
+            is_best = self.best.look(*measure, evaluation.loss, state.step)
+        elif saving.keep_best == "loss" and not self.evaluates:
+            interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
+            if state.step % interval == 0 or state.last:
+                is_best = self.best.look("smoothed loss", state.smoothed, step=state.step)
         has_dropped = self.falls.look(saving.save_on_loss_drop, state.smoothed)
         # A run that ends within an epoch has ended it: epochs may be added later. If its last step is not the best
         # one, it is kept beside the best.
@@ -162,34 +156,17 @@ class SavingRules:
         )
         needs_backup = saving.backup_minutes and state.clock - self.backed_up >= 60 * saving.backup_minutes
         reasons = {
-            "user": request.asked,
+            "user": asked,
             "best": is_best,
             f"epoch-{epoch}": saving.save_each_epoch and not remainder,
             f"loss-{state.smoothed:.2f}".replace(".", "_"): has_dropped,
-            "": bool(every and state.step % every == 0) or request.ends or is_last,
+            "": bool(every and state.step % every == 0) or ends or is_last,
             "backup": needs_backup,
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
         if reason is not None:
             self.backed_up = state.clock  # a checkpoint for any reason also serves as a backup
         return reason
-
-    def on_checkpoint_failed(self) -> None:
-        """Forget the best step of a checkpoint that could not be written."""
-        self.best = self.before
-
-    def _is_best(self, saving: SavingSettings, state: StepState, evaluation: Evaluation | None) -> bool:
-        """Whether the step is best by its evaluation, or by the smoothed loss some times per epoch."""
-        if saving.keep_best == "no":
-            return False
-        if evaluation is not None:
-            return self.best.look(*evaluation.measure_for(saving.keep_best), state.step, evaluation.loss)
-        if self.evaluates or saving.keep_best == "accuracy":
-            return False
-        interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
-        if state.step % interval and not state.last:
-            return False
-        return self.best.look("smoothed loss", state.smoothed, state.step)
 
 
 def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience) -> str:
@@ -207,15 +184,6 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Whether the loop ends, the reason for a checkpoint (None: no checkpoint), whether the lr plan changed."""
-
-    stop: bool = False
-    save: str | None = None
-    replanned: bool = False
-
-
-@dataclass(frozen=True)
 class Restart:
     """Reason to end the loop but not the run: more epochs, or a pause that frees the GPU."""
 
@@ -223,54 +191,53 @@ class Restart:
     frees_gpu: bool = False
 
 
-class _SavingRecord(TypedDict, total=False):
-    falls: LossDrop
-    best: BestStep
+class FallRecord(TypedDict):
+    """The step after which the learning rate falls to 0 early."""
+
+    after: Count
 
 
-class _LiveRecords(TypedDict):
-    asked: dict[str, Any]
-    live: dict[str, Any]
-
-
-class SteeringRecord(_LiveRecords, total=False):
+@dataclass(frozen=True)
+class Steering:
     """The memory of a controller in a checkpoint."""
 
-    planned: int
-    fall: WindDown | None
-    ending: str
-    saving: _SavingRecord
-    patience: Patience
-    kept_aside: str
-    stopped_by: str
-    live_changes: list[LiveChange]
+    asked: dict[str, Any]  # the live settings that the run began with
+    live: dict[str, Any]  # those in force
+    planned: int = 0  # steps
+    fall: FallRecord | None = None
+    ending: str = ""  # why it winds down
+    saving: SavingMemory = field(default_factory=SavingMemory)
+    patience: Patience = field(default_factory=Patience)
+    kept_aside: str = ""  # the fingerprint of the validation split
+    stopped_by: str = ""
+    live_changes: list[LiveChange] = field(default_factory=list)
 
 
 class RunController:
     """Called once after every step; its state is part of every checkpoint."""
 
-    def __init__(self, run_plan: RunPlan, state: Mapping[str, Any], job: Job) -> None:
+    def __init__(self, run_plan: RunPlan, state: Steering | None, job: Job) -> None:
         """`state` is the memory of the controller of the checkpoint that the run resumes from."""
         self._requested, self._control, self._log = LiveSettings.of(run_plan.settings), job.control, job.log
         self._validation_key, self._settings = run_plan.validation_key, run_plan.settings
-        self.live_changes: list[LiveChange] = [*state.get("live_changes", ())]
         self.live = self._requested
         if state:
-            self.live = resumed_settings(self._requested, then_asked=state["asked"], then_in_force=state["live"])
+            self.live = resumed_settings(self._requested, then_asked=state.asked, then_in_force=state.live)
         self.rates = run_plan.rates(self.live.rate_factor)
-        same_plan = state.get("planned") == len(self.rates.planned)
-        if same_plan and (fall := state.get("fall")):
-            self.rates = replace(self.rates, wind_down=WindDown(**fall))
-        self._ending: str = state.get("ending", "") if same_plan else ""
-        same_split = state.get("kept_aside", self._validation_key) == self._validation_key  # else nothing compares
-        rules = state.get("saving", {}) if same_split else {**state.get("saving", {}), "best": {}}
-        self._saving = SavingRules.from_memory(rules, evaluates=bool(self._validation_key))
-        patience = state.get("patience", {}) if same_split else {}
+        self._planned, then = self.rates.steps, state or Steering({}, {})
+        same_plan = then.planned == self._planned
+        same_split = then.kept_aside == self._validation_key
+        same_rules = same_plan and same_split and self.live.values() == then.live
+        if same_plan and then.fall is not None:
+            self.rates = self.rates.winding_down(then.fall["after"])
+        self._ending = then.ending if same_plan else ""
+        # Losses on another validation split don't compare with those of now.
+        best, self._patience = (then.saving.best, then.patience) if same_split else (BestStep(), Patience())
+        self._saving = SavingRules(then.saving.falls, best, evaluates=bool(self._validation_key))
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
-            patience = {**patience, "waited": 0}
-        self._patience = Patience(**patience)
-        same_rules = same_plan and same_split and self.live.values() == state.get("live")
-        self.stopped_by: str = state.get("stopped_by", "") if same_rules else ""
+            self._patience.waited = 0
+        self.stopped_by = then.stopped_by if same_rules else ""
+        self.live_changes: list[LiveChange] = [*then.live_changes]
         self.time_over = False
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
@@ -286,21 +253,22 @@ class RunController:
         keep_best = self.live.saving.keep_best
         self._patience.look(evaluation, keep_best)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
-            self._saving.best.look(*evaluation.measure_for(keep_best), step, evaluation.loss)
+            self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
 
-    def memory(self) -> dict[str, Any]:
-        return {
-            "asked": self._requested.values(),
-            "live": self.live.values(),
-            "planned": len(self.rates.planned),
-            "fall": asdict(self.rates.wind_down) if self.rates.wind_down else None,
-            "ending": self._ending,
-            "saving": self._saving.memory(),
-            "patience": asdict(self._patience),
-            "kept_aside": self._validation_key,
-            "live_changes": self.live_changes,
-            "stopped_by": "" if self.time_over else self.stopped_by,  # a resume has its own time limit
-        }
+    def memory(self) -> Steering:
+        after = self.rates.winds_down_after
+        return Steering(
+            asked=self._requested.values(),
+            live=self.live.values(),
+            planned=self._planned,
+            fall=None if after is None else {"after": after},
+            ending=self._ending,
+            saving=SavingMemory(self._saving.falls, self._saving.best),
+            patience=self._patience,
+            kept_aside=self._validation_key,
+            stopped_by="" if self.time_over else self.stopped_by,  # a resume has its own time limit
+            live_changes=self.live_changes,
+        )
 
     @property
     def best(self) -> BestStep:
@@ -309,7 +277,7 @@ class RunController:
 
     def cancel_checkpoint(self) -> bool:
         """Forget a checkpoint that could not be written, and return whether a restart is canceled with it."""
-        self._saving.on_checkpoint_failed()
+        self._saving.best = self._saving.before  # otherwise only the last step would be kept
         restart, self.restart = self.restart, None
         if restart is not None and restart.frees_gpu:
             self._control.resume()
@@ -329,10 +297,22 @@ class RunController:
         rates_used: Callable[[], Sequence[float]],
         evaluation: Evaluation | None,
         evaluate_at_end: Callable[[int], Evaluation | None],
-    ) -> Decision:
-        """Decide what happens after a step; `rates_used` returns the learning rates of the steps so far."""
+    ) -> tuple[bool, str | None]:
+        """Decide after a step whether the loop ends, and why a checkpoint is saved (None: no checkpoint).
+
+        `rates_used` returns the learning rates of the steps so far.
+        """
         before = self.rates
-        self._apply_live_settings(state.step)
+        requested: LiveSettings | None = self._control.live
+        if requested is not None and requested != self.live:
+            old, new = self.live.values(), requested.values()
+            changes = {key: (old[key], new[key]) for key in new if new[key] != old[key]}
+            if requested.rate_factor != self.live.rate_factor:
+                self.rates = replace(self.rates, factor=requested.rate_factor)
+            self.live = requested
+            old, new = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
+            self.live_changes.append({"step": state.step, "before": old, "after": new})
+            self._log.append(LiveSettingsChanged(step=state.step, changes=changes))
         if evaluation is not None and not evaluation.asked:
             self._patience.look(evaluation, self.live.saving.keep_best)
         if self._take(Request.WIND_DOWN, state):
@@ -343,7 +323,7 @@ class RunController:
             evaluation = evaluate_at_end(state.step)
         if self.rates is not before:
             why = f"learning rate multiplied by {self.rates.factor:g}"
-            if self.rates.wind_down:
+            if self.rates.winds_down_after is not None:
                 why = f"winding down {self._ending}"
             rates = self.rates.all(rates_used())
             self._log.append(PlanChanged(step=state.step, steps=self.rates.steps, rates=rates, why=why))
@@ -361,28 +341,15 @@ class RunController:
         if Request.DISCARD not in state.requests:
             asked = self._take(Request.CHECKPOINT, state)
             state = replace(state, last=over and self.restart is None)
-            save = self._saving.why(self.live.saving, state, SaveRequest(asked, stop, evaluation))
-        return Decision(stop, save, self.rates is not before)
-
-    def _apply_live_settings(self, step: int) -> None:
-        requested: LiveSettings | None = self._control.live
-        if requested is None or requested == self.live:
-            return
-        before, after = self.live.values(), requested.values()
-        changes = {key: (before[key], after[key]) for key in after if after[key] != before[key]}
-        if requested.rate_factor != self.live.rate_factor:
-            self.rates = self.rates.scaled(requested.rate_factor)
-        self.live = requested
-        before, after = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
-        self.live_changes.append({"step": step, "before": before, "after": after})
-        self._log.append(LiveSettingsChanged(step=step, changes=changes))
+            save = self._saving.why(self.live.saving, state, evaluation, asked=asked, ends=stop)
+        return stop, save
 
     def _take(self, request: Request, state: StepState) -> bool:
         """Whether it is among the requests of this step; then it is cleared."""
         return request in state.requests and self._control.take(request)
 
     def _wind_down(self, step: int, reason: str) -> None:
-        if self.rates.wind_down or self.is_last(step):
+        if self.rates.winds_down_after is not None or self.is_last(step):
             return
         self.rates, self._ending = self.rates.winding_down(step), reason
         self._log.append(
@@ -395,9 +362,11 @@ class RunController:
     def _apply_rules(self, state: StepState) -> None:
         if time_reason := self._control.time_over_reason(state.clock):
             self.stopped_by, self.time_over = time_reason, True
-        elif self.rates.wind_down and self.is_last(state.step):
+        elif self.rates.winds_down_after is not None and self.is_last(state.step):
             self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
-        elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
+        elif self.rates.winds_down_after is None and (
+            rule := stop_reason(self.live.stopping, state, self._patience)
+        ):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
                 self._wind_down(state.step, f"because {rule}")
                 return

@@ -20,7 +20,6 @@ from ...schedulers import Phase, lr_multipliers
 from ...settings.definitions import SETTINGS, TrainingSettings, section_keys
 from ...train_utils import StepPlan, smooth_loss
 
-PREVIEW_EXAMPLES = 10
 DATA_KEY = "data and slicing"
 WIND_DOWN_RATIO = 0.1  # of the steps so far
 LR_SHARE_KEY = "share"  # key in an optimizer group: its share of the learning rate
@@ -35,9 +34,12 @@ class RunPlan:
     settings: TrainingSettings
     card: ModelCard
     data: TrainingData
-    phases: tuple[Phase, ...]
-    multipliers: tuple[float, ...]
     folder: RunFolder
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """The schedule, resolved for the number of steps."""
+        return self.settings.learning.phases(self.plan)
 
     @cached_property
     def validation_key(self) -> str:
@@ -50,17 +52,13 @@ class RunPlan:
 
     def rates(self, factor: float = 1.0) -> LrPlan:
         """Learning rates of the schedule."""
-        return LrPlan(self.settings.learning.learning_rate, self.multipliers, factor)
+        multipliers = lr_multipliers(self.phases, self.plan.steps)
+        return LrPlan(self.settings.learning.learning_rate, tuple(multipliers), factor)
 
     def remedies(self, machine: DeviceMemory) -> list[Remedy]:
         """Changes to the settings that would take less memory."""
         estimate = MemoryModel.of(self.card, self.data.examples, machine)
         return find_remedies(estimate, self.settings, self.data.resolved.cutoff) if estimate else []
-
-    def sample(self) -> list[dict[str, str]]:
-        """Text of the first examples, as trained."""
-        examples = self.data.examples
-        return [{"value": examples[n].text} for n in range(min(PREVIEW_EXAMPLES, len(examples)))]
 
     def unchangeable(self) -> dict[str, Any]:
         """Values that must be the same when a run resumes from its checkpoint."""
@@ -75,52 +73,25 @@ class RunPlan:
         model = {DATA_KEY: self.data.examples.digest(), "model": self.card.name}
         return {**model, **fixed, "accumulation": accumulation}
 
-    def longer(self, epochs: float) -> RunPlan:
-        """The run with more epochs, in the folder that it has opened."""
-        settings, plan = self.settings, self.plan
-        max_steps = plan.max_steps and plan.max_steps + round(epochs * plan.steps_per_epoch)
-        steps = replace(settings.steps, epochs=settings.steps.epochs + epochs, max_steps=max_steps)
-        longer_plan = replace(plan, epochs=plan.epochs + epochs, max_steps=max_steps)
-        report = replace(self.data.report, steps=longer_plan.steps)
-        data = replace(self.data, plan=longer_plan, report=report)
-        return build_run_plan(replace(settings, steps=steps), self.card, data, replace(self.folder, is_open=True))
-
-
-def build_run_plan(settings: TrainingSettings, card: ModelCard, data: TrainingData, folder: RunFolder) -> RunPlan:
-    """Build the run plan, with the schedule resolved for the number of steps."""
-    phases = settings.learning.phases(data.plan)
-    return RunPlan(settings, card, data, tuple(phases), tuple(lr_multipliers(phases, data.plan.steps)), folder)
-
-
-@dataclass(frozen=True)
-class WindDown:
-    """Last steps of a run that ends early: linear from a share of the learning rate to 0."""
-
-    after: int
-    steps: int
-    share: float
-
 
 @dataclass(frozen=True)
 class LrPlan:
-    """Learning rates of a run: its schedule times a factor, or winding down to 0 early, from the next step on."""
+    """Learning rates of a run: the shares of its schedule, times a factor that counts from the next step on."""
 
     learning_rate: float
-    planned: tuple[float, ...]
+    shares: tuple[float, ...]
     factor: float = 1.0
-    wind_down: WindDown | None = None
+    winds_down_after: int | None = None  # the step after which the rate falls to 0 early
 
     @property
     def steps(self) -> int:
         """Last step of the run."""
-        return self.wind_down.after + self.wind_down.steps if self.wind_down else len(self.planned)
+        return len(self.shares)
 
     def share(self, done: int) -> float:
         """Share of the learning rate after `done` steps."""
-        if down := self.wind_down:  # 0 for the last step
-            return down.share * max(0.0, 1.0 - (done + 1 - down.after) / down.steps)
         # transformers asks once more after the last step.
-        return self.planned[min(done, len(self.planned) - 1)] * self.factor
+        return self.shares[min(done, len(self.shares) - 1)] * self.factor
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1."""
@@ -130,16 +101,12 @@ class LrPlan:
         """Learning rates of all steps: those already used, then the current plan."""
         return (*used, *(self.rate(step) for step in range(len(used) + 1, self.steps + 1)))
 
-    def scaled(self, factor: float) -> LrPlan:
-        """Copy with another factor, which also applies to a wind-down that has begun."""
-        fall = self.wind_down and replace(self.wind_down, share=self.wind_down.share * factor / self.factor)
-        return replace(self, factor=factor, wind_down=fall)
-
     def winding_down(self, done: int) -> LrPlan:
         """Copy that winds down linearly to 0 after `done` steps, over a tenth as many steps."""
-        length = max(2, math.ceil(done * WIND_DOWN_RATIO))
-        remaining = max(1, min(length, self.steps - done))
-        return replace(self, wind_down=WindDown(done, remaining, self.share(done)))
+        length = max(1, min(max(2, math.ceil(done * WIND_DOWN_RATIO)), self.steps - done))
+        share = self.shares[min(done, len(self.shares) - 1)]
+        fall = (share * (1 - step / length) for step in range(1, length + 1))
+        return replace(self, shares=(*self.shares[:done], *fall), winds_down_after=done)
 
 
 def apply_to_scheduler(rates: LrPlan, scheduler: Any) -> None:
@@ -222,14 +189,11 @@ class StepLog:
         """Start the clock of a step; the time until now belongs to no step."""
         self._step_start = time.monotonic()
 
-    def exclude_time(self, seconds: float) -> None:
-        """Exclude seconds since the last step from the time of the next one."""
+    def exclude_time(self, seconds: float, *, was_paused: bool = False) -> None:
+        """Exclude seconds since the last step from the time of the next one; nothing ran in those of a pause."""
         self._step_start += seconds
-
-    def exclude_pause(self, seconds: float) -> None:
-        """Exclude a pause from all times, since nothing ran in it."""
-        self.exclude_time(seconds)
-        self._step_end = None if self._step_end is None else self._step_end + seconds
+        if was_paused and self._step_end is not None:
+            self._step_end += seconds
 
     def add(
         self,

@@ -10,12 +10,12 @@ from typing import Any, TypedDict
 from safetensors import SafetensorError
 
 from ...core.errors import SavingError
-from ...core.files import Count, check_record, dump_with_list, flush_to_disk, move_new_folder, read_record
+from ...core.files import Count, dump_with_list, flush_to_disk, move_new_folder, read_record
 from ...core.jobs import RecallMeasured
 from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
 from ...settings import presets
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ..plan import DATA_KEY, RunPlan, SteeringRecord
+from ..plan import DATA_KEY, RunPlan, Steering
 
 WRITE_ATTEMPTS = 2
 # torch.save has no exception type of its own for a failed write, only these words.
@@ -54,7 +54,7 @@ class RunState:
     graph: Sequence[GraphRecord] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
     changes: Sequence[tuple[Count, ...]] = ()  # when the batch order switched: epoch and examples taken
-    steering: dict[str, Any] = field(default_factory=dict)  # live settings and state of the rules
+    steering: Steering | None = None
     recalls: Sequence[RecallMeasured] = ()
 
 
@@ -78,11 +78,6 @@ def load_run_state(checkpoint: Path) -> RunState:
     """Read the state to resume from; a damaged value is refused, because the run would not be the same."""
     damage: list[str] = []
     state = read_record(checkpoint / STATE, RunState, None, damage)
-    if state is not None and state.steering:
-        try:
-            check_record(state.steering, SteeringRecord, f"{STATE}: steering", damage)
-        except ValueError as error:  # none of it is right
-            damage.append(str(error))
     trainer_state = read_record(checkpoint / TRAINER_STATE, TrainerRecord, None, damage)
     if state is None or trainer_state is None or damage:
         reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing."

@@ -24,6 +24,7 @@ from ..inference import EvalScheduler, Meters, RecallScheduler, SampleGenerator,
 from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
 
+SAMPLE_EXAMPLES = 10  # in train_dataset_sample.json
 NOTHING_TO_MEASURE = (
     "There is nothing to evaluate, because this run has no validation split and no recall passages. For the next "
     "run, set Validation split (eval_share) or Recall passages (recall_passages)."
@@ -90,14 +91,15 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Open the run folder after the first step, when there is something to save."""
-        run, folder = self._run_plan, self._run_plan.folder
+        examples, folder = self._run_plan.data.examples, self._run_plan.folder
         if state.global_step != self._first:
             return
         if folder.is_open:  # opened by an earlier segment, with another plan
             self._write_settings()
             return
         folder.open(self.controller.settings)
-        write_record(lambda: folder.write_data_sample(run.sample()), folder.path, self._log)
+        sample = [{"value": examples[n].text} for n in range(min(SAMPLE_EXAMPLES, len(examples)))]
+        write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
 
     def _write_settings(self) -> None:
         """Write the settings that are in force, so that what reads them later knows of changes in mid-run."""
@@ -129,38 +131,36 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._log.append(progress)
         self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
-        if distributed.is_paused(self._control):
-            self._pause(step)
+        pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
+        if any(distributed.any_rank(pauses)):  # if any process was asked to
+            text = f"Paused after step {step} until you resume the run; the model stays in memory"
+            self._log.append(Stage(text=text, kind=StageKind.PAUSED))
+            started = time.monotonic()
+            distributed.wait_while_paused(self._control)
+            # A pause must not count as a slow step.
+            self.step_log.exclude_time(time.monotonic() - started, was_paused=True)
+            self._log.append(Note(text=f"Resuming after step {step}."))
+            self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"Batch order after step {step}: {change}"))
 
         evaluation = self._measure(step)
         # The clock and the requests are those of rank 0, so that all processes decide the same.
         requests, clock = distributed.sync_control(self._control, time.monotonic())
-        changes_before = len(self.controller.live_changes)
+        changes_before, rates_before = len(self.controller.live_changes), self.controller.rates
         after = StepState(
             step, plan.steps_per_epoch, progress.smoothed, clock, steps=plan.steps, requests=requests
         )
-        decision = self.controller.decide(
+        stop, reason = self.controller.decide(
             after, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
         )
         if len(self.controller.live_changes) > changes_before:
             self._write_settings()
-        control.should_training_stop |= decision.stop
-        control.should_save, self._reason = decision.save is not None, decision.save or ""
-        if decision.replanned:
+        control.should_training_stop |= stop
+        control.should_save, self._reason = reason is not None, reason or ""
+        if self.controller.rates is not rates_before:
             apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
         self.step_log.begin_step()  # work between two steps counts for neither
-
-    def _pause(self, step: int) -> None:
-        """Block the training thread until the run is resumed."""
-        text = f"Paused after step {step} until you resume the run; the model stays in memory"
-        self._log.append(Stage(text=text, kind=StageKind.PAUSED))
-        started = time.monotonic()
-        distributed.wait_while_paused(self._control)
-        self.step_log.exclude_pause(time.monotonic() - started)  # a pause must not count as a slow step
-        self._log.append(Note(text=f"Resuming after step {step}."))
-        self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
     def _measure(self, step: int) -> Evaluation | None:
         """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
@@ -174,12 +174,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if not last:
             self.recalls.measure_after(step, asked=asked)
         return self._evaluations.evaluate_after(step, last=last, asked=asked)
-
-    def measure_at_end(self, step: int) -> None:
-        """Measure recall for the verdict, once the last checkpoint is on disk."""
-        if self.controller.restart is None:
-            self.recalls.measure_at_end(step)
-        self._monitor.observe(at_once=True)
 
     def save_checkpoint(self, write: Callable[[], None]) -> None:
         """Let the Trainer write its checkpoint, before it calls on_save; a failure does not end the run."""
@@ -221,7 +215,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             except OSError as error:
                 self.save_error = write_error_reason(error, folder.path)
         if self.save_error:
-            self._continue_without(step, control)
+            # The run continues without this checkpoint, and without the restart that would have begun from it.
+            folder.remove_partial_checkpoints()
+            had_restart = controller.cancel_checkpoint()
+            planned = ", but the pause or the added epochs that you requested are canceled" if had_restart else ""
+            explanation = (
+                f"could not be saved: {self.save_error}. The run continues{planned}. {self.last_checkpoint()}"
+            )
+            self._log.append(Advice(text=f"The checkpoint at step {step} {explanation}"))
+            if had_restart:
+                control.should_training_stop = controller.is_over(step)
         else:
             assert self.last_saved is not None
             self._heartbeat.record_checkpoint()
@@ -231,17 +234,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 loras.thin_checkpoints(folder.path, keep, controller.best.step, folder.start_step)
         self.step_log.begin_step()
 
-    def _continue_without(self, step: int, control: TrainerControl) -> None:
-        """Continue without this checkpoint, and cancel the restart that would have begun from it."""
-        self._run_plan.folder.remove_partial_checkpoints()
+    def last_checkpoint(self) -> str:
+        """Return a sentence about it, for one that has to begin again from there."""
         saved = self.last_saved
-        last = f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
-        had_restart = self.controller.cancel_checkpoint()
-        planned = ", but the pause or the added epochs that you requested are canceled" if had_restart else ""
-        explanation = f"could not be saved: {self.save_error}. The run continues{planned}. {last}"
-        self._log.append(Advice(text=f"The checkpoint at step {step} {explanation}"))
-        if had_restart:
-            control.should_training_stop = self.controller.is_over(step)
+        return f"The last checkpoint is {saved.name}." if saved else "There is no checkpoint yet."
 
     def log_split_batch(self, examples: int, size: int) -> None:
         """Log that a batch did not fit into memory and is split."""

@@ -99,13 +99,10 @@ class _Checkpoint:
 
 
 def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, job: Job) -> JobEnded:
-    """Save the LoRA, which `write` writes into a folder, and the records of its run.
-
-    If a divergence has spoiled the weights, the last finite checkpoint is saved, or nothing.
-    """
+    """Save the LoRA, which `write` writes into a folder, and the records of its run."""
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     divergence, step_log = trained.divergence, trained.step_log
-    if divergence and divergence.spoiled:
+    if divergence and divergence.spoiled:  # the last finite checkpoint is saved, or nothing
         for checkpoint in loras.checkpoints_with_weights(run_folder.path):
             if not is_finite_checkpoint(checkpoint):
                 loras.remove_checkpoint(checkpoint)
@@ -123,10 +120,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     )
     is_done = controller.is_over(trained.step)
     outcome: Outcome = "failed" if divergence else "finished" if is_done else "stopped"
-    checkpoints: dict[int, str] = {}  # slim ones included
-    if run_folder.path.is_dir():
-        names = [path.name for path in run_folder.path.iterdir() if loras.has_weights(path)]
-        checkpoints = dict(sorted((step, name) for name in names if (step := checkpoint_step(name)) is not None))
+    saved = [path for path in loras.checkpoints_with_weights(run_folder.path) if path.parent == run_folder.path]
+    checkpoints = {checkpoint_step(path.name) or 0: path.name for path in saved}  # without the timed backups
     entry = _log_entry(trained, outcome, best, job)
     if folder is not run_folder:
         # The records move to the LoRA that was saved elsewhere; in its own folder the run counts as stopped.
@@ -158,19 +153,16 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
     choice = f" from step {best.step}, {best.words}," if best else ""
     messages = [
+        str(divergence or ""),
         f"'{folder.name}' {outcome} at step {trained.step} of {run_plan.plan.steps}{reason}. The smoothed loss is "
         f"{step_log.smoothed:.4f}. {noun[0].upper()}{noun[1:]}{choice} is in {folder.path}",
-        verdict.text,
     ]
-    if divergence:
-        messages.insert(0, str(divergence))
-        losses = {step.step: step.loss for step in steps}
-        kept_step = best.step if best else trained.step
-        first, last = losses.get(1, math.nan), losses.get(kept_step, math.nan)
-        if last > first:
-            text = f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {kept_step}"
-            messages.insert(2, f"{text}, so the model is better without this LoRA.")
-    text, time_over = "\n".join(filter(None, messages)), controller.time_over and not divergence
+    losses, kept_step = {step.step: step.loss for step in steps}, best.step if best else trained.step
+    first, last = losses.get(1, math.nan), losses.get(kept_step, math.nan)
+    if divergence and last > first:
+        text = f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {kept_step}"
+        messages.append(f"{text}, so the model is better without this LoRA.")
+    text, time_over = "\n".join(filter(None, [*messages, verdict.text])), controller.time_over and not divergence
     return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind, time_over=time_over)
 
 

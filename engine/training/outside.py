@@ -9,9 +9,8 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from copy import copy
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +27,7 @@ from ..checks import NO_REPORTER
 from ..plan import RunPlan, StepLog
 
 ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001  # of SetThreadExecutionState
-HELPER_TIMEOUT_SECONDS = 3.0  # timeout for a helper process to start, and to end
+HELPER_START_SECONDS = 3.0
 PROJECT = "training_pro"
 # Module and functions that end a reporter's run where transformers leaves it open for the next one.
 RUN_ENDS: Mapping[str, tuple[str, ...]] = {
@@ -38,69 +37,54 @@ RUN_ENDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class _CannotError(Exception):
-    """This machine cannot be kept awake; the message says why."""
-
-
 @contextmanager
 def prevent_sleep(log_note: Callable[[str], object], *, platform: str = sys.platform) -> Iterator[None]:
     """Prevent sleep within this context; if that is not possible, log one sentence about it."""
-    release: Callable[[], object] | None = None
-    try:
-        release = _inhibit_sleep(platform)
-    except _CannotError as error:
-        log_note(
-            "The computer may go to sleep during the run, because Training PRO can't prevent it on this system. "
-            f"Turn off sleep in the computer's settings. ({error})"
-        )
-    try:
+    fault = "this system is not supported"
+    with ExitStack() as held:
+        if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
+            set_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
+            fault = "Windows refused the request"
+            if set_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
+                fault = ""
+                held.callback(set_state, ES_CONTINUOUS)
+        elif platform == "darwin":
+            fault = _run_helper(["caffeinate", "-i", "-w", str(os.getpid())], held)
+        elif platform == "linux":
+            words = ["--who=Training PRO", "--why=A training run is in progress"]
+            options = ["--what=idle:sleep", "--mode=block", *words]
+            fault = _run_helper(["systemd-inhibit", *options, "sh", "-c", "echo held; exec cat"], held)
+        if fault:
+            log_note(
+                "The computer may go to sleep during the run, because Training PRO can't prevent it on this "
+                f"system. Turn off sleep in the computer's settings. ({fault})"
+            )
         yield
-    finally:
-        if release is not None:
-            release()
 
 
-def _inhibit_sleep(platform: str) -> Callable[[], object]:
-    """Inhibit sleep, and return what releases it."""
-    if platform == "win32":  # a state of this thread, the run's own; Windows releases it when the thread ends
-        execution_state = ctypes.windll.kernel32.SetThreadExecutionState  # type: ignore[attr-defined]
-        if not execution_state(ES_CONTINUOUS | ES_SYSTEM_REQUIRED):
-            raise _CannotError("Windows refused the request")
-        return partial(execution_state, ES_CONTINUOUS)
+def _run_helper(command: list[str], held: ExitStack) -> str:
+    """Run a program that keeps the machine awake until the stack closes; returns why it can't."""
     # Both helpers end with our process, however that ends: caffeinate watches it, and the `cat` below
     # systemd-inhibit reads from our pipe, which closes. In a session of its own, a helper has no terminal to ask
     # for a password.
-    if platform == "darwin":
-        command = ["caffeinate", "-i", "-w", str(os.getpid())]
-    elif platform == "linux":
-        words = ["--who=Training PRO", "--why=A training run is in progress"]
-        options = ["--what=idle:sleep", "--mode=block", *words]
-        command = ["systemd-inhibit", *options, "sh", "-c", "echo held; exec cat"]
-    else:
-        raise _CannotError("this system is not supported")
     pipe = subprocess.PIPE
     try:
         helper = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
-        raise _CannotError(f"{command[0]} can't be started ({error.strerror})") from error
-    if platform == "linux":
-        assert helper.stdout is not None and helper.stderr is not None
-        ready, _, _ = select.select([helper.stdout], [], [], HELPER_TIMEOUT_SECONDS)
-        if not ready or not helper.stdout.readline():
-            reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0] if ready else ""
-            _end_helper(helper)
-            said = f"systemd-inhibit said: {reason}" if reason else "the system refused the request"
-            raise _CannotError(said if ready else "the system did not respond")
-    return partial(_end_helper, helper)
-
-
-def _end_helper(helper: subprocess.Popen[bytes]) -> None:
-    helper.terminate()
-    try:
-        helper.communicate(timeout=HELPER_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired:
-        helper.kill()
-        helper.communicate()
+        return f"{command[0]} can't be started ({error.strerror})"
+    with ExitStack() as ended:
+        ended.callback(helper.communicate)
+        ended.callback(helper.kill)  # first: the system takes the lock back from a dead process
+        if command[0] == "systemd-inhibit":
+            assert helper.stdout is not None and helper.stderr is not None
+            ready, _, _ = select.select([helper.stdout], [], [], HELPER_START_SECONDS)
+            if not ready:
+                return "the system did not respond"
+            if not helper.stdout.readline():
+                reason = helper.stderr.read().decode(errors="replace").strip().partition("\n")[0]
+                return f"systemd-inhibit said: {reason}" if reason else "the system refused the request"
+        held.push(ended.pop_all())
+    return ""
 
 
 @contextmanager
@@ -114,27 +98,8 @@ def attach_reporters(
         names = tuple(integration_utils.get_available_reporting_integrations())
         if not names:
             log.append(Advice(text=NO_REPORTER))
-    variables: dict[str, str] = {}
-    for name in names:
-        variables |= _tracking_variables(name, asked.run_name or lora.name, lora, folders)
-    saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
-    os.environ.update(variables)
-    # Of a class each, since transformers warns about a second callback of the same class.
-    reporters = [type(name, (Reporter,), {})(name, asked, lora, step_log, log) for name in names]
-    try:
-        yield reporters
-    finally:
-        for reporter in reporters:
-            reporter.finish()
-        for variable in variables:
-            os.environ.pop(variable, None)
-        os.environ.update(saved)
-
-
-def _tracking_variables(name: str, run_name: str, lora: Path, folders: Folders) -> dict[str, str]:
-    """Return the environment variables for a reporter."""
     # The user's own win over these: modes, projects and servers.
-    experiment = {"MLFLOW_EXPERIMENT_NAME": PROJECT}
+    run_name, experiment = asked.run_name or lora.name, {"MLFLOW_EXPERIMENT_NAME": PROJECT}
     database = f"sqlite:///{(folders.logs / 'mlflow.db').as_posix()}"
     defaults: dict[str, dict[str, str]] = {
         "clearml": {"CLEARML_PROJECT": PROJECT, "CLEARML_TASK": run_name},
@@ -155,8 +120,22 @@ def _tracking_variables(name: str, run_name: str, lora: Path, folders: Folders) 
             **{"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"},
         },
     }
-    chosen = {variable: os.environ.get(variable, value) for variable, value in defaults.get(name, {}).items()}
-    return {**ours.get(name, {}), **chosen}
+    variables: dict[str, str] = {}
+    for name in names:
+        chosen = {key: os.environ.get(key, value) for key, value in defaults.get(name, {}).items()}
+        variables |= {**ours.get(name, {}), **chosen}
+    saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
+    os.environ.update(variables)
+    # Of a class each, since transformers warns about a second callback of the same class.
+    reporters = [type(name, (Reporter,), {})(name, asked, lora, step_log, log) for name in names]
+    try:
+        yield reporters
+    finally:
+        for reporter in reporters:
+            reporter.finish()
+        for variable in variables:
+            os.environ.pop(variable, None)
+        os.environ.update(saved)
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]
@@ -174,13 +153,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         self._reported = len(step_log.graph)
         self._losses: list[float] = []
         self._failed = False
-        self._log_errors(self._create)
-
-    def _create(self) -> None:
-        self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         def begin() -> None:
+            self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
             arguments = copy(args)
             arguments.output_dir = str(self._lora)  # CodeCarbon writes its file there
             if self._name == "dvclive":  # it takes its folder from no variable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...core import dist_env
 from ...core.errors import DataError
-from ...core.host import Folders, Host, get_model_card
+from ...core.host import Host, get_model_card
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
@@ -31,6 +31,7 @@ from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import plural
 from ..compute import (
     DivergenceError,
@@ -46,7 +47,7 @@ from ..compute import (
 )
 from ..inference import make_meters
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch, removed_message, snapshot_adapters
-from ..plan import RunPlan, build_run_plan
+from ..plan import RunPlan
 from ..saving import RunState, full_finetune, load_run_state, refuse_changes
 from .callback import RunCallback, RunOver, SampleCallback
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
@@ -57,46 +58,105 @@ from .trainer import RunTrainer
 
 def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
     """Train a LoRA by the settings, save it, and restore the model."""
-    # Whatever can be refused is refused here, before a lock is taken and before the model is touched.
-    requested, folders = settings, host.folders
+    folders, log = host.folders, job.log
     folder = choose_run_folder(settings, folders, resume)
     refuse_in_progress(folder.name, folders)
-    if folder.initial_lora is not None:
-        refuse_shape_mismatch(settings.lora, folder.initial_lora)
-    if folder.start is not None:
-        _warn_about_examples(settings, folders, job)
-    settings = draw_seeds(settings.with_name(folder.name), folder, job)
-    card = add_param_count(get_model_card(host), settings)
-    run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), folder)
-    if (finished := folder.finished()) and finished.planned >= run_plan.plan.steps:
-        return _already_finished(run_plan, finished.steps, folders)
-
     keep_awake: AbstractContextManager[None] = nullcontext()
     if settings.machine.keep_awake:
-        keep_awake = prevent_sleep(lambda text: job.log.append(Note(text=text)))
+        keep_awake = prevent_sleep(lambda text: log.append(Note(text=text)))
     # The lock says to other programs that this run is in progress; the remote control takes their requests.
     with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
-        # Data were prepared without the lock, and another program may have finished a run of this name since then.
-        if choose_run_folder(settings, folders, resume, holds_lock=True) == folder:
-            state, start = _starting_point(run_plan, job)
-            with distributed.process_run_folder(folder) as process_folder:
-                run_plan = replace(run_plan, folder=process_folder)
-                # The Trainer can't change its number of steps. So when the user adds epochs, or a pause frees the
-                # GPU, it stops at a full checkpoint, and a new one continues from there.
-                result = _train_segment(run_plan, state, start, host, job, first=True)
-                while isinstance(result, TrainingResult):
-                    start, restart = result.last_saved, result.controller.restart
-                    assert start is not None and restart is not None
-                    if restart.frees_gpu and not _wait_unloaded(result, host, job):
-                        if job.control.asked(Request.DISCARD):
-                            return end_discarded_run(run_plan.folder, result.step)
-                        return save_and_record(result, partial(loras.copy_weights, start), folders, job)
-                    state = load_run_state(start)
-                    run_plan = _add_epochs(result, state, restart.more_epochs + job.control.take_epochs(), job)
-                    result = _train_segment(run_plan, state, start, host, job, first=False)
-                return result
-    job.log.append(Note(text=f"Another program has trained {folder.name!r} in the meantime."))
-    return train(requested, host, job, resume=resume)
+        # Whatever can be refused is refused before the model is touched.
+        if folder.initial_lora is not None:
+            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+        if folder.start is not None:
+            with suppress(DataError):  # said when the data are read
+                for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
+                    if dataset.example:  # the user's file of this name may have been removed since
+                        used = "so the included example with that name is used."
+                        log.append(Advice(text=f"{dataset.name} is not in {folders.datasets}, {used}"))
+        settings = draw_seeds(settings.with_name(folder.name), folder, job)
+        card = add_param_count(get_model_card(host), settings)
+        run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), folder)
+
+        planned, finished = run_plan.plan.steps, folder.finished()
+        if finished and finished.planned >= planned:
+            folder.recover()
+            write_missing_report(folder.path, folders)
+            steps = f"{finished.steps} of {planned} {plural(planned, 'step is', 'steps are')} done"
+            if finished.steps > planned:
+                steps = f"{finished.steps} steps are done, but the settings ask for {planned}"
+            more = "To train more, increase Epochs, or Max steps if it is set."
+            text = f"'{folder.name}' is finished: {steps}. {more}"
+            return JobEnded(outcome="finished", text=text, folder=folder.path)
+
+        folder.refuse_without_start()
+        state, start = RunState(unchangeable=run_plan.unchangeable()), None
+        if folder.start is not None:
+            start = folder.start.folder
+            state = load_run_state(start)
+            refuse_changes(state, run_plan, start)
+            log.append(Note(text=f"Resuming from {start.name} (step {state.step})."))
+        elif folder.initial_lora is not None:
+            text = "Training PRO first moves the LoRA's current files to a backup folder."
+            log.append(Note(text=f"Continuing to train '{folder.name}'. {text}"))
+        elif folder.resumes:
+            text = f"There is nothing to resume for '{folder.name}', so the run starts from the beginning."
+            log.append(Note(text=text))
+        with distributed.process_run_folder(folder) as process_folder:
+            return _train_in_segments(replace(run_plan, folder=process_folder), state, start, host, job)
+
+
+def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, host: Host, job: Job) -> JobEnded:
+    """Train to the end of the run, beginning anew after a pause that frees the GPU, and after added epochs."""
+    # The Trainer can't change its number of steps. So it stops at a full checkpoint, and a new one continues from
+    # there.
+    result = _train_segment(run_plan, state, start, host, job, first=True)
+    while isinstance(result, TrainingResult):
+        start, restart, step = result.last_saved, result.controller.restart, result.step
+        assert start is not None and restart is not None
+        if restart.frees_gpu:
+            snapshot = snapshot_adapters(host)
+            host.unload()
+            text = f"Paused after step {step} until you resume the run; the model is unloaded"
+            job.log.append(Stage(text=text, kind=StageKind.PAUSED))
+            job.control.wait_while_paused()
+            if job.control.asked(Request.STOP):
+                if snapshot.names:
+                    text = f"The model stays unloaded, so {removed_message(snapshot.names)}"
+                    job.log.append(Note(text=text))
+                if job.control.asked(Request.DISCARD):
+                    return end_discarded_run(run_plan.folder, step)
+                return save_and_record(result, partial(loras.copy_weights, start), host.folders, job)
+            job.log.append(Note(text=f"Resuming after step {step}: loading the model again."))
+            host.reload(run_plan.card)
+            snapshot.attach_lora(host)
+        state = load_run_state(start)
+        _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
+        added = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
+        run_plan = _with_more_epochs(run_plan, added)
+        if added:
+            assert state.steering is not None
+            rates = run_plan.rates(state.steering.live[RATE_FACTOR])
+            all_rates = rates.all(result.step_log.rates_used())
+            why = f"{added:g} more {plural(added, 'epoch')}"
+            job.log.append(PlanChanged(step=state.step, steps=rates.steps, rates=all_rates, why=why))
+        result = _train_segment(run_plan, state, start, host, job, first=False)
+    return result
+
+
+def _with_more_epochs(run_plan: RunPlan, epochs: float) -> RunPlan:
+    """The run with more epochs, in the folder that it has opened."""
+    settings, plan = run_plan.settings, run_plan.plan
+    max_steps = plan.max_steps and plan.max_steps + round(epochs * plan.steps_per_epoch)
+    plan = replace(plan, epochs=plan.epochs + epochs, max_steps=max_steps)
+    steps = replace(settings.steps, epochs=settings.steps.epochs + epochs, max_steps=max_steps)
+    return replace(
+        run_plan,
+        settings=replace(settings, steps=steps),
+        data=replace(run_plan.data, plan=plan, report=replace(run_plan.data.report, steps=plan.steps)),
+        folder=replace(run_plan.folder, is_open=True),
+    )
 
 
 def _train_segment(
@@ -116,7 +176,8 @@ def _train_segment(
         objective = Objective.training(capabilities, settings.learning, model)
         sums = StepSums(find_example_datasets(run_plan.data.examples, settings))
         meters = make_meters(run_plan, model, capabilities, job)
-        callback = RunCallback(run_plan, state, start, meters, sums, MachineMonitor(base.device, job.log), job)
+        monitor = MachineMonitor(base.device, job.log)
+        callback = RunCallback(run_plan, state, start, meters, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)
         if first:
             _announce(run_plan, state, callback, compute_dtype(base), capabilities, job)
@@ -132,7 +193,9 @@ def _train_segment(
             try:
                 with limit_vram(trainer.args.device), suppress(RunOver):
                     trainer.train(resume_from_checkpoint=str(start) if start else None)
-                callback.measure_at_end(trainer.state.global_step)
+                if callback.controller.restart is None:  # for the verdict; the last checkpoint is on disk
+                    callback.recalls.measure_at_end(trainer.state.global_step)
+                monitor.observe(at_once=True)
                 trainer.refuse_broken_weights()  # the last step may have broken the weights
             except DivergenceError as error:
                 if first and trainer.state.global_step == state.step:
@@ -162,49 +225,6 @@ def _train_segment(
         if divergence is None:
             samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
         return ended
-
-
-def _warn_about_examples(settings: TrainingSettings, folders: Folders, job: Job) -> None:
-    """Say which datasets of a resumed run are examples, because a file of the same name may have been removed."""
-    with suppress(DataError):  # said when the data are read
-        for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
-            if dataset.example:
-                text = (
-                    f"{dataset.name} is not in {folders.datasets}, so the included example with that name is used."
-                )
-                job.log.append(Advice(text=text))
-
-
-def _already_finished(run_plan: RunPlan, done: int, folders: Folders) -> JobEnded:
-    run_plan.folder.recover()
-    write_missing_report(run_plan.folder.path, folders)
-    planned = run_plan.plan.steps
-    steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"
-    if done > planned:
-        steps = f"{done} steps are done, but the settings ask for {planned}"
-    text = (
-        f"'{run_plan.folder.name}' is finished: {steps}. To train more, increase Epochs, or Max "
-        "steps if it is set."
-    )
-    return JobEnded(outcome="finished", text=text, folder=run_plan.folder.path)
-
-
-def _starting_point(run_plan: RunPlan, job: Job) -> tuple[RunState, Path | None]:
-    """Return the state that a run begins with, and the checkpoint that it is from, if there is one."""
-    folder, checkpoint = run_plan.folder, run_plan.folder.start
-    folder.refuse_without_start()
-    if checkpoint is not None:
-        state = load_run_state(checkpoint.folder)
-        refuse_changes(state, run_plan, checkpoint.folder)
-        job.log.append(Note(text=f"Resuming from {checkpoint.folder.name} (step {state.step})."))
-        return state, checkpoint.folder
-    if folder.initial_lora is not None:
-        text = "Training PRO first moves the LoRA's current files to a backup folder."
-        job.log.append(Note(text=f"Continuing to train '{folder.name}'. {text}"))
-    elif folder.resumes:
-        text = f"There is nothing to resume for '{folder.name}', so the run starts from the beginning."
-        job.log.append(Note(text=text))
-    return RunState(unchangeable=run_plan.unchangeable()), None
 
 
 def _announce(
@@ -251,33 +271,3 @@ def _announce(
     notes_on_processes = data.report.notes if plan.processes > 1 else ()
     for text in (schedule, *notes_on_processes, *capabilities.notes()):
         job.log.append(Note(text=text))
-
-
-def _wait_unloaded(trained: TrainingResult, host: Host, job: Job) -> bool:
-    """Unload the model and wait; returns whether the run is resumed, with the model loaded again."""
-    snapshot = snapshot_adapters(host)
-    host.unload()
-    text = f"Paused after step {trained.step} until you resume the run; the model is unloaded"
-    job.log.append(Stage(text=text, kind=StageKind.PAUSED))
-    job.control.wait_while_paused()
-    if job.control.asked(Request.STOP):
-        if snapshot.names:
-            job.log.append(Note(text=f"The model stays unloaded, so {removed_message(snapshot.names)}"))
-        return False
-    job.log.append(Note(text=f"Resuming after step {trained.step}: loading the model again."))
-    host.reload(trained.run_plan.card)
-    snapshot.attach_lora(host)
-    return True
-
-
-def _add_epochs(trained: TrainingResult, state: RunState, epochs: float, job: Job) -> RunPlan:
-    """Return the plan with this many more epochs, or none after a mere pause, and log its learning rates."""
-    run_plan = trained.run_plan
-    _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
-    epochs = min(epochs, maximum - run_plan.settings.steps.epochs)
-    longer = run_plan.longer(epochs)
-    if epochs:
-        rates = longer.rates(state.steering["live"]["rate_factor"])
-        all_rates, reason = rates.all(trained.step_log.rates_used()), f"{epochs:g} more {plural(epochs, 'epoch')}"
-        job.log.append(PlanChanged(step=state.step, steps=rates.steps, rates=all_rates, why=reason))
-    return longer

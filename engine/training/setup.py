@@ -113,11 +113,7 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
             enable({"use_reentrant": False})
             base.enable_input_require_grads()
         base.config.use_cache = False
-        trainable = _fresh_lora(base, run_plan, job)
-        if settings.lora.whole_model:
-            job.log.append(Note(text="This run trains all weights of the model."))
-            trainable = full_finetune.unfreeze(base)
-        with trainable as model:
+        with _trainable(base, run_plan, job) as model:
             # Dtypes that no optimizer can step in are refused; those that lose small steps get advice.
             trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
             dtypes = [dtype.removeprefix("torch.") for dtype in trained]
@@ -130,8 +126,14 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
 
 
 @contextmanager
-def _fresh_lora(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+    """Yield the model with a fresh LoRA in it, or with all weights trainable."""
     settings, folder = run_plan.settings, run_plan.folder
+    if settings.lora.whole_model:
+        job.log.append(Note(text="This run trains all weights of the model."))
+        with full_finetune.unfreeze(base) as model:
+            yield model
+        return
     targets = choose_targets(settings.lora, base)
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
     config = lora_config(settings.lora, base, targets)

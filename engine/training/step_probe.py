@@ -1,10 +1,10 @@
-"""Probe: one training step to measure memory and time, without changing anything; also lists a model's layers."""
+"""Probe: one training step to measure memory and time, without changing anything."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...core.host import Host, get_model_card, unwrap_peft
+from ...core.host import Host, get_model_card
 from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
@@ -31,8 +31,8 @@ from ..compute import (
     probe_model,
 )
 from ..inference import Evaluator, SampleGenerator
-from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
-from ..plan import RunPlan, build_run_plan
+from ..lora import add_param_count, autocast_model
+from ..plan import RunPlan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
 
 # Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
@@ -54,7 +54,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
     raise_problems(check_run(settings, host))
     card = add_param_count(get_model_card(host), settings)
-    run_plan = build_run_plan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
+    run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
     job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (
@@ -66,18 +66,23 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             objective = Objective.training(capabilities, settings.learning, model)
             job.log.append(Stage(text="Testing the longest batch"))
             result = _probe_longest_batch(model, objective, run_plan)
-            extra_times = _extra_times(model, run_plan, capabilities, host, job)
+            # The seconds of an evaluation and of an answer are estimated by doing a part of one.
+            times: dict[str, Any] = {}
+            if evaluations := run_plan.data.report.evaluations:
+                job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
+                times["evaluations"] = evaluations
+                with suppress(Exception):  # a run also continues when an evaluation or an answer fails
+                    times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
+            if rounds := run_plan.data.report.sample_rounds:
+                job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
+                with suppress(Exception):
+                    generator = SampleGenerator(run_plan, host, job, ())
+                    if answer_seconds := generator.estimate_seconds(model):
+                        times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
         event = _as_event(result, run_plan, capabilities, memory_model, host.memory().device)
-    job.log.append(replace(event, **extra_times))
+    job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
-
-
-def count_layers(host: Host) -> Mapping[str, int]:
-    """Count the kinds of layers of the loaded model, or of a meta model built from its config."""
-    if not host.model_status().problem:
-        return count_layer_names(unwrap_peft(host.loaded_model().model))
-    return count_layer_names(build_meta_model(host.card()))
 
 
 def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) -> ProbeResult:
@@ -98,16 +103,14 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
                 for parameter in model.parameters():
                     parameter.grad = None
 
-        def wait_for_gpu() -> None:
-            if model.device.type == "cuda":
-                torch.cuda.synchronize(model.device)
-
+        # A GPU works asynchronously: the step before may still run, and so may the one that is timed.
+        wait = torch.cuda.synchronize if model.device.type == "cuda" else lambda device: None
         model.train()
         peak = measure_peak(step, model.device)
-        wait_for_gpu()  # which works asynchronously: the step before may still run, and so may this one
+        wait(model.device)
         started = time.perf_counter()
         step()
-        wait_for_gpu()
+        wait(model.device)
         return ProbeResult(len(part), batch.labels.numel(), time.perf_counter() - started, peak)
 
     result = next(BatchSplitter().run(longest, measure))
@@ -163,22 +166,3 @@ def _as_event(
         largest = min(largest, result.too_large - 1)
     fitting = {} if event.fits else fit_to_memory(memory_model, settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=fitting)
-
-
-def _extra_times(
-    model: Any, run_plan: RunPlan, capabilities: ModelCapabilities, host: Host, job: Job
-) -> dict[str, Any]:
-    """Count the evaluations and answers of a run, and estimate the seconds of one each by doing a part of it."""
-    times: dict[str, Any] = {}
-    if evaluations := run_plan.data.report.evaluations:
-        job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
-        times["evaluations"] = evaluations
-        with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-            times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
-    if rounds := run_plan.data.report.sample_rounds:
-        job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
-        with suppress(Exception):
-            generator = SampleGenerator(run_plan, host, job, ())
-            if answer_seconds := generator.estimate_seconds(model):
-                times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
-    return times

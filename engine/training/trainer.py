@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
 
+from ...core import dist_env
 from ...core.errors import ModelError, Remedy
 from ...data.examples import BatchItem, Example, Examples, batch_order
-from ...settings.definitions import LoraSettings
 from ..checks import optimizer_problems, raise_problems
 from ..compute import (
     Batch,
@@ -27,10 +26,8 @@ from ..compute import (
     StepSums,
     TrainerHooks,
     count_workers,
-    distributed,
     explain_out_of_memory,
     find_divergence,
-    has_finite_weights,
     out_of_memory_error,
     undo_on_error,
 )
@@ -118,19 +115,19 @@ class RunTrainer(TrainerHooks):
         numbers, examples = inputs.pop("numbers"), self._run_plan.data.examples
         whole_batch = replace(inputs["batch"], examples=tuple(examples[number] for number in numbers))
         trained = list(model.parameters()) if self._splitter.enabled else []
+        tokens = 0  # of the part that is trained on
 
         def step(batch: Batch) -> torch.Tensor:
-            explained = explain_out_of_memory(partial(self._out_of_memory_error, batch))
-            with (
-                nullcontext() if self._splitter.can_split(batch) else explained,
-                undo_on_error(trained, self._sums),
-            ):
+            nonlocal tokens
+            tokens = batch.tokens
+            with undo_on_error(trained), self._sums.undo_on_error():
                 part = {"batch": batch, "labels": batch.labels}
                 loss: torch.Tensor = super(RunTrainer, self).training_step(model, part, *args, **kwargs)
             return loss
 
-        losses = self._splitter.run(whole_batch, step, self._callback.log_split_batch)
-        loss = torch.stack(list(losses)).sum()
+        with explain_out_of_memory(lambda: self._out_of_memory_error(tokens)):
+            losses = list(self._splitter.run(whole_batch, step, self._callback.log_split_batch))
+        loss = torch.stack(losses).sum()
         self._step_loss += loss
         return loss
 
@@ -173,7 +170,8 @@ class RunTrainer(TrainerHooks):
 
     def refuse_broken_weights(self) -> None:
         """Raise an error if the finished steps have left weights that are NaN or infinite."""
-        if has_finite_weights(self.model):
+        trained = [weights for weights in self.model.parameters() if weights.requires_grad]
+        if all(bool(torch.isfinite(weights).all()) for weights in trained):
             return
         done = self.state.global_step
         raise DivergenceError(
@@ -187,9 +185,9 @@ class RunTrainer(TrainerHooks):
         """Skip the count of transformers: nothing reads it, and it would visit all modules at each step."""
         return 0
 
-    def _out_of_memory_error(self, batch: Batch) -> ModelError:
-        """Return the error for a batch that cannot be split further, with the last checkpoint."""
-        plan, checkpoint = self._run_plan.plan, self._callback.last_saved
+    def _out_of_memory_error(self, tokens: int) -> ModelError:
+        """Return the error for a batch of `tokens` that cannot be split further, with the last checkpoint."""
+        plan = self._run_plan.plan
         if self._split_refusal:
             size, accumulation = max(1, plan.batch_size // 2), 2 * plan.effective_accumulation
             advice = f"True Batch Size {size} and Gradient Accumulation {accumulation}"
@@ -199,9 +197,8 @@ class RunTrainer(TrainerHooks):
                 [Remedy(advice, {"batch_size": size, "accumulation": accumulation})],
             )
         else:
-            error = out_of_memory_error(self.args.device, self._run_plan.remedies, batch.tokens)
-        last = f"The last checkpoint is {checkpoint.name}." if checkpoint else "There is no checkpoint yet."
-        return ModelError(f"{error} {last}", error.remedies)
+            error = out_of_memory_error(self.args.device, self._run_plan.remedies, tokens)
+        return ModelError(f"{error} {self._callback.last_checkpoint()}", error.remedies)
 
     # Optimizer and schedule
 
@@ -209,7 +206,11 @@ class RunTrainer(TrainerHooks):
         """Create the optimizer, with its groups split by learning rate."""
         if self.optimizer is None:
             optimizer, lora = super().create_optimizer(*args), self._run_plan.settings.lora
-            shares = {id(weight): _lr_share(name, lora) for name, weight in self.model.named_parameters()}
+            shares = {}
+            for name, weight in self.model.named_parameters():
+                # LoRA+ (Hayou et al., 2024): B, which is zero at the start, learns faster than A.
+                share = lora.lora_plus if "lora_B" in name or "lora_embedding_B" in name else 1.0
+                shares[id(weight)] = lora.head_rate if "modules_to_save" in name else share
             groups = []
             for group in optimizer.param_groups:
                 # An empty group stays, since transformers relies on its own two groups.
@@ -236,14 +237,6 @@ class RunTrainer(TrainerHooks):
         if self.args.should_save and output_dir is not None:
             model = self.accelerator.unwrap_model(self.model)
             full_finetune.save_trained_model(self._run_plan, model, Path(output_dir))
-
-
-def _lr_share(name: str, lora: LoraSettings) -> float:
-    """Return the share of the learning rate that a weight has, by its name in PEFT."""
-    if "modules_to_save" in name:
-        return lora.head_rate
-    # LoRA+ (Hayou et al., 2024): B, which is zero at the start, learns faster than A.
-    return lora.lora_plus if "lora_B" in name or "lora_embedding_B" in name else 1.0
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]
@@ -282,7 +275,8 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         seed=general.weights_seed,
         data_seed=general.order_seed,
         use_cpu=target.type == "cpu",
-        ddp_backend=distributed.ddp_backend(),
+        # Accelerate's choice is NCCL, without which PyTorch for Windows is built.
+        ddp_backend="gloo" if sys.platform == "win32" and dist_env.world_size() > 1 else None,
         ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -299,51 +293,54 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
     )
 
 
+@dataclass(eq=False)
 class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
-    def __init__(self, examples: Examples) -> None:
-        self._examples = examples
+    examples: Examples
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self.examples)
 
     def __getitem__(self, place: BatchItem) -> _Item:
-        return self._examples[place.number], place
+        return self.examples[place.number], place
 
 
+@dataclass(eq=False)
 class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
     """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
 
-    def __init__(self, run_plan: RunPlan, phases: BatchingPhases, steps_done: Callable[[], int]) -> None:
-        self._examples, self._batch = run_plan.data.examples, run_plan.plan.batch_size
-        self._run_plan, self._phases, self._steps_done = run_plan, phases, steps_done
+    run_plan: RunPlan
+    phases: BatchingPhases
+    steps_done: Callable[[], int]
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self.run_plan.data.examples)
 
     def __iter__(self) -> Iterator[BatchItem]:
         """Yield the examples of an epoch; when the phase changes, the rest follows in the new order."""
         # On a resume, accelerate draws and drops the examples that were trained on, so `taken` counts from 0.
-        epoch, taken = self._steps_done() // self._run_plan.plan.steps_per_epoch, 0
+        plan, taken = self.run_plan.plan, 0
+        epoch = self.steps_done() // plan.steps_per_epoch
         phase, places = "", iter([BatchItem(0)])
         rest = dict.fromkeys(range(len(self)))
         while rest:
-            if (current := self._phases.at((epoch, taken))) != phase:
+            if (current := self.phases.at((epoch, taken))) != phase:
                 phase, places = current, iter(self.order(current, np.fromiter(rest, np.int64), epoch))
-            for _ in range(min(self._batch, len(rest))):
+            for _ in range(min(plan.batch_size, len(rest))):
                 place = next(places)
                 del rest[place.number]
                 taken += 1
-                self._phases.position = (epoch, taken)
+                self.phases.position = (epoch, taken)
                 yield place
 
     def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
-        examples, seed = self._examples, self._run_plan.settings.what.order_seed
+        examples, seed = self.run_plan.data.examples, self.run_plan.settings.what.order_seed
+        size = self.run_plan.plan.batch_size
         if phase == "shuffled":
             numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
-            numbers = batch_order.order_by_length(numbers, examples.lengths(), self._batch, seed, epoch)
+            numbers = batch_order.order_by_length(numbers, examples.lengths(), size, seed, epoch)
         elif phase == NEIGHBOR_PAIRS:
-            successors, lengths, longest = examples.successors(), examples.lengths(), self._run_plan.card.context
-            return batch_order.order_in_pairs(numbers, successors, lengths, longest, self._batch, seed, epoch)
+            successors, lengths, longest = examples.successors(), examples.lengths(), self.run_plan.card.context
+            return batch_order.order_in_pairs(numbers, successors, lengths, longest, size, seed, epoch)
         return [BatchItem(int(number)) for number in numbers]

@@ -323,9 +323,7 @@ def recover_interrupted(path: Path, folders: Folders) -> None:
             RunFolder(path, folders.logs).recover()
 
 
-def choose_run_folder(
-    settings: TrainingSettings, folders: Folders, resume: str, *, holds_lock: bool = False
-) -> RunFolder:
+def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str) -> RunFolder:
     """Return the folder of a run; raise SettingsError or SavingError if the user has to choose first."""
     home = folders.output_folder(full_finetune=settings.lora.whole_model)
     path = safe_paths.child(home, settings.what.name, "Name")
@@ -345,7 +343,7 @@ def choose_run_folder(
         return RunFolder(
             path, folders.logs, start, resumes=True, replaces=start is None and bool(_files_to_replace(path))
         )
-    in_progress = not holds_lock and is_in_progress(path.name, folders)
+    in_progress = is_in_progress(path.name, folders)
     if if_exists == "new_name" and in_progress:
         path = home / loras.free_name(home, path.name)
     # Files that were never completed are no result to ask about.

@@ -106,7 +106,8 @@ def loss_and_gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str
 def supervised_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     """Loss of a batch, with only the supervised rows going through the head."""
     inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
-    return loss.ChunkedLoss(loss._find_head(model))(model, inputs, batch["labels"]).losses.mean()
+    loss_fn, _ = loss.choose_loss(model, inputs["input_ids"], 0.0)
+    return loss_fn(model, inputs, batch["labels"]).losses.mean()
 
 
 def max_relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

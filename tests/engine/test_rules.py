@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple, replace
 from functools import partial
 
 import pytest
 from training_pro.engine import plan
-from training_pro.engine.plan import Evaluation, LrPlan, Patience, SavingRules, StepState
+from training_pro.engine.plan import BestStep, Evaluation, LossDrop, LrPlan, Patience, SavingRules, StepState
 from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
 Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
@@ -37,9 +37,9 @@ def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
     rules, found = SavingRules(), {}
     for step, loss in enumerate(losses, start=1):
         state = StepState(step, epoch, loss, step * 20, last=step == len(losses))
-        found[step] = rules.why(saving, state, plan.SaveRequest())
-        backed_up, rules = rules.backed_up, SavingRules.from_memory(rules.memory())
-        rules.backed_up = backed_up  # by the clock of one process
+        found[step] = rules.why(saving, state)
+        backed_up = rules.backed_up  # by the clock of one process
+        rules = SavingRules(LossDrop(*astuple(rules.falls)), BestStep(*astuple(rules.best)), backed_up=backed_up)
     assert {step: reason for step, reason in found.items() if reason is not None} == reasons
 
 
@@ -62,24 +62,25 @@ def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evalu
     found, waits = [], []
     for step, values in enumerate(evaluations, start=1):
         evaluation = values and Evaluation(*values)
-        if rules.why(saving, StepState(step, 10, 1.0), plan.SaveRequest(found=evaluation)) == "best":
+        if rules.why(saving, StepState(step, 10, 1.0), evaluation) == "best":
             found.append(step)
         if evaluation:
             patience.look(evaluation, keep_best)
             waits.append(patience.waited)
-        rules, patience = SavingRules.from_memory(rules.memory(), evaluates=True), Patience(**asdict(patience))
+        rules = SavingRules(best=BestStep(**asdict(rules.best)), evaluates=True)
+        patience = Patience(**asdict(patience))
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
-    assert rules.why(other, StepState(9, 10, 1.0), plan.SaveRequest(found=Evaluation(9.0, 0.0))) == "best"
+    assert rules.why(other, StepState(9, 10, 1.0), Evaluation(9.0, 0.0)) == "best"
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     """Otherwise only the last step was kept if the disk was full at the best one."""
     rules, reasons = SavingRules(), []
     for step, loss in enumerate((3.0, 1.0, 2.0, 2.5), start=1):
-        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss), plan.SaveRequest()))
+        reasons.append(rules.why(Saving(keep_best="loss"), StepState(step, 4, loss)))
         if step == 2:
-            rules.on_checkpoint_failed()
+            rules.best = rules.before
     assert (reasons, rules.best.step, rules.best.value) == (["best", "best", "best", None], 3, 2.0)
 
 
@@ -101,11 +102,11 @@ def test_when_a_run_ends_and_why(stopping, losses, reason):
 
 
 def test_a_factor_and_a_wind_down_take_effect_from_the_next_step():
-    halved, down = LrPlan(0.1, (1.0,) * 100).scaled(0.5), [0.0375, 0.025, 0.0125, 0.0]
+    halved, down = LrPlan(0.1, (1.0,) * 100, factor=0.5), [0.0375, 0.025, 0.0125, 0.0]
     assert (halved.rate(41), halved.steps) == (0.05, 100)
     winding_down = halved.winding_down(40)  # in a tenth of the steps so far
     assert winding_down.steps == 44 and [winding_down.rate(step) for step in range(41, 45)] == pytest.approx(down)
-    assert winding_down.scaled(1.0).rate(41) == pytest.approx(0.075)
+    assert replace(winding_down, factor=1.0).rate(41) == pytest.approx(0.075)
     assert winding_down.all([0.05] * 40) == pytest.approx((*[0.05] * 40, *down))
     for done, last in ((1, 3), (98, 100), (99, 100), (15, 17)):  # never beyond the plan
         winding_down = LrPlan(0.1, (1.0,) * 100).winding_down(done)
