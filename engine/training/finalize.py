@@ -204,7 +204,7 @@ def _write_records(
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.resolved.cutoff}"
     )
     marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
-    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
+    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
     write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,15 @@ def has_matplotlib() -> bool:
 
 
 def draw_graph(
-    graph: Sequence[Mapping[str, Any]],
-    title: str,
-    path: Path,
-    marks: Sequence[Mark] = (),
-    *,
-    cache: Path | None = None,
-) -> bool:
-    """Draw losses, learning rate, evaluations, phases and marks; return False if matplotlib is not installed."""
+    graph: Sequence[Mapping[str, Any]], title: str, path: Path, marks: Sequence[Mark], cache: Path
+) -> None:
+    """Draw losses, learning rate, evaluations, phases and marks; `cache` is a folder for the cache of fonts."""
     if not has_matplotlib():
-        return False
-    with _font_cache_in(cache):
-        _draw_figure(graph, title, path, marks)
-    return True
-
-
-@contextmanager
-def _font_cache_in(folder: Path | None) -> Iterator[None]:
-    """Set the folder for the font cache of matplotlib, so that nothing is written to the home folder."""
-    if folder is None or "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
-        yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["MPLCONFIGDIR"] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ["MPLCONFIGDIR"]
-
-
-def _draw_figure(graph: Sequence[Mapping[str, Any]], title: str, path: Path, marks: Sequence[Mark]) -> None:
+    if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
+        # Read when matplotlib is imported. Otherwise, the cache would be written to the home folder.
+        cache.mkdir(parents=True, exist_ok=True)
+        os.environ["MPLCONFIGDIR"] = str(cache)
     # Not pyplot: it would choose a backend for windows and keep every figure in memory.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -81,18 +59,15 @@ def _draw_figure(graph: Sequence[Mapping[str, Any]], title: str, path: Path, mar
         axes.text(mark.step, 0.02, mark.text, transform=transform, parse_math=False, **style)
 
     # The ends of epochs are labeled on a second axis at the top.
-    ends: dict[int, int] = {}
-    previous = 0
+    ends: dict[int, int] = {}  # the first step at which so many epochs are done
     for step in steps:
-        epoch = int(step.epoch + EPOCH_ROUNDING)
-        if epoch > previous:
-            ends[step.step] = epoch
-        previous = epoch
+        ends.setdefault(int(step.epoch + EPOCH_ROUNDING), step.step)
+    ends.pop(0, None)
     if ends:
         every = -(-len(ends) // MAX_EPOCH_LABELS)
         shown = list(ends)[every - 1 :: every]
         top = axes.secondary_xaxis("top")
-        top.set_xticks(shown, [str(ends[step]) for step in shown])
+        top.set_xticks([ends[epoch] for epoch in shown], list(map(str, shown)))
         top.set_xlabel("epoch")
 
     axes.set_title(title, fontsize=10, parse_math=False)  # a name may contain two $
