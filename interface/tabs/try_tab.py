@@ -14,7 +14,7 @@ from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
 from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
-from ...records.folder import DATA_SAMPLE, loras, read_log, read_prompt, read_training_prompt, trained_steps
+from ...records.folder import DATA_SAMPLE, loras, read_log, read_training_prompt, trained_steps
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
 
@@ -237,14 +237,12 @@ def suggest_prompt(context: PageContext, name: str | None) -> SuggestedPrompt:
         return SuggestedPrompt()
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
-        text = (
-            read_prompt(folder).get("example")
-            or read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
-        )
+        prompt = read_training_prompt(folder)
+        text = prompt.example or read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return SuggestedPrompt()
-    if chat := read_training_prompt(folder):
-        return SuggestedPrompt(chat.message(text), as_chat=True)
+    if prompt.has_messages:
+        return SuggestedPrompt(prompt.message(text), as_chat=True)
     beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", text)
     return SuggestedPrompt(beginning[0][:OPENING_CHARS].strip() if beginning else "")
 
