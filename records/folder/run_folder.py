@@ -45,10 +45,12 @@ from .run_files import (
     RECORDS,
     REPLACED_PREFIX,
     RUN_FILES,
+    read_log,
     replaced_folders,
 )
 
 LOCK_SUFFIX = ".lock"
+BEING_TRAINED = "{!r} is being trained. Stop the run first, or wait until it ends."
 IF_EXISTS = SETTINGS["if_exists"]
 # In the folder for partial files: the records from before the run was resumed.
 EARLIER_RECORDS = "before"
@@ -61,10 +63,6 @@ def _lock_path(name: str, folders: Folders) -> Path:
     return safe_paths.child(folders.training, f"{name}{LOCK_SUFFIX}", "Name")
 
 
-def _busy_error(name: str) -> BusyError:
-    return BusyError(f"{name!r} is being trained. Stop the run first, or wait until it ends.")
-
-
 @contextmanager
 def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     """Hold the lock of a LoRA, so that no other process trains or deletes it; its owner's death releases it."""
@@ -75,7 +73,7 @@ def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     path = _lock_path(name, folders)
     with lock(path) as acquired:
         if not acquired:
-            raise _busy_error(name)
+            raise BusyError(BEING_TRAINED.format(name))
         try:
             yield
         finally:
@@ -90,7 +88,7 @@ def is_in_progress(name: str, folders: Folders) -> bool:
 def refuse_in_progress(name: str, folders: Folders) -> None:
     """Raise BusyError if a LoRA is being trained, before data is read for a run that could not start."""
     if dist_env.is_main_process() and is_in_progress(name, folders):
-        raise _busy_error(name)
+        raise BusyError(BEING_TRAINED.format(name))
 
 
 def runs_in_progress(folders: Folders) -> list[str]:
@@ -181,7 +179,27 @@ class RunFolder:
                 # It left nothing to resume from: this run begins with what was there before it.
                 self.discard()
                 self.path.mkdir(parents=True, exist_ok=True)
-            self._begin()
+            self.remove_partial_files()
+            replaced = _files_to_replace(self.path) if self.replaces else []
+            if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
+                replaced = _checkpoints_after(self.path, self.start.step)
+            name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+            # A second run of the same day does not mix its backup with that of the first.
+            backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
+            earlier = self.partial_folder / EARLIER_RECORDS
+            records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
+            if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it
+                earlier.mkdir(parents=True)
+                shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+            # The journal comes before the first move, so that a kill in between can be undone.
+            began_with_lora = self.initial_lora is not None
+            journal = Journal("begin", self.start_step, backup.name if replaced else "", began_with_lora)
+            _write_journal(self.path, journal)
+            for folder, items in ((backup, replaced), (earlier, records)):
+                for item in items:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    move_atomically(item, folder / item.name)
+            _write_journal(self.path, replace(journal, action="run"))
             self.write_settings(settings)
         except OSError as error:
             # Undo what was begun. An unchanged journal is that of a crashed run, which stays resumable.
@@ -192,29 +210,6 @@ class RunFolder:
             raise SavingError(
                 f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
-
-    def _begin(self) -> None:
-        """Move what this run replaces into a backup, and the records of a run that it resumes out of the way."""
-        self.remove_partial_files()
-        replaced = _files_to_replace(self.path) if self.replaces else []
-        if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
-            replaced = _checkpoints_after(self.path, self.start.step)
-        name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
-        # A second run of the same day does not mix its backup with that of the first.
-        backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
-        earlier = self.partial_folder / EARLIER_RECORDS
-        records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
-        if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it, too
-            earlier.mkdir(parents=True)
-            shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
-        # The journal comes before the first move, so that a kill in between can be undone.
-        journal = Journal("begin", self.start_step, backup.name if replaced else "", self.initial_lora is not None)
-        _write_journal(self.path, journal)
-        for folder, items in ((backup, replaced), (earlier, records)):
-            for item in items:
-                folder.mkdir(parents=True, exist_ok=True)
-                move_atomically(item, folder / item.name)
-        _write_journal(self.path, replace(journal, action="run"))
 
     def recover(self) -> None:
         """Finish or undo what a kill interrupted, and remove incomplete files; a crashed run stays resumable."""
@@ -249,7 +244,7 @@ class RunFolder:
         # The log is written last, so a run that says that it has ended is complete.
         if loras.finished_steps(self.path):
             self.remove_backups()
-        if loras.has_ended(self.path):
+        if read_log(self.path).get("ended"):
             self.close()
 
     def close(self) -> None:
@@ -318,7 +313,7 @@ class RunFolder:
 def recover_interrupted(path: Path, folders: Folders) -> None:
     """Finish or undo what a killed program was doing to a LoRA's folder, unless a program works on it now."""
     journal = None if path.is_symlink() or not dist_env.is_main_process() else read_journal(path)
-    if journal is not None and (journal.action != "run" or loras.has_ended(path)):
+    if journal is not None and (journal.action != "run" or read_log(path).get("ended")):
         with suppress(BusyError, OSError), hold_run_lock(path.name, folders):
             RunFolder(path, folders.logs).recover()
 
