@@ -14,7 +14,7 @@ from ...core.files import safe_paths
 from ...core.host import Folders
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
-from ...records.remote import PortableRun
+from ...records.remote import write_portable_run
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
@@ -202,7 +202,7 @@ class PresetsPanel:
         out = host.folders.exports / settings.what.name
         datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
-        PortableRun(settings, paths, host.card(), host.folders).write(out)
+        write_portable_run(settings, paths, host.card(), host.folders, out)
         return markup.paragraph(
             f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
         )
