@@ -24,6 +24,7 @@ from .run_files import (
     is_hidden,
     read_log,
     read_note,
+    replaced_folders,
 )
 from .run_folder import is_in_progress, recover_interrupted
 
@@ -156,12 +157,10 @@ def slimmable_checkpoints(folder: Path) -> list[Path]:
 def _parts(folder: Path) -> list[LoraPart]:
     """Return checkpoints by their step, then backups, then replaced LoRAs."""
     parts = []
-    backups = folder / BACKUP_FOLDER
-    for place in (folder,) if safe_paths.leads_out(backups) else (folder, backups):
-        for path in usable_entries(place):
-            kind = _kind(path)
-            if kind is not None and path.is_dir() and not safe_paths.leads_out(path):
-                parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
+    for path in (*loras.checkpoint_folders(folder), *replaced_folders(folder)):
+        kind, is_here = _kind(path), path.is_dir() and not any(map(safe_paths.leads_out, (path, path.parent)))
+        if kind is not None and is_here:
+            parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
     return sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name)))
 
