@@ -41,7 +41,6 @@ from ...core.jobs import (
 from ...core.version import VERSION
 from ...records.folder import (
     GRAPH,
-    GRAPH_IMAGE,
     LOG,
     REPORT,
     RunFolder,
@@ -203,8 +202,9 @@ def _write_records(
         f"{run_plan.folder.name} on {run_plan.card.name} - {'whole model' if lora.whole_model else shape}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.resolved.cutoff}"
     )
-    marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
-    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache), path, job.log)
+    marks = [Mark(step, name) for step, name in checkpoints.items()]
+    picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
+    write_record(lambda: curve_png.draw_graph(graph, title, picture, marks, cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
     write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)

@@ -13,7 +13,7 @@ import gradio as gr
 
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
-from ...records.folder import CrashedRun, crashed_runs
+from ...records.folder import crashed_runs
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS
@@ -67,7 +67,7 @@ class JsBridge:
         return self._form.updates({key: value for key, value in values.items() if key in SETTINGS})
 
 
-RunAction = Callable[[CrashedRun, Folders], str]
+RunAction = Callable[[crashed_runs.CrashedRun, Folders], str]
 
 
 class ResumePanel:
@@ -121,7 +121,7 @@ class ResumePanel:
         names = [run.name for run in runs]
         return gr.update(visible=bool(runs)), card, gr.update(choices=names, value=names[0] if names else None)
 
-    def _crashed_runs(self) -> list[CrashedRun]:
+    def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
         if self._context.read_only_reason():
             return []
         runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
@@ -139,20 +139,20 @@ class ResumePanel:
         shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
         return {**message, **dict(panel), **shown}
 
-    def _resume(self, run: CrashedRun, folders: Folders) -> str:
+    def _resume(self, run: crashed_runs.CrashedRun, folders: Folders) -> str:
         """Resume the run, bit for bit as if it had not crashed."""
         return resume_run(self._context, run.name)
 
-    def _keep(self, run: CrashedRun, folders: Folders) -> str:
+    def _keep(self, run: crashed_runs.CrashedRun, folders: Folders) -> str:
         crashed_runs.keep_run(run, folders)
         return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
 
-    def _delete(self, run: CrashedRun, folders: Folders) -> str:
+    def _delete(self, run: crashed_runs.CrashedRun, folders: Folders) -> str:
         crashed_runs.discard_run(run, folders)
         return f"Discarded {run.name}."
 
 
-def describe_crashed_run(run: CrashedRun) -> str:
+def describe_crashed_run(run: crashed_runs.CrashedRun) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
     steps = f" of {run.steps}" if run.steps else ""
     return (

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from . import crashed_runs, inventory, loras, run_files, trash
-from .crashed_runs import CrashedRun, Heartbeat
 from .inventory import LoraEntry, LoraPart
 from .outputs import choose_output, copy_as_lora, plan_upload
 from .run_files import (
     DATA_SAMPLE,
     EVIDENCE,
     GRAPH,
-    GRAPH_IMAGE,
     LOG,
     MANUAL_SUFFIX,
     PARAMETERS,
     RECALL,
     REPORT,
     STATE,
-    TRAINING_PROMPT,
     GraphRecord,
     LiveChange,
     describe_damage,
-    is_hidden,
     read_evidence,
     read_graph,
     read_log,
@@ -49,17 +45,13 @@ __all__ = [
     "DATA_SAMPLE",
     "EVIDENCE",
     "GRAPH",
-    "GRAPH_IMAGE",
     "LOG",
     "MANUAL_SUFFIX",
     "PARAMETERS",
     "RECALL",
     "REPORT",
     "STATE",
-    "TRAINING_PROMPT",
-    "CrashedRun",
     "GraphRecord",
-    "Heartbeat",
     "LiveChange",
     "LoraEntry",
     "LoraPart",
@@ -71,7 +63,6 @@ __all__ = [
     "describe_damage",
     "hold_run_lock",
     "inventory",
-    "is_hidden",
     "is_in_progress",
     "loras",
     "plan_upload",

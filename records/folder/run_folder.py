@@ -179,7 +179,7 @@ class RunFolder:
                 # It left nothing to resume from: this run begins with what was there before it.
                 self.discard()
                 self.path.mkdir(parents=True, exist_ok=True)
-            self.remove_partial_files()
+            shutil.rmtree(self.partial_folder, ignore_errors=True)
             replaced = _files_to_replace(self.path) if self.replaces else []
             if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
                 replaced = _checkpoints_after(self.path, self.start.step)
@@ -233,7 +233,7 @@ class RunFolder:
                 backup.rmdir()
             if (earlier / JOURNAL).is_file():
                 move_atomically(earlier / JOURNAL, self.path / JOURNAL)
-                self.remove_partial_files()
+                shutil.rmtree(self.partial_folder, ignore_errors=True)
             else:
                 self.close()
             if not any(self.path.iterdir()):
@@ -242,14 +242,15 @@ class RunFolder:
         for name in (*RUN_FILES, JOURNAL):
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.
-        if loras.finished_steps(self.path):
+        ended = read_log(self.path).get("ended")
+        if ended == "finished":
             self.remove_backups()
-        if read_log(self.path).get("ended"):
+        if ended:
             self.close()
 
     def close(self) -> None:
         """Remove what only an unfinished run needs, after its last record is written."""
-        self.remove_partial_files()
+        shutil.rmtree(self.partial_folder, ignore_errors=True)
         (self.path / JOURNAL).unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -304,9 +305,6 @@ class RunFolder:
         for name in RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
-        self.remove_partial_files()
-
-    def remove_partial_files(self) -> None:
         shutil.rmtree(self.partial_folder, ignore_errors=True)
 
 

@@ -12,7 +12,7 @@ from ...core.files import usable_entries
 from ...core.host import ModelCard
 from ...core.jobs import EvaluationDone, Event, RecallMeasured, SampleGenerated, Step
 from ...train_utils import FORWARD_SHARE, duration
-from ..folder import is_hidden, read_graph, read_log
+from ..folder import read_graph, read_log, run_files
 
 GraphEntry = Mapping[str, Any]
 # Under which key a value of a step stands in its entry, in the order of the file.
@@ -123,7 +123,9 @@ class Workload(NamedTuple):
 
 def estimate_time(work: Workload, card: ModelCard, method: str, runs_folder: Path) -> str:
     """An estimate by the last run with the same model, loading and method, or without one, how to get it."""
-    runs = [(folder, read_log(folder)) for folder in usable_entries(runs_folder) if not is_hidden(folder)]
+    runs = [
+        (folder, read_log(folder)) for folder in usable_entries(runs_folder) if not run_files.is_hidden(folder)
+    ]
     for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
         if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
             continue
