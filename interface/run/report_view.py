@@ -12,7 +12,7 @@ import gradio as gr
 from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError, error_message
 from ...core.findings import Suggestion
-from ...records.report import svg
+from ...records.report import charts as svg
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, format_times_range, plural, size

@@ -148,23 +148,6 @@ def describe_folder(folder: Path) -> str:
     return words[run_status(folder)]
 
 
-@dataclass(frozen=True)
-class FinishedSteps:
-    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
-
-    steps: int
-    planned: int
-
-
-def finished_steps(folder: Path) -> FinishedSteps | None:
-    """Return the steps of a finished run, or None if it is not finished."""
-    log = read_log(folder)
-    if log.get("ended") != "finished":
-        return None
-    steps = log.get("current_steps") or 0
-    return FinishedSteps(steps, log.get("steps") or steps)
-
-
 def checkpoint_folders(run: Path) -> list[Path]:
     """Return the folders of complete and slim checkpoints, then those of backups."""
     paths = (*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*"))

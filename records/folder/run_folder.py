@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...core import dist_env
 from ...core.errors import BusyError, SavingError, SettingsError
@@ -36,7 +36,7 @@ from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .loras import Checkpoint, FinishedSteps
+from .loras import Checkpoint
 from .run_files import (
     BACKUP_FOLDER,
     DATA_SAMPLE,
@@ -120,6 +120,13 @@ def _write_journal(folder: Path, journal: Journal) -> None:
     write_json(folder / JOURNAL, asdict(journal))
 
 
+class FinishedSteps(NamedTuple):
+    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
+
+    steps: int
+    planned: int
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder that a run writes to. Nothing is written before `open`, after the first step."""
@@ -154,7 +161,11 @@ class RunFolder:
 
     def finished(self) -> FinishedSteps | None:
         """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
-        return loras.finished_steps(self.path) if self.resumes and self.initial_lora is None else None
+        log = read_log(self.path)
+        if not self.resumes or self.initial_lora is not None or log.get("ended") != "finished":
+            return None
+        steps = log.get("current_steps") or 0
+        return FinishedSteps(steps, log.get("steps") or steps)
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""

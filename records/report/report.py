@@ -42,8 +42,8 @@ from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
 from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_parameters, read_samples
+from .charts import Mark, draw_curve, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
-from .svg import Mark, draw_curve, draw_recall_strip
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
