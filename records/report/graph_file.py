@@ -17,20 +17,37 @@ from ..folder import read_graph, read_log, run_files
 GraphEntry = Mapping[str, Any]
 # Under which key a value of a step stands in its entry, in the order of the file.
 STEP_KEYS = {
-    **{"step": "current_steps", "loss": "loss", "smoothed": "smoothed_loss", "learning_rate": "learning_rate"},
-    **{"epoch": "epoch", "gradient_norm": "gradient_norm", "tokens": "tokens", "seconds": "seconds"},
-    **{"by_source": "loss_by_source", "phase": "phase", "examples": "examples"},
+    "step": "current_steps",
+    "loss": "loss",
+    "smoothed": "smoothed_loss",
+    "learning_rate": "learning_rate",
+    "epoch": "epoch",
+    "gradient_norm": "gradient_norm",
+    "tokens": "tokens",
+    "seconds": "seconds",
+    "by_source": "loss_by_source",
+    "phase": "phase",
+    "examples": "examples",
 }
 EVALUATION_KEYS = {
-    **{"step": "current_steps", "epoch": "epoch", "loss": "eval_loss", "perplexity": "eval_perplexity"},
-    **{"accuracy": "eval_accuracy", "by_source": "eval_by_source", "tokens": "eval_tokens"},
-    **{"seconds": "eval_seconds", "context_gain": "context_gain", "why": "why", "validation_key": "kept_aside"},
+    "step": "current_steps",
+    "epoch": "epoch",
+    "loss": "eval_loss",
+    "perplexity": "eval_perplexity",
+    "accuracy": "eval_accuracy",
+    "by_source": "eval_by_source",
+    "tokens": "eval_tokens",
+    "seconds": "eval_seconds",
+    "context_gain": "context_gain",
+    "why": "why",
+    "validation_key": "kept_aside",
 }
 DIGITS = {"epoch": 4, "seconds": 3}
 # What an entry without the value counts as; otherwise it counts as 0. JSON has no NaN: it is stored as null.
 ABSENT: Mapping[str, Any] = {
     **dict.fromkeys(("loss", "smoothed", "perplexity", "accuracy"), math.nan),
-    **{"gradient_norm": None, "context_gain": None, "phase": "", "why": "planned", "validation_key": ""},
+    **dict.fromkeys(("gradient_norm", "context_gain"), None),
+    **{"phase": "", "why": "planned", "validation_key": ""},
 }
 WARMUP_STEPS = 5  # slower than the rest: the GPU's memory is claimed, kernels are chosen, files are read first
 MIN_STEPS = 10  # after them: single steps differ by a third, because their examples have other lengths
