@@ -10,7 +10,7 @@ from ..core.files import dump_json
 from ..core.jobs import progress_text
 from ..data.dataset_index import find_datasets
 from ..records.folder import choose_output, inventory, is_in_progress, runs_in_progress
-from ..records.remote import REQUESTS, PortableRun, is_waiting, read_progress, send_request
+from ..records.remote import REQUESTS, is_waiting, read_progress, send_request, write_portable_run
 from . import options
 from .options import say
 from .train import add_settings, read_settings
@@ -76,6 +76,6 @@ def run_export(arguments: Sequence[str]) -> int:
     out = choose_output(args.out, host.folders)
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
     paths = {dataset.name: dataset.path for dataset in datasets}
-    PortableRun(settings, paths, host.card(), host.folders).write(out)
+    write_portable_run(settings, paths, host.card(), host.folders, out)
     say(f"{out} contains the settings and the data. Its README.txt explains how to train on another machine.")
     return 0

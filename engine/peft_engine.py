@@ -158,7 +158,7 @@ class PeftEngine:
         adapter.put_on(name, strength, host)
         text = f"{name} is attached to the model at {strength:.0%} strength."
         if not host.owns_process:  # say in which tab of the webui it is used
-            kind = run_files.find_prompt(loras.find_lora(name, host.folders.loras)).get("kind")
+            kind = run_files.read_training_prompt(loras.find_lora(name, host.folders.loras)).kind
             where = "webui's Chat tab"
             if kind == "text":
                 where = "webui's Notebook tab and enter the beginning of a passage"

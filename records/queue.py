@@ -158,15 +158,11 @@ def describe_damage(path: Path, damage: Sequence[str]) -> str:
     )
 
 
-def keep_damaged(path: Path, damage: Sequence[str]) -> None:
-    """Copy a file with damaged runs before it is written without them, so that nothing is lost."""
-    if damage:
-        shutil.copyfile(path, path.with_name(DAMAGED_COPY))
-
-
-def save(path: Path, queue: Queue) -> None:
-    """Write the queue, completely or not at all."""
+def save(path: Path, queue: Queue, damage: Sequence[str] = ()) -> None:
+    """Write the queue, completely or not at all; a file with damaged runs is copied before they are left out."""
     try:
+        if damage:
+            shutil.copyfile(path, path.with_name(DAMAGED_COPY))
         write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
         reason = write_error_reason(error, path.parent)
@@ -208,8 +204,7 @@ class QueueRunner:
             current = load(self._path, damage)
             updated = change(current)
             if updated != current:
-                keep_damaged(self._path, damage)
-                save(self._path, updated)
+                save(self._path, updated, damage)
         return updated
 
     def recover(self) -> None:
@@ -283,17 +278,33 @@ class QueueRunner:
         if (job := self._session.current) is not None:
             raise BusyError(job.title)
         try:
-            if (run := self._take_next()) is not None:
-                self._start(run)
-                return True
-            if self.queue.waiting:
-                reason = "None of the waiting runs can start now. The queue shows the reason for each."
-                self._auto_start.disable(reason)
+            run, waiting = self._take_next(), len(self.queue.waiting)
+            if run is None:
+                if waiting:
+                    reason = "None of the waiting runs can start now. The queue shows the reason for each."
+                    self._auto_start.disable(reason)
+                return False
+            more = f"{waiting} more {plural(waiting, 'run is', 'runs are')}" if waiting else "no more runs are"
+            added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
+            started = StartedFromQueue(text=f"Started from the queue (added on {added_at}); {more} waiting.")
+
+            def work(job: Job) -> JobEnded:
+                job.log.append(started)
+                return self._engine.train(training_settings(run.values), self._host, job)
+
+            try:
+                # Its number lets the session's end hook find the run in the queue again.
+                self._session.train(run.name, self._host, work, queue_number=run.number)
+            except BusyError:  # another job was faster
+                self._auto_start.release(run.number)
+                self._change(lambda current: current.with_returned(run.number))
+                raise
         except BusyError:
             raise
         except (TrainingProError, OSError) as error:
             self._auto_start.disable(error_message(error))
-        return False
+            return False
+        return True
 
     def _take_next(self) -> QueuedRun | None:
         """Take the first run that can start now. Those before it stay in the queue, each with the reason."""
@@ -332,25 +343,6 @@ class QueueRunner:
         if is_in_progress(run.name, self._host.folders):
             return f"{run.name!r} is already being trained. It was started on another page or by another command."
         return "" if model == run.model else f"This run was added for {run.model}, but {model} is loaded."
-
-    def _start(self, run: QueuedRun) -> None:
-        """Start a run that was taken from the queue; it goes back there if another job was faster."""
-        count = len(self.queue.waiting)
-        more = f"{count} more {plural(count, 'run is', 'runs are')}" if count else "no more runs are"
-        added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
-
-        def work(job: Job) -> JobEnded:
-            message = f"Started from the queue (added on {added_at}); {more} waiting."
-            job.log.append(StartedFromQueue(text=message))
-            return self._engine.train(training_settings(run.values), self._host, job)
-
-        # Its number lets the session's end hook find the run in the queue again.
-        try:
-            self._session.train(run.name, self._host, work, queue_number=run.number)
-        except BusyError:
-            self._auto_start.release(run.number)
-            self._change(lambda current: current.with_returned(run.number))
-            raise
 
     def _record_end(self, job: Job) -> None:
         """Record how a run ended, if it was one of the queue."""

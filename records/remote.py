@@ -10,12 +10,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ..core import dist_env
 from ..core.errors import BusyError, SavingError, SettingsError
@@ -31,7 +31,7 @@ from ..core.files import (
     write_text,
 )
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, ProgressReader, Request, RunControl, RunProgress
+from ..core.jobs import Job, Note, ProgressReader, Request, RunProgress
 from ..core.version import VERSION
 from ..settings import files
 from ..settings.definitions import TrainingSettings
@@ -40,26 +40,21 @@ from .folder import is_in_progress
 LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
 
 
-@dataclass(frozen=True)
-class RemoteRequest:
-    """What it does to the run, and the sentence that confirms it."""
+class RemoteRequest(NamedTuple):
+    """What it asks of the run, None to resume it; and the sentence that confirms it."""
 
-    act: Callable[[RunControl[Any]], object]
+    request: Request | None
     words: str
 
 
-def _ask(request: Request, words: str) -> RemoteRequest:
-    return RemoteRequest(lambda control: control.ask(request), words)
-
-
 REQUESTS: Mapping[str, RemoteRequest] = {
-    "stop": _ask(Request.STOP, "stops after this step and saves the LoRA"),
-    "pause": _ask(Request.PAUSE, "pauses after this step"),
-    "resume": RemoteRequest(lambda control: control.resume(), "resumes"),
-    "save": _ask(Request.CHECKPOINT, "saves a checkpoint after this step"),
-    "sample": _ask(Request.SAMPLE, "generates samples after this step"),
-    "evaluate": _ask(Request.EVALUATE, "measures the validation loss after this step"),
-    "wind-down": _ask(Request.WIND_DOWN, "lowers the learning rate to 0, then finishes"),
+    "stop": RemoteRequest(Request.STOP, "stops after this step and saves the LoRA"),
+    "pause": RemoteRequest(Request.PAUSE, "pauses after this step"),
+    "resume": RemoteRequest(None, "resumes"),
+    "save": RemoteRequest(Request.CHECKPOINT, "saves a checkpoint after this step"),
+    "sample": RemoteRequest(Request.SAMPLE, "generates samples after this step"),
+    "evaluate": RemoteRequest(Request.EVALUATE, "measures the validation loss after this step"),
+    "wind-down": RemoteRequest(Request.WIND_DOWN, "lowers the learning rate to 0, then finishes"),
 }
 
 
@@ -100,46 +95,40 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     if not dist_env.is_main_process():
         yield
         return
-    # A request that a crash left would stop or pause the next run of this name.
-    _clean_up(name, folders)
+    progress_file = _progress_file(name, folders)
+    own = [_request_file(name, request, folders) for request in REQUESTS]
+    own += [progress_file, progress_file.with_name(progress_file.name + PART_SUFFIX)]
     ended = threading.Event()
-    thread = threading.Thread(target=_serve, args=(name, job, folders, ended), name="remote control", daemon=True)
+
+    def serve() -> None:
+        # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
+        reader, written, due = ProgressReader(job), RunProgress(), 0.0
+        while not ended.wait(LOOK_SECONDS):
+            for word, asked in REQUESTS.items():
+                with suppress(OSError):
+                    _request_file(name, word, folders).unlink()
+                    job.control.ask(asked.request) if asked.request else job.control.resume()
+                    job.log.append(Note(text=f"Request from another program: {word}."))
+            progress = reader.read()
+            if time.monotonic() >= due and replace(progress, at=written.at) != written:
+                with suppress(OSError, SavingError):  # a full disk must not end a run
+                    write_json(progress_file, asdict(progress))
+                written, due = progress, time.monotonic() + WRITE_SECONDS
+
+    # A request that a crash left would stop or pause the next run of this name.
+    _remove_files(own)
+    thread = threading.Thread(target=serve, name="remote control", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        _clean_up(name, folders)
+        _remove_files(own)
 
 
-def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> None:
-    # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-    reader, written, due = ProgressReader(job), RunProgress(), 0.0
-    while not ended.wait(LOOK_SECONDS):
-        for request in _take_requests(name, folders):
-            REQUESTS[request].act(job.control)
-            job.log.append(Note(text=f"Request from another program: {request}."))
-        progress = reader.read()
-        if time.monotonic() >= due and replace(progress, at=written.at) != written:
-            with suppress(OSError, SavingError):  # a full disk must not end a run
-                write_json(_progress_file(name, folders), asdict(progress))
-            written, due = progress, time.monotonic() + WRITE_SECONDS
-
-
-def _take_requests(name: str, folders: Folders) -> Iterator[str]:
-    """Remove the requests that are waiting, and yield each."""
-    for request in REQUESTS:
-        with suppress(OSError):
-            _request_file(name, request, folders).unlink()
-            yield request
-
-
-def _clean_up(name: str, folders: Folders) -> None:
-    """Remove the requests and the progress of a run, also progress whose writing was interrupted by a kill."""
-    progress = _progress_file(name, folders)
-    requests = [_request_file(name, request, folders) for request in REQUESTS]
-    for path in (*requests, progress, progress.with_name(progress.name + PART_SUFFIX)):
+def _remove_files(paths: Iterable[Path]) -> None:
+    for path in paths:
         with suppress(OSError):
             path.unlink()
 
@@ -175,73 +164,56 @@ settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It 
 """
 
 
-@dataclass(frozen=True)
-class PortableRun:
-    """A run to train elsewhere: its settings, its datasets by name, the card of its model, and our folders."""
+def write_portable_run(
+    settings: TrainingSettings, datasets: Mapping[str, Path], card: ModelCard, folders: Folders, out: Path
+) -> None:
+    """Write a run to train elsewhere to a new folder, with these datasets; it appears only when it is complete."""
+    if out.exists():
+        raise SavingError(f"{out} already exists. Choose another folder, or delete this one.")
+    # Each file or folder that the run reads, by its place in a working folder.
+    data = folders.datasets.relative_to(folders.user_data)
+    sources = {data / name: path for name, path in datasets.items()}
+    format_file = f"{settings.rows.format}.json"
+    own_format = folders.formats / format_file
+    if not safe_paths.name_fault(format_file) and own_format.is_file():
+        sources[own_format.relative_to(folders.user_data)] = own_format
+    if settings.what.if_exists == "continue":
+        for adapter in (folders.loras / settings.what.name).glob("adapter_*"):
+            sources[Path("loras", settings.what.name, adapter.name)] = adapter
 
-    settings: TrainingSettings
-    datasets: Mapping[str, Path]
-    card: ModelCard
-    folders: Folders
-
-    def write(self, out: Path) -> None:
-        """Write the folder, which must not exist; it appears only when it is complete."""
-        if out.exists():
-            raise SavingError(f"{out} already exists. Choose another folder, or delete this one.")
-        sources = self._sources()
-        try:
-            with staging_folder(out) as scratch:
-                folder = scratch / out.name
-                for place, source in sources.items():
-                    target = folder / place
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    # What links lead to is copied, too, as a run reads it.
-                    shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
-                (folder / "models").mkdir(parents=True, exist_ok=True)
-                write_json(folder / SETTINGS_FILE, files.as_file(self.settings))
-                write_text(folder / REQUIREMENTS, _requirements())
-                write_text(folder / README, self._instructions())
-                move_new_folder(folder, out)
-        except OSError as error:
-            raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error
-
-    def _sources(self) -> Mapping[Path, Path]:
-        """Each file or folder that the run reads, by its place in a working folder."""
-        settings, folders = self.settings, self.folders
-        data = folders.datasets.relative_to(folders.user_data)
-        sources = {data / name: path for name, path in self.datasets.items()}
-        format_file = f"{settings.rows.format}.json"
-        own_format = folders.formats / format_file
-        if not safe_paths.name_fault(format_file) and own_format.is_file():
-            sources[own_format.relative_to(folders.user_data)] = own_format
-        if settings.what.if_exists == "continue":
-            for file in (folders.loras / settings.what.name).glob("adapter_*"):
-                sources[Path("loras", settings.what.name, file.name)] = file
-        return sources
-
-    def _instructions(self) -> str:
-        models = {"model": self.card.name}  # the folders to copy, by what they hold
-        if tokenizer := Path(self.card.tokenizer_name).name:
-            models["tokenizer"] = tokenizer
-        # The model is loaded as here, except for memory limits: the other machine has its own.
-        words = [word for what, name in models.items() for word in (f"--{what}", name)]
-        words += ["--load", self.card.loading] if self.card.loading != "auto" else []
-        return INSTRUCTIONS.format(
-            version=VERSION,
-            python=".".join(map(str, sys.version_info[:3])),
-            settings_file=SETTINGS_FILE,
-            data_folder=self.folders.datasets.relative_to(self.folders.user_data).as_posix(),
-            requirements=REQUIREMENTS,
-            name=self.settings.what.name,
-            models=" and ".join(f"the folder of the {what} {name!r}" for what, name in models.items()),
-            arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
-        )
-
-
-def _requirements() -> str:
-    """The installed versions; a torch built for one kind of device has a suffix that the index does not know."""
-    lines = ""
-    for name in PACKAGES:
+    requirements = ""
+    for package in PACKAGES:
         with suppress(PackageNotFoundError):  # an optional one
-            lines += f"{name}=={version(name).partition('+')[0]}\n"
-    return lines
+            # A torch built for one kind of device has a suffix that the index does not know.
+            requirements += f"{package}=={version(package).partition('+')[0]}\n"
+    models = {"model": card.name}  # the folders to copy, by what they hold
+    if tokenizer := Path(card.tokenizer_name).name:
+        models["tokenizer"] = tokenizer
+    # The model is loaded as here, except for memory limits: the other machine has its own.
+    words = [word for what, name in models.items() for word in (f"--{what}", name)]
+    words += ["--load", card.loading] if card.loading != "auto" else []
+    instructions = INSTRUCTIONS.format(
+        version=VERSION,
+        python=".".join(map(str, sys.version_info[:3])),
+        settings_file=SETTINGS_FILE,
+        data_folder=data.as_posix(),
+        requirements=REQUIREMENTS,
+        name=settings.what.name,
+        models=" and ".join(f"the folder of the {what} {name!r}" for what, name in models.items()),
+        arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
+    )
+    try:
+        with staging_folder(out) as scratch:
+            folder = scratch / out.name
+            for place, source in sources.items():
+                target = folder / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # What links lead to is copied, too, as a run reads it.
+                shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+            (folder / "models").mkdir(parents=True, exist_ok=True)
+            write_json(folder / SETTINGS_FILE, files.as_file(settings))
+            write_text(folder / REQUIREMENTS, requirements)
+            write_text(folder / README, instructions)
+            move_new_folder(folder, out)
+    except OSError as error:
+        raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error

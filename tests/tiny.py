@@ -15,7 +15,7 @@ from training_pro.core.jobs import Event, EventLog, Job, JobEnded
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT, make_tiny
-from training_pro.records.report import curve_png
+from training_pro.records.report import charts
 from training_pro.settings.definitions import TrainingSettings
 from training_pro.settings.parsing import training_settings
 
@@ -107,7 +107,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write their picture as an empty file: drawing it takes as long as the rest of a tiny run."""
-    monkeypatch.setattr(curve_png, "_draw_figure", lambda graph, title, path, marks: path.touch())
+    monkeypatch.setattr(charts, "draw_graph", lambda graph, title, path, *more: path.touch())
 
 
 @pytest.fixture

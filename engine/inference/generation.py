@@ -68,7 +68,7 @@ def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokeni
         text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
         return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
     prompt_info = read_training_prompt(lora_folder(question.lora, host)) if question.lora else None
-    if prompt_info is not None:
+    if prompt_info is not None and prompt_info.has_messages:
         bos = tokenizer.bos if prompt_info.starts_with_bos else None
         style: PromptStyle | None = PromptStyle(
             "chat", before=prompt_info.before, after=prompt_info.after, bos=bos

@@ -16,7 +16,7 @@ from ...core.errors import first_line
 from ...core.files import is_disk_full, write_error_reason, write_json
 from ...core.host import Host
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
-from ...records.folder import PARAMETERS, TRAINING_PROMPT, GraphRecord, Heartbeat, loras
+from ...records.folder import PARAMETERS, GraphRecord, crashed_runs, loras
 from ...records.folder import run_files as record
 from ...train_utils import format_count
 from ..compute import MachineMonitor, StepSums, distributed
@@ -54,7 +54,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._first = state.step + 1
         self._unchangeable = state.unchangeable
         self._reason = ""
-        self._heartbeat = Heartbeat(run_plan.folder)
+        self._heartbeat = crashed_runs.Heartbeat(run_plan.folder)
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
         self._evaluations = EvalScheduler(
@@ -280,7 +280,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             self._has_folder = True
             started = time.monotonic()
             with self._logged_errors("The LoRA's prompt format could not be saved"):
-                write_json(self._folder / TRAINING_PROMPT, self._generator.prompt_info())
+                write_json(self._folder / record.TRAINING_PROMPT, self._generator.prompt_info())
                 if self._samples:  # from before there was a folder
                     record.write_samples(self._folder, self._samples)
             self._step_log.exclude_time(time.monotonic() - started)

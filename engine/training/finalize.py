@@ -41,7 +41,6 @@ from ...core.jobs import (
 from ...core.version import VERSION
 from ...records.folder import (
     GRAPH,
-    GRAPH_IMAGE,
     LOG,
     REPORT,
     RunFolder,
@@ -56,7 +55,7 @@ from ...records.folder import (
 from ...records.report import (
     Mark,
     ReportData,
-    curve_png,
+    charts,
     graph_entry,
     judge_run,
     measured_speeds,
@@ -195,8 +194,9 @@ def _write_records(
         f"{run_plan.folder.name} on {run_plan.card.name} - {'whole model' if lora.whole_model else shape}, "
         f"learning rate {learning.learning_rate:g} {learning.schedule}, cutoff {run_plan.data.resolved.cutoff}"
     )
-    marks, cache = [Mark(step, name) for step, name in checkpoints.items()], folders.training / "matplotlib"
-    write_record(lambda: curve_png.draw_graph(graph, title, path / GRAPH_IMAGE, marks, cache=cache), path, job.log)
+    marks = [Mark(step, name) for step, name in checkpoints.items()]
+    picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
+    write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
     write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
     write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
@@ -275,7 +275,7 @@ def _log_entry(trained: TrainingResult, outcome: Outcome, best: _Checkpoint | No
     entry["versions"] = versions | {"python": platform.python_version(), "training_pro": VERSION}
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}
-    if not curve_png.has_matplotlib():
+    if not charts.has_matplotlib():
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     evaluated = report.kept_aside.tokens if report.kept_aside else 0
     entry["speeds"] = measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)

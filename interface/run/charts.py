@@ -9,7 +9,8 @@ from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step
-from ...records.report import Mark, draw_curve, steps_per_epoch, svg
+from ...records.report import Mark, draw_curve, steps_per_epoch
+from ...records.report import charts as svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
 from ...train_utils import StepPlan, format_count, format_digits, format_times_range, interval_steps, plural

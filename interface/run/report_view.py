@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
 from ...core.errors import TrainingProError, error_message
-from ...records.report import svg
+from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural, size
@@ -228,13 +228,13 @@ def _lengths(lengths: LengthHistogram) -> str:
         height = BARS_HEIGHT * count / highest
         tokens = f"{n * lengths.width + 1} to {(n + 1) * lengths.width} tokens"
         title = f"{tokens}: {count} {plural(count, 'example')}"
-        bars.append(svg.bar(n * width, BARS_HEIGHT - height, width * 0.8, height, title))
+        bars.append(charts.bar(n * width, BARS_HEIGHT - height, width * 0.8, height, title))
     caption = (
         f"Lengths of the examples. The longest has {format_count(lengths.longest, 'token')}. "
         f"Each bar covers a range of {format_count(lengths.width, 'token')}."
     )
     look = {"preserveAspectRatio": "none"}
-    chart = svg.picture(BARS_WIDTH, BARS_HEIGHT, "tp-lengths", caption, bars, **look)
+    chart = charts.picture(BARS_WIDTH, BARS_HEIGHT, "tp-lengths", caption, bars, **look)
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
 

@@ -19,7 +19,7 @@ from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured, Segment
 from ...data import dataset_index
 from ...data.readers import row_files
 from ...records.folder import loras
-from ...records.report import svg
+from ...records.report import charts
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import ROW_SETTING_KEYS, row_settings
@@ -212,10 +212,10 @@ def loss_strips(results: Sequence[PerplexityMeasured]) -> Markup:
             opacity = 0.06 + 0.94 * (worst - segment.loss) / max(worst - best, 1e-9)
             tooltip = f"{n / len(segments):.0%}: {describe_segment(segment)}"
             look = {"class_": "tp-heat", "fill_opacity": f"{opacity:.2f}"}
-            cells.append(svg.bar(n * width, 0, width, STRIP_HEIGHT, tooltip, **look))
+            cells.append(charts.bar(n * width, 0, width, STRIP_HEIGHT, tooltip, **look))
         label = f"{lora_label(result.lora)}: perplexity along {result.dataset}, from start to end"
         look = {"preserveAspectRatio": "none"}
-        strip = svg.picture(STRIP_WIDTH, STRIP_HEIGHT, "tp-map tp-along", label, cells, **look)
+        strip = charts.picture(STRIP_WIDTH, STRIP_HEIGHT, "tp-map tp-along", label, cells, **look)
         parts += [markup.paragraph(caption), Markup(strip)]
     return markup.join(parts)
 

@@ -18,7 +18,7 @@ from ...core.jobs import Job, ProbeDone, probe_extra_times
 from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
-from ...records.remote import PortableRun
+from ...records.remote import write_portable_run
 from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
@@ -157,7 +157,7 @@ class PresetsPanel:
         out = host.folders.exports / settings.what.name
         datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
-        PortableRun(settings, paths, host.card(), host.folders).write(out)
+        write_portable_run(settings, paths, host.card(), host.folders, out)
         return markup.paragraph(
             f"{out} contains the settings and the data. Its README.txt explains how to train on another machine."
         )

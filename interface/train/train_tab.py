@@ -13,7 +13,7 @@ import gradio as gr
 
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
-from ...records.folder import CrashedRun, crashed_runs
+from ...records.folder import crashed_runs
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS
@@ -78,7 +78,7 @@ class ResumePanel:
         clears = {self._card: gr.update(visible=True)}  # the message of an error stands in it
         on_load(self._list_runs, panel, what="Looking for interrupted runs", clears=clears)
 
-    def _crashed_runs(self) -> list[CrashedRun]:
+    def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
         if self._context.read_only_reason():
             return []
         runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())

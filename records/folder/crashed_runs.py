@@ -33,10 +33,10 @@ INTERVAL_SECONDS = 15.0
 class HeartbeatState:
     """Progress of a run, and the time since its last checkpoint."""
 
-    step: Count
-    steps: Count
-    at: Timestamp
-    unsaved_seconds: float
+    step: Count = 0
+    steps: Count = 0
+    at: Timestamp = 0.0
+    unsaved_seconds: float = 0.0
 
 
 class Heartbeat:
@@ -94,16 +94,13 @@ def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
         recover_interrupted(path, folders)
         if safe_paths.leads_out(path) or loras.run_status(path) != "cut off" or is_in_progress(path.name, folders):
             continue
-        beat = read_record(path / PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, None)
+        beat = read_record(path / PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, HeartbeatState())
         checkpoints = loras.resumable_checkpoints(path)
         safe_step = checkpoints[-1].step if checkpoints else 0
         states = [modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
-        last_seen = max([beat.at if beat else modified_at(path), *states])
-        step, steps, lost = safe_step, 0, 0.0
-        if beat is not None:
-            step, steps = max(safe_step, beat.step), beat.steps
-            lost = beat.unsaved_seconds if beat.step > safe_step else 0.0
-        runs.append(CrashedRun(path.name, path, last_seen, step, steps, safe_step, lost))
+        last_seen = max([beat.at or modified_at(path), *states])
+        lost = beat.unsaved_seconds if beat.step > safe_step else 0.0
+        runs.append(CrashedRun(path.name, path, last_seen, max(safe_step, beat.step), beat.steps, safe_step, lost))
     return sorted(runs, key=lambda run: -run.at)
 
 
@@ -137,11 +134,9 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
     journal = read_journal(run.folder)
     steps = [checkpoint.step for checkpoint in loras.resumable_checkpoints(run.folder)]
     if journal is None or journal.began_at_step not in (0, *steps):
-        reason = (
-            "it isn't known from which step it was resumed"
-            if journal is None
-            else "the checkpoint that it was resumed from no longer exists"
-        )
+        reason = "the checkpoint that it was resumed from no longer exists"
+        if journal is None:
+            reason = "it isn't known from which step it was resumed"
         raise SavingError(
             f"{run.name!r} can't be restored to its state before the run, because {reason}. You can delete the "
             "LoRA instead."

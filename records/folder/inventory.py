@@ -12,19 +12,8 @@ from ...core.errors import SavingError
 from ...core.files import modified_at, read_json, read_record, safe_paths, usable_entries
 from ...core.host import Folders
 from ...train_utils import checkpoint_step, natural_key
-from . import loras
+from . import loras, run_files
 from .loras import RunStatus
-from .run_files import (
-    BACKUP_FOLDER,
-    BEST_SUFFIX,
-    PARAMETERS,
-    REPLACED_PREFIX,
-    STATE,
-    StateSummary,
-    is_hidden,
-    read_log,
-    read_note,
-)
 from .run_folder import is_in_progress, recover_interrupted
 
 PartKind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
@@ -79,7 +68,7 @@ def list_entries(folders: Folders) -> list[LoraEntry]:
     entries = []
     for path in usable_entries(folders.loras):
         if path.is_dir() and loras.is_listed(path):
-            is_run = loras.has_lora(path) or (path / PARAMETERS).is_file() or bool(_parts(path))
+            is_run = loras.has_lora(path) or (path / run_files.PARAMETERS).is_file() or bool(_parts(path))
             if is_run or is_in_progress(path.name, folders):
                 entries.append(read_entry(path, folders))
     return sorted(entries, key=lambda entry: natural_key(entry.name))
@@ -88,10 +77,10 @@ def list_entries(folders: Folders) -> list[LoraEntry]:
 def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
     damage: list[str] = []
-    log, checkpoints = read_log(folder, damage), loras.resumable_checkpoints(folder)
-    parts, state = tuple(_parts(folder)), StateSummary()
+    log, checkpoints = run_files.read_log(folder, damage), loras.resumable_checkpoints(folder)
+    parts, state = tuple(_parts(folder)), run_files.StateSummary()
     if checkpoints and not log:  # without its curve, which has thousands of values to check
-        state = read_record(checkpoints[-1].folder / STATE, StateSummary, state, damage)
+        state = read_record(checkpoints[-1].folder / run_files.STATE, run_files.StateSummary, state, damage)
     # The smoothed loss, if there is one: the loss of a single step says little.
     losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
     model = log.get("base_model_name") or ""
@@ -115,7 +104,7 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         when=when,
         size=loras.size_on_disk(folder),
         parts=parts,
-        note=read_note(folder),
+        note=run_files.read_note(folder),
         damage=tuple(damage),
     )
 
@@ -128,7 +117,9 @@ def normalize_name(typed: str) -> str:
 def find_folder(name: str, folders: Folders) -> Path:
     """Return the folder of 'story' or 'story/checkpoint-40'; a SavingError suggests similar names."""
     lora, _, part = normalize_name(name).partition("/")
-    names = [path.name for path in usable_entries(folders.loras) if path.is_dir() and not is_hidden(path)]
+    names = [
+        path.name for path in usable_entries(folders.loras) if path.is_dir() and not run_files.is_hidden(path)
+    ]
     if lora not in names:
         similar = " or ".join(map(repr, difflib.get_close_matches(lora, names, n=3)))
         hint = f" Did you mean {similar}?" if similar else ""
@@ -149,28 +140,26 @@ def slimmable_checkpoints(folder: Path) -> list[Path]:
     if _kind(folder) in ("checkpoint", "backup"):
         return [folder]
     checkpoints = loras.checkpoints(folder)
-    best = next((c.step for c in checkpoints if c.folder.name.endswith(BEST_SUFFIX)), 0)
+    best = next((c.step for c in checkpoints if c.folder.name.endswith(run_files.BEST_SUFFIX)), 0)
     return [c.folder for c in loras.surplus_checkpoints(checkpoints, keep=1, best=best)]
 
 
 def _parts(folder: Path) -> list[LoraPart]:
     """Return checkpoints by their step, then backups, then replaced LoRAs."""
     parts = []
-    backups = folder / BACKUP_FOLDER
-    for place in (folder,) if safe_paths.leads_out(backups) else (folder, backups):
-        for path in usable_entries(place):
-            kind = _kind(path)
-            if kind is not None and path.is_dir() and not safe_paths.leads_out(path):
-                parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
+    for path in (*loras.checkpoint_folders(folder), *run_files.replaced_folders(folder)):
+        kind, is_here = _kind(path), path.is_dir() and not any(map(safe_paths.leads_out, (path, path.parent)))
+        if kind is not None and is_here:
+            parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
     return sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name)))
 
 
 def _kind(folder: Path) -> PartKind | None:
-    if folder.name.startswith(REPLACED_PREFIX):
+    if folder.name.startswith(run_files.REPLACED_PREFIX):
         return "earlier"
     if checkpoint_step(folder.name) is None:
         return None
-    if (folder / STATE).is_file():
-        return "backup" if folder.parent.name == BACKUP_FOLDER else "checkpoint"
+    if (folder / run_files.STATE).is_file():
+        return "backup" if folder.parent.name == run_files.BACKUP_FOLDER else "checkpoint"
     return "LoRA only" if loras.has_lora(folder) else None

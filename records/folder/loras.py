@@ -129,11 +129,6 @@ def run_status(folder: Path) -> RunStatus:
     return "made elsewhere" if has_weights(folder) else "nothing"
 
 
-def has_ended(folder: Path) -> bool:
-    """Return whether the last record of the run in this folder is written."""
-    return bool(read_log(folder).get("ended"))
-
-
 def output_kind(folder: Path) -> Literal["LoRA", "model"]:
     """Return whether this folder is for a LoRA or a whole model."""
     return "model" if has_weights(folder) and not has_lora(folder) else "LoRA"
@@ -153,23 +148,6 @@ def describe_folder(folder: Path) -> str:
     return words[run_status(folder)]
 
 
-@dataclass(frozen=True)
-class FinishedSteps:
-    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
-
-    steps: int
-    planned: int
-
-
-def finished_steps(folder: Path) -> FinishedSteps | None:
-    """Return the steps of a finished run, or None if it is not finished."""
-    log = read_log(folder)
-    if log.get("ended") != "finished":
-        return None
-    steps = log.get("current_steps") or 0
-    return FinishedSteps(steps, log.get("steps") or steps)
-
-
 def checkpoint_folders(run: Path) -> list[Path]:
     """Return the folders of complete and slim checkpoints, then those of backups."""
     paths = (*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*"))
@@ -186,14 +164,9 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 
 
-def backups(folder: Path) -> list[Checkpoint]:
-    """Return the timed backups of a run, oldest first."""
-    return checkpoints(folder / BACKUP_FOLDER)
-
-
 def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all checkpoints and backups from which a run can resume, oldest first."""
-    return sorted([*backups(folder), *checkpoints(folder)], key=lambda c: c.step)
+    return sorted([*checkpoints(folder / BACKUP_FOLDER), *checkpoints(folder)], key=lambda c: c.step)
 
 
 def folders_of_step(folder: Path, step: int) -> list[Path]:
@@ -241,7 +214,8 @@ def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) ->
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
     # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
     # Backups are removed whole, not slimmed: they are there to resume from.
-    for backup in [backup for backup in backups(folder) if backup.step > start_step][:-BACKUPS_KEPT]:
+    backups = [backup for backup in checkpoints(folder / BACKUP_FOLDER) if backup.step > start_step]
+    for backup in backups[:-BACKUPS_KEPT]:
         remove_checkpoint(backup.folder)
     for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
         step = checkpoint_step(path.name)
@@ -262,7 +236,7 @@ def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
     """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
     # Deleting may fail on a full disk, too. Then the caller tries with the space that there is.
     with suppress(OSError, SavingError):
-        for backup in backups(folder)[:-1]:
+        for backup in checkpoints(folder / BACKUP_FOLDER)[:-1]:
             if backup != start:
                 remove_checkpoint(backup.folder)
         for checkpoint in surplus_checkpoints(checkpoints(folder), keep=1, best=start.step if start else 0):

@@ -16,24 +16,8 @@ from ...core.hub_upload import REPOSITORY, HubUpload, UploadFile
 from ...core.readable import quote
 from ...settings.name_rules import name_problem
 from ...train_utils import checkpoint_step
-from . import loras
+from . import loras, run_files
 from .loras import ADAPTER_FILES, ADAPTER_WEIGHTS
-from .run_files import (
-    DATA_SAMPLE,
-    GRAPH,
-    HIDDEN_SUFFIX,
-    LOG,
-    PARAMETERS,
-    SAMPLES,
-    TRAINING_PROMPT,
-    is_hidden,
-    log_entry,
-    read_graph,
-    read_log,
-    read_parameters,
-    read_state,
-    run_folder_of,
-)
 
 MODEL_CONFIG, CONFIG, CARD = "config.json", ADAPTER_FILES[0], "README.md"
 # What a log says about the run as a whole, which is not true of its earlier checkpoints.
@@ -72,18 +56,18 @@ def choose_output(text: str, folders: Folders, *, own: Path | None = None) -> Pa
 def _description(folder: Path, folders: Folders) -> str:
     """What a folder belongs to, in words; empty if it is free."""
     among_loras = folder.parent == folders.loras.resolve()
-    if loras.has_lora(folder) or (folder / PARAMETERS).is_file() or (among_loras and folder.is_dir()):
+    if loras.has_lora(folder) or (folder / run_files.PARAMETERS).is_file() or (among_loras and folder.is_dir()):
         return f"the folder of the LoRA {quote(folder.name)}"
     among_models = folder.parent == folders.models.resolve()
     if loras.has_weights(folder) or (among_models and (folder / MODEL_CONFIG).is_file()):
         return f"the folder of the model {quote(folder.name)}"
     if folder in {path.resolve() for path in (folders.training, folders.logs, folders.examples)}:
         return f"Training PRO's own folder {quote(folder.name)}"
-    return "the trash" if among_loras and is_hidden(folder) else ""
+    return "the trash" if among_loras and run_files.is_hidden(folder) else ""
 
 
 def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
-    """Copy the LoRA of a checkpoint to `loras/NAME`; the checkpoint stays."""
+    """Copy the LoRA of a checkpoint to `loras/NAME`, with the records up to its step; the checkpoint stays."""
     if problem := name_problem(name):
         raise SavingError(f"Name: {problem}")
     target = safe_paths.child(folders.loras, name, "Name")
@@ -91,56 +75,48 @@ def copy_as_lora(checkpoint: Path, name: str, folders: Folders) -> Path:
         raise SavingError(f"Name: {name!r} already exists. Choose another name.")
     if not loras.has_lora(checkpoint):
         raise SavingError(f"{checkpoint} has no LoRA. Choose another checkpoint.")
-    hidden = f"{name}{PART_SUFFIX}{HIDDEN_SUFFIX}"  # hidden until it is complete
-    try:
-        with atomic_write(target, hidden) as partial:
-            _copy_with_records(checkpoint, partial, name)
-    except OSError as error:
-        raise SavingError(f"{target} can't be written: {error.strerror or error}.") from error
-    return target
-
-
-def _copy_with_records(checkpoint: Path, partial: Path, name: str) -> None:
-    """Copy the LoRA of a checkpoint with the settings and records up to its step."""
-    has_records = (checkpoint / PARAMETERS).is_file()  # a backup of a whole LoRA has its own
-    run = checkpoint if has_records else run_folder_of(checkpoint)
-    run_log: dict[str, Any] = dict(read_log(run))
+    has_records = (checkpoint / run_files.PARAMETERS).is_file()  # a backup of a whole LoRA has its own
+    run = checkpoint if has_records else run_files.run_folder_of(checkpoint)
+    run_log: dict[str, Any] = dict(run_files.read_log(run))
     step = checkpoint_step(checkpoint.name) or (run_log.get("current_steps") or 0)
-    partial.mkdir()
-    files = [*(checkpoint / file for file in ADAPTER_FILES), run / TRAINING_PROMPT, run / DATA_SAMPLE]
-    for file in filter(Path.is_file, files):
-        shutil.copy2(file, partial / file.name)
-    entries = read_state(checkpoint).get("graph") or read_graph(run)
+    entries = run_files.read_state(checkpoint).get("graph") or run_files.read_graph(run)
     graph = [entry for entry in entries if entry["current_steps"] <= step]
+    samples = [sample for sample in run_files.read_samples(run) if sample.step <= step]
 
     # The log of the run, if there is one, with the figures of this step.
     is_last = has_records or step == run_log.get("current_steps")  # the last state of the run
-    ended = run_log.get("ended", "stopped") if is_last else "stopped"
-    of_others = (() if has_records else ("kept_step", "kept_because")) + (() if is_last else JUDGED_ENTRIES)
-    recalls = [recall.as_log() for recall in run_log.get("recall", []) if recall.step <= step]
+    of_others = ["recall", *(() if has_records else ("kept_step", "kept_because"))]
+    of_others += [] if is_last else JUDGED_ENTRIES
     log = {key: value for key, value in run_log.items() if key not in of_others}
-    if recalls:
+    if recalls := [recall.as_log() for recall in run_log.get("recall", []) if recall.step <= step]:
         log["recall"] = recalls
-    else:
-        log.pop("recall", None)
     last: Mapping[str, Any] = next((entry for entry in reversed(graph) if "loss" in entry), {})
     log |= {key: last[key] for key in ("loss", "smoothed_loss", "learning_rate", "epoch") if key in last}
     lora = run.parent if has_records else run
-    origin = f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
-    write_json(partial / LOG, log_entry({**log, "current_steps": step, "ended": ended, "made_from": origin}))
+    log["made_from"] = f"{lora.name}/{checkpoint.relative_to(lora).as_posix()}"
+    log |= {"current_steps": step, "ended": run_log.get("ended", "stopped") if is_last else "stopped"}
 
-    if graph:
-        write_json(partial / GRAPH, graph)
-    if parameters := read_parameters(run):
-        write_json(partial / PARAMETERS, {**parameters, "name": name})
-    # The lines are copied as they are: a damaged one leaves the samples out, and the copy is made all the same.
+    hidden = f"{name}{PART_SUFFIX}{run_files.HIDDEN_SUFFIX}"  # hidden until it is complete
     try:
-        lines = (run / SAMPLES).read_text(encoding="utf-8").split("\n")
-        kept = [f"{line}\n" for line in lines if line.strip() and int(json.loads(line)["step"]) <= step]
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        kept = []
-    if kept:
-        (partial / SAMPLES).write_text("".join(kept), encoding="utf-8")
+        with atomic_write(target, hidden) as partial:
+            partial.mkdir()
+            files = [
+                *(checkpoint / file for file in ADAPTER_FILES),
+                run / run_files.TRAINING_PROMPT,
+                run / run_files.DATA_SAMPLE,
+            ]
+            for file in filter(Path.is_file, files):
+                shutil.copy2(file, partial / file.name)
+            write_json(partial / run_files.LOG, run_files.log_entry(log))
+            if graph:
+                write_json(partial / run_files.GRAPH, graph)
+            if parameters := run_files.read_parameters(run):
+                write_json(partial / run_files.PARAMETERS, {**parameters, "name": name})
+            if samples:
+                run_files.write_samples(partial, samples)
+    except OSError as error:
+        raise SavingError(f"{target} can't be written: {error.strerror or error}.") from error
+    return target
 
 
 def plan_upload(
@@ -177,7 +153,7 @@ def _model_card(folder: Path, repository: str, config: Mapping[str, Any]) -> str
     """The model card: base model, settings, and how to load it. The license is left to the user."""
     base = config["base_model_name_or_path"]
     known = bool(REPOSITORY.fullmatch(base))
-    settings = {**read_parameters(run_folder_of(folder)), **read_parameters(folder)}
+    settings = {**run_files.read_parameters(run_files.run_folder_of(folder)), **run_files.read_parameters(folder)}
     if settings.get("alpha") == "auto":
         settings["alpha"] = config.get("lora_alpha", "auto")
     shown = [f"| {key} | `{settings[key]}` |" for key in CARD_SETTINGS if key in settings]

@@ -135,16 +135,6 @@ class StateRecord(StateSummary, total=False):
     graph: list[GraphRecord]
 
 
-class PromptRecord(TypedDict, total=False):
-    """training_prompt.json"""
-
-    kind: str
-    before: str
-    after: str
-    starts_with_bos: bool
-    example: str
-
-
 def read_log(folder: Path, damage: list[str] | None = None) -> RunLog:
     return read_record(folder / LOG, RunLog, RunLog(), damage)
 
@@ -234,11 +224,17 @@ def write_samples(folder: Path, samples: Iterable[SampleGenerated]) -> None:
 
 @dataclass(frozen=True)
 class TrainingPrompt:
-    """The text before and after each message."""
+    """training_prompt.json: the text before and after each message, unless the LoRA learned raw text."""
 
-    before: str
-    after: str
-    starts_with_bos: bool
+    kind: str = ""  # empty if it is unknown
+    before: str = ""
+    after: str = ""
+    starts_with_bos: bool = False
+    example: str = ""
+
+    @property
+    def has_messages(self) -> bool:
+        return self.kind in ("chat", "format")
 
     def message(self, example: str) -> str:
         """Return the first message of an example, or an empty string if the example has another prompt."""
@@ -247,20 +243,8 @@ class TrainingPrompt:
         return example.removeprefix(self.before).partition(self.after)[0].strip()
 
 
-def read_prompt(folder: Path) -> PromptRecord:
-    return read_record(folder / TRAINING_PROMPT, PromptRecord, PromptRecord())
-
-
-def find_prompt(folder: Path) -> PromptRecord:
-    """Find the record of the prompt of a LoRA or a checkpoint of it; empty if there is none."""
+def read_training_prompt(folder: Path) -> TrainingPrompt:
+    """Read the prompt of a LoRA or a checkpoint of it; an empty one if it is unknown."""
     places = (folder, folder.parent, folder.parent.parent)
-    return next((read_prompt(p) for p in places if (p / TRAINING_PROMPT).is_file()), PromptRecord())
-
-
-def read_training_prompt(folder: Path) -> TrainingPrompt | None:
-    """Read the prompt of a LoRA or a checkpoint of it; None if it is unknown or the LoRA learned raw text."""
-    values = find_prompt(folder)
-    before, after = values.get("before"), values.get("after")
-    if values.get("kind") not in ("chat", "format") or before is None or after is None:
-        return None
-    return TrainingPrompt(before, after, values.get("starts_with_bos") is True)
+    path = next((p for place in places if (p := place / TRAINING_PROMPT).is_file()), folder / TRAINING_PROMPT)
+    return read_record(path, TrainingPrompt, TrainingPrompt())

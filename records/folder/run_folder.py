@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...core import dist_env
 from ...core.errors import BusyError, SavingError, SettingsError
@@ -36,7 +36,7 @@ from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras
-from .loras import Checkpoint, FinishedSteps
+from .loras import Checkpoint
 from .run_files import (
     BACKUP_FOLDER,
     DATA_SAMPLE,
@@ -45,10 +45,12 @@ from .run_files import (
     RECORDS,
     REPLACED_PREFIX,
     RUN_FILES,
+    read_log,
     replaced_folders,
 )
 
 LOCK_SUFFIX = ".lock"
+BEING_TRAINED = "{!r} is being trained. Stop the run first, or wait until it ends."
 IF_EXISTS = SETTINGS["if_exists"]
 # In the folder for partial files: the records from before the run was resumed.
 EARLIER_RECORDS = "before"
@@ -61,10 +63,6 @@ def _lock_path(name: str, folders: Folders) -> Path:
     return safe_paths.child(folders.training, f"{name}{LOCK_SUFFIX}", "Name")
 
 
-def _busy_error(name: str) -> BusyError:
-    return BusyError(f"{name!r} is being trained. Stop the run first, or wait until it ends.")
-
-
 @contextmanager
 def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     """Hold the lock of a LoRA, so that no other process trains or deletes it; its owner's death releases it."""
@@ -75,7 +73,7 @@ def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
     path = _lock_path(name, folders)
     with lock(path) as acquired:
         if not acquired:
-            raise _busy_error(name)
+            raise BusyError(BEING_TRAINED.format(name))
         try:
             yield
         finally:
@@ -90,7 +88,7 @@ def is_in_progress(name: str, folders: Folders) -> bool:
 def refuse_in_progress(name: str, folders: Folders) -> None:
     """Raise BusyError if a LoRA is being trained, before data is read for a run that could not start."""
     if dist_env.is_main_process() and is_in_progress(name, folders):
-        raise _busy_error(name)
+        raise BusyError(BEING_TRAINED.format(name))
 
 
 def runs_in_progress(folders: Folders) -> list[str]:
@@ -120,6 +118,13 @@ def read_journal(folder: Path) -> Journal | None:
 
 def _write_journal(folder: Path, journal: Journal) -> None:
     write_json(folder / JOURNAL, asdict(journal))
+
+
+class FinishedSteps(NamedTuple):
+    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
+
+    steps: int
+    planned: int
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,11 @@ class RunFolder:
 
     def finished(self) -> FinishedSteps | None:
         """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
-        return loras.finished_steps(self.path) if self.resumes and self.initial_lora is None else None
+        log = read_log(self.path)
+        if not self.resumes or self.initial_lora is not None or log.get("ended") != "finished":
+            return None
+        steps = log.get("current_steps") or 0
+        return FinishedSteps(steps, log.get("steps") or steps)
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
@@ -181,7 +190,27 @@ class RunFolder:
                 # It left nothing to resume from: this run begins with what was there before it.
                 self.discard()
                 self.path.mkdir(parents=True, exist_ok=True)
-            self._begin()
+            shutil.rmtree(self.partial_folder, ignore_errors=True)
+            replaced = _files_to_replace(self.path) if self.replaces else []
+            if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
+                replaced = _checkpoints_after(self.path, self.start.step)
+            name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+            # A second run of the same day does not mix its backup with that of the first.
+            backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
+            earlier = self.partial_folder / EARLIER_RECORDS
+            records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
+            if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it
+                earlier.mkdir(parents=True)
+                shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+            # The journal comes before the first move, so that a kill in between can be undone.
+            began_with_lora = self.initial_lora is not None
+            journal = Journal("begin", self.start_step, backup.name if replaced else "", began_with_lora)
+            _write_journal(self.path, journal)
+            for folder, items in ((backup, replaced), (earlier, records)):
+                for item in items:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    move_atomically(item, folder / item.name)
+            _write_journal(self.path, replace(journal, action="run"))
             self.write_settings(settings)
         except OSError as error:
             # Undo what was begun. An unchanged journal is that of a crashed run, which stays resumable.
@@ -192,29 +221,6 @@ class RunFolder:
             raise SavingError(
                 f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
-
-    def _begin(self) -> None:
-        """Move what this run replaces into a backup, and the records of a run that it resumes out of the way."""
-        self.remove_partial_files()
-        replaced = _files_to_replace(self.path) if self.replaces else []
-        if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
-            replaced = _checkpoints_after(self.path, self.start.step)
-        name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
-        # A second run of the same day does not mix its backup with that of the first.
-        backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
-        earlier = self.partial_folder / EARLIER_RECORDS
-        records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
-        if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it, too
-            earlier.mkdir(parents=True)
-            shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
-        # The journal comes before the first move, so that a kill in between can be undone.
-        journal = Journal("begin", self.start_step, backup.name if replaced else "", self.initial_lora is not None)
-        _write_journal(self.path, journal)
-        for folder, items in ((backup, replaced), (earlier, records)):
-            for item in items:
-                folder.mkdir(parents=True, exist_ok=True)
-                move_atomically(item, folder / item.name)
-        _write_journal(self.path, replace(journal, action="run"))
 
     def recover(self) -> None:
         """Finish or undo what a kill interrupted, and remove incomplete files; a crashed run stays resumable."""
@@ -238,7 +244,7 @@ class RunFolder:
                 backup.rmdir()
             if (earlier / JOURNAL).is_file():
                 move_atomically(earlier / JOURNAL, self.path / JOURNAL)
-                self.remove_partial_files()
+                shutil.rmtree(self.partial_folder, ignore_errors=True)
             else:
                 self.close()
             if not any(self.path.iterdir()):
@@ -247,14 +253,15 @@ class RunFolder:
         for name in (*RUN_FILES, JOURNAL):
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.
-        if loras.finished_steps(self.path):
+        ended = read_log(self.path).get("ended")
+        if ended == "finished":
             self.remove_backups()
-        if loras.has_ended(self.path):
+        if ended:
             self.close()
 
     def close(self) -> None:
         """Remove what only an unfinished run needs, after its last record is written."""
-        self.remove_partial_files()
+        shutil.rmtree(self.partial_folder, ignore_errors=True)
         (self.path / JOURNAL).unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -309,16 +316,13 @@ class RunFolder:
         for name in RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
-        self.remove_partial_files()
-
-    def remove_partial_files(self) -> None:
         shutil.rmtree(self.partial_folder, ignore_errors=True)
 
 
 def recover_interrupted(path: Path, folders: Folders) -> None:
     """Finish or undo what a killed program was doing to a LoRA's folder, unless a program works on it now."""
     journal = None if path.is_symlink() or not dist_env.is_main_process() else read_journal(path)
-    if journal is not None and (journal.action != "run" or loras.has_ended(path)):
+    if journal is not None and (journal.action != "run" or read_log(path).get("ended")):
         with suppress(BusyError, OSError), hold_run_lock(path.name, folders):
             RunFolder(path, folders.logs).recover()
 

@@ -7,7 +7,8 @@ loras/trash-np/2026-11-21 22.17.30/part/story/checkpoint-40    a checkpoint or b
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
     time = datetime.datetime.now().strftime(TIME_FORMAT)
     time = free_name(trash, time) if (trash / time).exists() else time
     target = trash / time / (PART_FOLDER if "/" in name else LORA_FOLDER) / name
-    return TrashItem(name, time, _move(folder, target, folders))
+    with _changing(folder, target.parent, folders):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        move_atomically(folder, target)
+    return TrashItem(name, time, target)
 
 
 def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> None:
@@ -92,9 +96,9 @@ def restore_item(item: TrashItem, folders: Folders) -> Path:
     # A new LoRA may have taken the name in the meantime.
     if target.exists():
         target = target.with_name(free_name(target.parent, target.name))
-    restored = _move(item.folder, target, folders)
-    _remove_empty_folders(item.folder.parent, folders)
-    return restored
+    with _changing(item.folder, item.folder.parent, folders):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return move_atomically(item.folder, target)
 
 
 def empty_trash(folders: Folders, name: str = "") -> int:
@@ -102,32 +106,22 @@ def empty_trash(folders: Folders, name: str = "") -> int:
     freed = 0
     for item in [item for item in list_trash(folders) if name in ("", item.name)]:
         freed += item.size
-        try:
+        with _changing(item.folder, item.folder.parent, folders):
             item.folder.unlink() if item.folder.is_symlink() else remove_folder(item.folder)
-        except OSError as error:
-            raise _in_use_error(item.folder, error) from error
-        _remove_empty_folders(item.folder.parent, folders)
     return freed
 
 
-def _move(folder: Path, target: Path, folders: Folders) -> Path:
+@contextmanager
+def _changing(folder: Path, place: Path, folders: Folders) -> Iterator[None]:
+    """Say why a folder can't be moved or removed; afterwards remove `place` and its parents if they are empty."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return move_atomically(folder, target)
+        yield
     except OSError as error:
-        _remove_empty_folders(target.parent, folders)
-        raise _in_use_error(folder, error) from error
-
-
-def _in_use_error(folder: Path, error: OSError) -> SavingError:
-    return SavingError(
-        f"{folder} can't be moved or removed: {error.strerror or error}. If something has one of its "
-        "files open, such as a chat with this LoRA or a file manager, close it and try again."
-    )
-
-
-def _remove_empty_folders(folder: Path, folders: Folders) -> None:
-    """Remove this folder and its parents in the trash, as far as they are empty."""
-    while folder != folders.loras and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+        raise SavingError(
+            f"{folder} can't be moved or removed: {error.strerror or error}. If something has one of its "
+            "files open, such as a chat with this LoRA or a file manager, close it and try again."
+        ) from error
+    finally:
+        while place != folders.loras and place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
+            place = place.parent

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import curve_png, graph_file, svg
+from . import charts, graph_file
+from .charts import Mark, draw_curve, draw_recall_strip, steps_per_epoch
 from .graph_file import (
     RunGraph,
     Workload,
@@ -14,7 +15,6 @@ from .graph_file import (
     read_steps,
 )
 from .report import ReportData, peak_name, render_report, run_speed, write_missing_report
-from .svg import Mark, draw_curve, draw_recall_strip, steps_per_epoch
 from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "RunGraph",
     "Workload",
     "best_evaluation",
-    "curve_png",
+    "charts",
     "draw_curve",
     "draw_recall_strip",
     "estimate_time",
@@ -39,6 +39,5 @@ __all__ = [
     "render_report",
     "run_speed",
     "steps_per_epoch",
-    "svg",
     "write_missing_report",
 ]

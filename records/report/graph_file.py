@@ -6,15 +6,49 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 from ...core.files import usable_entries
 from ...core.host import ModelCard
 from ...core.jobs import EvaluationDone, Event, RecallMeasured, SampleGenerated, Step
 from ...train_utils import FORWARD_SHARE, duration
-from ..folder import is_hidden, read_graph, read_log
+from ..folder import read_graph, read_log, run_files
 
 GraphEntry = Mapping[str, Any]
+# Under which key a value of a step stands in its entry, in the order of the file.
+STEP_KEYS = {
+    "step": "current_steps",
+    "loss": "loss",
+    "smoothed": "smoothed_loss",
+    "learning_rate": "learning_rate",
+    "epoch": "epoch",
+    "gradient_norm": "gradient_norm",
+    "tokens": "tokens",
+    "seconds": "seconds",
+    "by_source": "loss_by_source",
+    "phase": "phase",
+    "examples": "examples",
+}
+EVALUATION_KEYS = {
+    "step": "current_steps",
+    "epoch": "epoch",
+    "loss": "eval_loss",
+    "perplexity": "eval_perplexity",
+    "accuracy": "eval_accuracy",
+    "by_source": "eval_by_source",
+    "tokens": "eval_tokens",
+    "seconds": "eval_seconds",
+    "context_gain": "context_gain",
+    "why": "why",
+    "validation_key": "kept_aside",
+}
+DIGITS = {"epoch": 4, "seconds": 3}
+# What an entry without the value counts as; otherwise it counts as 0. JSON has no NaN: it is stored as null.
+ABSENT: Mapping[str, Any] = {
+    **dict.fromkeys(("loss", "smoothed", "perplexity", "accuracy"), math.nan),
+    **dict.fromkeys(("gradient_norm", "context_gain"), None),
+    **{"phase": "", "why": "planned", "validation_key": ""},
+}
 WARMUP_STEPS = 5  # slower than the rest: the GPU's memory is claimed, kernels are chosen, files are read first
 MIN_STEPS = 10  # after them: single steps differ by a third, because their examples have other lengths
 TEST = "use 'Test one step' under Memory and speed."
@@ -34,11 +68,7 @@ class RunGraph(Sequence[GraphEntry]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> GraphEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[GraphEntry]: ...
-    def __getitem__(self, index: int | slice) -> GraphEntry | Sequence[GraphEntry]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         # Made when it is asked for: as dicts, the entries of a long run would take much more memory.
@@ -48,88 +78,43 @@ class RunGraph(Sequence[GraphEntry]):
 
 def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:
     """Return a step or an evaluation as an entry."""
+    keys, entry = EVALUATION_KEYS, dict[str, Any]()
     if isinstance(event, Step):
-        entry: dict[str, Any] = {
-            "current_steps": event.step,
-            "loss": event.loss,
-            "smoothed_loss": event.smoothed,
-            "learning_rate": event.learning_rate,
-            "epoch": round(event.epoch, 4),
-            "gradient_norm": event.gradient_norm,
-            "tokens": event.tokens,
-            "seconds": round(event.seconds, 3),
-        }
-        # Only where there are several datasets or phases: a long run has tens of thousands of entries.
-        if event.by_source:
-            entry["loss_by_source"] = dict(event.by_source)
-        if event.phase:
-            entry |= {"phase": event.phase, **({"examples": event.examples} if event.examples else {})}
-        return entry
-    return {
-        "current_steps": event.step,
-        "epoch": round(event.epoch, 4),
-        "eval_loss": event.loss,
-        "eval_perplexity": event.perplexity,
-        "eval_accuracy": event.accuracy,
-        "eval_by_source": dict(event.by_source),
-        "eval_tokens": event.tokens,
-        "eval_seconds": round(event.seconds, 3),
-        "context_gain": event.context_gain,
-        "why": event.why,
-        "kept_aside": event.validation_key,
-    }
+        # These only where there are several datasets or phases: a long run has tens of thousands of entries.
+        rare = {"by_source": event.by_source, "phase": event.phase, "examples": event.phase and event.examples}
+        keys = {name: key for name, key in STEP_KEYS.items() if rare.get(name, True)}
+    for name, key in keys.items():
+        value = getattr(event, name)
+        value = round(value, DIGITS[name]) if name in DIGITS else value
+        entry[key] = dict(value) if name == "by_source" else value
+    return entry
 
 
 def read_steps(graph: Iterable[GraphEntry]) -> list[Step]:
     """Read the steps; the original extension stores fewer values, and damaged ones are left out."""
-    return [
-        Step(
-            at=0.0,
-            step=int(entry["current_steps"]),
-            epoch=float(entry.get("epoch") or 0),
-            loss=_number(entry["loss"]),
-            smoothed=_number(entry.get("smoothed_loss", entry["loss"])),
-            learning_rate=float(entry.get("learning_rate") or 0),
-            gradient_norm=entry.get("gradient_norm"),
-            tokens=int(entry.get("tokens") or 0),
-            seconds=float(entry.get("seconds") or 0),
-            by_source=_numbers(entry.get("loss_by_source")),
-            phase=entry.get("phase", ""),
-            examples=int(entry.get("examples") or 0),
-        )
-        for entry in graph
-        if "loss" in entry
-    ]
+    steps = []
+    for entry in graph:
+        if "loss" in entry:
+            values = _read_values(entry, STEP_KEYS)
+            smoothed = values["smoothed"] if "smoothed_loss" in entry else values["loss"]
+            steps.append(Step(**{**values, "smoothed": smoothed}))
+    return steps
 
 
 def read_evaluations(graph: Iterable[GraphEntry], validation_key: str = "") -> list[EvaluationDone]:
     """Read the evaluations; with `validation_key` only those on this split, since others do not compare."""
-    return [
-        EvaluationDone(
-            at=0.0,
-            step=entry["current_steps"],
-            epoch=entry.get("epoch") or 0.0,
-            why=entry.get("why", "planned"),
-            loss=_number(entry["eval_loss"]),
-            perplexity=_number(entry.get("eval_perplexity")),
-            accuracy=_number(entry.get("eval_accuracy")),
-            tokens=entry.get("eval_tokens", 0),
-            seconds=entry.get("eval_seconds", 0.0),
-            by_source=_numbers(entry.get("eval_by_source")),
-            context_gain=entry.get("context_gain"),
-            validation_key=entry.get("kept_aside", ""),
-        )
-        for entry in graph
-        if "eval_loss" in entry and validation_key in ("", entry.get("kept_aside", ""))
-    ]
+    evaluations = [EvaluationDone(**_read_values(e, EVALUATION_KEYS)) for e in graph if "eval_loss" in e]
+    return [e for e in evaluations if validation_key in ("", e.validation_key)]
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value  # JSON has no NaN: it is stored as null
-
-
-def _numbers(values: Mapping[str, float | None] | None) -> dict[str, float]:
-    return {name: _number(value) for name, value in (values or {}).items()}
+def _read_values(entry: GraphEntry, keys: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {"at": 0.0}
+    for name, key in keys.items():
+        value = entry.get(key)
+        if name == "by_source":
+            value = {source: math.nan if loss is None else loss for source, loss in (value or {}).items()}
+        values[name] = ABSENT.get(name, 0) if value is None else value
+    return values
 
 
 def best_evaluation(
@@ -155,7 +140,9 @@ class Workload(NamedTuple):
 
 def estimate_time(work: Workload, card: ModelCard, method: str, runs_folder: Path) -> str:
     """An estimate by the last run with the same model, loading and method, or without one, how to get it."""
-    runs = [(folder, read_log(folder)) for folder in usable_entries(runs_folder) if not is_hidden(folder)]
+    runs = [
+        (folder, read_log(folder)) for folder in usable_entries(runs_folder) if not run_files.is_hidden(folder)
+    ]
     for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
         if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +42,8 @@ from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
 from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_parameters, read_samples
+from .charts import Mark, draw_curve, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
-from .svg import Mark, draw_curve, draw_recall_strip
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
@@ -72,10 +72,6 @@ class ReportData:
     def plan(self) -> RunPlanned:
         """The last plan of the run."""
         return next(event for event in reversed(self.events) if isinstance(event, RunPlanned))
-
-    @property
-    def recalls(self) -> list[RecallMeasured]:
-        return [event for event in (*self.plan.earlier, *self.events) if isinstance(event, RecallMeasured)]
 
     @property
     def planned_steps(self) -> int:
@@ -116,11 +112,12 @@ def render_report(data: ReportData) -> str:
     began = next(event.at for event in data.events if isinstance(event, RunPlanned))
     reasons = [line for line in data.ended.text.splitlines() if line.strip()]
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
+    recalls = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, RecallMeasured)]
+    recall = recalls[-1] if recalls else None
     verdict = read_verdict(data.log)
     if not verdict and steps:  # the run broke off
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
-        verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=data.recalls, planned=planned).text
-    recall = data.recalls[-1] if data.recalls else None
+        verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
     tested = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
     disk_rows: list[tuple[str, str, str]] = []
     if data.lora:
@@ -142,14 +139,14 @@ def render_report(data: ReportData) -> str:
         printable=_printable,
         event_rows=_event_rows(data),
         phases=phase_table(measure_phases(steps, evaluations)),
-        evaluation_rows=_evaluation_rows(evaluations),
-        recall_rows=recall_table(data.recalls),
+        evaluation_rows=known_columns([EVALUATION_COLUMNS, *map(_evaluation_row, evaluations)]),
+        recall_rows=recall_table(recalls),
         part_rows=part_table(recall) if recall else (),
         strip=draw_recall_strip(recall.strip) if recall else "",
         evidence_rows=evidence_table(tested) if tested else (),
         evidence_verdict=evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
-        setting_rows=_setting_rows(settings_in_force(data.events)),
+        setting_rows=tuple(_setting_rows(settings_in_force(data.events))),
         disk_rows=disk_rows,
     )
 
@@ -237,14 +234,10 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     return rows
 
 
-def _evaluation_rows(evaluations: Sequence[EvaluationDone]) -> list[tuple[str, ...]]:
-    """The evaluations, their header first; with the loss of each dataset if there are several."""
-    rows: list[tuple[str, ...]] = [EVALUATION_COLUMNS]
-    for e in evaluations:
-        gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
-        by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-        rows.append((str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source))
-    return known_columns(rows)
+def _evaluation_row(e: EvaluationDone) -> tuple[str, ...]:
+    gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
+    by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
+    return (str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
 
 
 def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
@@ -268,23 +261,14 @@ def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
 
 
-def _setting_rows(values: Mapping[str, object]) -> list[tuple[str, ...]]:
+def _setting_rows(values: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     """The settings that differ from their defaults, by label, in the order of the form."""
     defaults = {key: setting.default for key, setting in SETTINGS.items()}
-    changed_keys = presets.differing_keys(defaults, values)
-    return [
-        (SETTINGS[key].label, _format_value(key, values[key]), _format_value(key, defaults[key]))
-        for key in SETTINGS
-        if key in changed_keys and key not in KEYS_SHOWN_ELSEWHERE
-    ]
-
-
-def _format_value(key: str, value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return presets.format_value(key, value) or "empty"
+    own = {**defaults, **values}
+    for key in presets.differing_keys(defaults, own):
+        if key not in KEYS_SHOWN_ELSEWHERE:
+            texts = (presets.format_value(key, value) or "empty" for value in (own[key], defaults[key]))
+            yield (SETTINGS[key].label, *texts)
 
 
 def _loss_text(loss: float) -> str:

@@ -45,6 +45,15 @@ LOW_LOSS = 0.5
 # by how much at least, because losses near 0 always differ by a large factor.
 WIDE_SWING, MIN_SWINGING_STEPS, MIN_SWING = 3.0, 20, 0.3
 LEARN_MORE = "More epochs or a higher learning rate may help."
+# By how much the loss on general text has risen at most.
+FORGETTING = (
+    (0.0, "there is no sign that the model forgot anything."),
+    (FORGOT_LITTLE, "the model probably forgot almost nothing."),
+    (FORGOT_MUCH, "the model forgot a little."),
+)
+FORGOT_A_LOT = (
+    "with the LoRA, the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
+)
 
 
 @dataclass(frozen=True)
@@ -182,16 +191,12 @@ def _judge_validation(
         advice = "To see whether it was still falling at the end, evaluate more often ('Evaluate every')."
         verdict = Verdict("learned", f"The model learned. The validation loss fell: {went}. {advice}", last.step)
     elif course.trend is Trend.FALLING:
-        text = (
-            "The model could learn more (underfit). The validation loss was still falling in the second half of "
-            f"the run, from {course.halfway:.4f} to {last.loss:.4f}. {LEARN_MORE}"
-        )
+        text = "The model could learn more (underfit). The validation loss was still falling in the second half of"
+        text += f" the run, from {course.halfway:.4f} to {last.loss:.4f}. {LEARN_MORE}"
         verdict = Verdict("could learn more", text, last.step)
     else:
-        text = (
-            f"About right (well fit). The validation loss fell from {first.loss:.4f} to {best.loss:.4f} (step "
-            f"{best.step}) and was {end.loss:.4f} at the end."
-        )
+        text = f"About right (well fit). The validation loss fell from {first.loss:.4f} to {best.loss:.4f} (step"
+        text += f" {best.step}) and was {end.loss:.4f} at the end."
         verdict = Verdict("about right", text, best.step)
     control = recalls[-1].control if recalls else None
     if control:  # both losses are of passages, measured in the same way after the same step
@@ -296,20 +301,9 @@ def _describe_forgetting(recalls: Sequence[RecallMeasured]) -> str:
     if len(losses) < 2:
         return ""
     rise = losses[-1] - losses[0]
-    if rise <= 0:
-        what = "there is no sign that the model forgot anything."
-    elif rise <= FORGOT_LITTLE:
-        what = "the model probably forgot almost nothing."
-    elif rise <= FORGOT_MUCH:
-        what = "the model forgot a little."
-    else:
-        what = (
-            "with the LoRA, the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
-        )
-    return (
-        " The loss on general text, which has nothing to do with your data, went from "
-        f"{losses[0]:.4f} to {losses[-1]:.4f}, so {what}"
-    )
+    what = next((words for most, words in FORGETTING if rise <= most), FORGOT_A_LOT)
+    went = f"went from {losses[0]:.4f} to {losses[-1]:.4f}, so {what}"
+    return f" The loss on general text, which has nothing to do with your data, {went}"
 
 
 def _describe_swings(steps: Sequence[Step]) -> str:

@@ -151,7 +151,7 @@ def test_killed_before_any_file_operation(tmp_path, place, job, every):
     before, act, next_act = JOBS[job]
     for prepare in before:
         prepare(place)
-    old = lora_files(place.lora()) if before and loras.has_ended(place.lora()) else {}
+    old = lora_files(place.lora()) if before and loras.run_status(place.lora()) != "cut off" else {}
     with pictures_of(place) as pictures:
         act(place)
     expected, whole = files_of(place), (old, lora_files(place.lora()))

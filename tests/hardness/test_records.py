@@ -23,6 +23,7 @@ from training_pro.interface.base import Form
 from training_pro.interface.run import queue_view
 from training_pro.interface.tabs import run_card, run_list
 from training_pro.records.folder import (
+    RunFolder,
     copy_as_lora,
     crashed_runs,
     inventory,
@@ -108,7 +109,7 @@ def act(root):
         read_samples(entry.folder)
         read_training_prompt(entry.folder)
         loras.describe_folder(entry.folder)
-        loras.finished_steps(entry.folder)
+        RunFolder(entry.folder, folders.logs, resumes=True).finished()
     run_card.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")

@@ -35,12 +35,13 @@ LOG = {
     "ended": "finished",
     "ended_at": "2026-11-21T06:40:00+00:00",
 }
+SAMPLE = '{{"at": 0.0, "step": {}, "prompt": "", "text": "a", "without": ""}}\n'
 FINISHED: dict[str, object] = {
     **lora(),
     "training_log.json": LOG,
     "training_parameters.json": {"name": "story", "rank": 4},
     "training_prompt.json": {"kind": "text"},
-    "samples.jsonl": '{"step": 0, "text": "a"}\n{"step": 8, "text": "b"}\n',
+    "samples.jsonl": "".join(SAMPLE.format(step) for step in (0, 8)),
     "notes.txt": "the good one\n",
     **checkpoint("checkpoint-4-epoch-1", 4, 2.5),
     **checkpoint("checkpoint-6-user", 6),

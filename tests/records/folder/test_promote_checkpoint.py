@@ -7,7 +7,7 @@ from training_pro.core.errors import SavingError
 from training_pro.core.jobs import RecallFigures, RecallMeasured
 from training_pro.records.folder import copy_as_lora, inventory, loras, read_log, trained_steps
 from training_pro.tests.fakes import make_folders
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
+from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, SAMPLE, write_files
 from training_pro.tests.tiny import read_tree
 
 
@@ -39,7 +39,7 @@ def test_with_its_parameters_and_its_log(folders, copy):
     assert (log["base_model_name"], log["current_steps"], log["loss"]) == ("toy", 4, 2.5)
     assert log["made_from"] == "story/checkpoint-4-epoch-1"
     assert [entry["current_steps"] for entry in read(new / "training_graph.json")] == [1, 2, 3, 4]
-    assert (new / "samples.jsonl").read_text() == '{"step": 0, "text": "a"}\n'
+    assert (new / "samples.jsonl").read_text() == SAMPLE.format(0)
     assert not (new / "optimizer.pt").exists()
     assert inventory.read_entry(new, folders).status == "stopped"
     assert inventory.read_entry(copy("story/checkpoint-8-epoch-2", "last"), folders).status == "finished"

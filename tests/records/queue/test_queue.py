@@ -51,7 +51,7 @@ def test_a_damaged_run_is_told_and_the_others_stay_and_a_broken_file_is_left_alo
     path.write_text(text)
     assert names(queue.load(path, damage)) == "a"
     assert "queue: waiting, entry 1" in queue.describe_damage(path, damage)
-    queue.keep_damaged(path, damage)
+    queue.save(path, queue.load(path), damage)
     assert (tmp_path / queue.DAMAGED_COPY).read_text() == text
     path.write_text("{")
     with pytest.raises(SavingError, match=r"queue\.json can't be read"):

@@ -8,7 +8,7 @@ from training_pro.core.host import ModelCard
 from training_pro.data.dataset_index import find_datasets
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.records.folder import REPORT, inventory, read_graph
-from training_pro.records.remote import PortableRun
+from training_pro.records.remote import write_portable_run
 from training_pro.settings import files
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.tiny import Workspace
@@ -24,9 +24,9 @@ def place(place):
     return place
 
 
-def portable(place, settings) -> PortableRun:
+def write(place, settings, out):
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), place.folders)
-    return PortableRun(settings, {dataset.name: dataset.path for dataset in datasets}, TINY, place.folders)
+    write_portable_run(settings, {dataset.name: dataset.path for dataset in datasets}, TINY, place.folders, out)
 
 
 def flags(workspace: Workspace) -> list[str]:
@@ -36,7 +36,7 @@ def flags(workspace: Workspace) -> list[str]:
 @pytest.mark.long
 def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(place, tmp_path):
     place.train(**SETTINGS)
-    portable(place, place.settings(**SETTINGS)).write(tmp_path / "out")
+    write(place, place.settings(**SETTINGS), tmp_path / "out")
     away = Workspace(standalone_folders(tmp_path / "out"), place.tiny)  # on another machine
     assert main.main(["check", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
     assert main.main(["train", str(tmp_path / "out" / "settings.json"), *flags(away)]) == 0
@@ -49,7 +49,7 @@ def test_it_trains_elsewhere_to_the_same_bytes_and_comes_back_with_its_records(p
 
 def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     place.write("other.txt", "Not part of it.")
-    portable(place, place.settings(**SETTINGS)).write(tmp_path / "out")
+    write(place, place.settings(**SETTINGS), tmp_path / "out")
     out = tmp_path / "out"
     datasets = ("training/datasets/chapters/one.txt", "training/datasets/mine.txt")
     written = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())

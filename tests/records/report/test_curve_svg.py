@@ -8,8 +8,8 @@ from training_pro.records.report import (
     draw_curve,
     read_evaluations,
     read_steps,
-    svg,
 )
+from training_pro.records.report import charts as svg
 
 RATES = [1e-3 * share / 10 for share in range(10, 0, -1)]
 PHASES = ((1, "by length"), (3, "pairs <of>"), (6, "sequential"))
