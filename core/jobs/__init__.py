@@ -29,7 +29,6 @@ from .events import (
     StageKind,
     StartedFromQueue,
     Step,
-    TimeLimited,
     Trigger,
     measure_phases,
     peak_memory_of,
@@ -44,7 +43,7 @@ from .evidence_event import (
     evidence_table,
     evidence_verdict,
 )
-from .job import Job, JobFn, JobKind, Request, RunControl, TimeLimit
+from .job import Job, JobFn, JobKind, Request, RunControl
 from .perplexity_event import PerplexityMeasured, RowScores, Segment
 from .progress import EtaEstimator, ProgressReader, RunProgress, progress_text
 from .recall_event import (
@@ -108,8 +107,6 @@ __all__ = [
     "StartedFromQueue",
     "Step",
     "TextLoss",
-    "TimeLimit",
-    "TimeLimited",
     "Trigger",
     "console",
     "event_text",

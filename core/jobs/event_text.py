@@ -30,8 +30,6 @@ def event_text(event: Event) -> str:
             if remaining and event.speed >= 1:
                 left = f", {size(event.speed)}/s, {duration(remaining / event.speed)} left"
             return f"{event.share:.0%}: {size(event.done)} of {size(event.total)}{left}"
-        case events.TimeLimited():
-            return f"Time limit: {duration(event.seconds)} from the first step."
         case events.RunPlanned():
             disk = f" Disk: {event.disk}." if event.disk else ""
             steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} per epoch."

@@ -79,13 +79,6 @@ class RunPlanned(Event):
     recall_every: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeLimited(Event):
-    """The run ends `seconds` after its first step, unless its plan ends earlier."""
-
-    seconds: float
-
-
 # With slots, because a long run keeps tens of thousands of steps.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
@@ -323,7 +316,6 @@ class JobEnded(Event):
     text: str
     folder: Path | None = None
     details: str = ""
-    time_over: bool = False  # whether the time limit ended the run before its plan did
     verdict: str = ""  # in a few words, such as 'began to memorize'; `text` has all of it
     # Changes of settings that may help after a failure, the most helpful first.
     remedies: tuple[Remedy, ...] = ()

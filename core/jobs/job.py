@@ -32,22 +32,12 @@ class Request(Enum):
 _INCLUDED = {Request.DISCARD: Request.STOP, Request.FREE_MEMORY: Request.PAUSE}
 
 
-@dataclass(frozen=True)
-class TimeLimit:
-    """Time limit of a run, counted from its first step; `why` is the reason shown at its end."""
-
-    seconds: float
-    why: str
-
-
 class RunControl(Generic[Live]):
     """Requests to a run: made by any page, taken in the training thread between two steps."""
 
     def __init__(self) -> None:
         # The frozen dataclass of the live settings, always replaced as a whole; None before the run has set it.
         self.live: Live | None = None
-        self.time_limit: TimeLimit | None = None  # a run that it ends counts as finished
-        self._first_clock: float | None = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
         self._changed = threading.Condition()
@@ -76,15 +66,6 @@ class RunControl(Generic[Live]):
             asked = request in self._requests
             self._requests.discard(request)
             return asked
-
-    def time_over_reason(self, clock: float) -> str:
-        """Return why the run ends after a step at this time in seconds, or an empty string.
-
-        The first call is after the first step. The limit holds for the whole run, pauses included.
-        """
-        self._first_clock = clock if self._first_clock is None else self._first_clock
-        limit = self.time_limit
-        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
 
     def extend(self, epochs: float) -> None:
         """Ask for more epochs; several calls add up."""

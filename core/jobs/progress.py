@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from statistics import median
 from ...train_utils import duration
 from ..files import Count, Timestamp
 from .event_text import event_text
-from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Stage, Step, TimeLimited
+from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Stage, Step
 from .job import Job, Request
 from .recall_event import RecallMeasured
 
@@ -48,9 +47,8 @@ class EtaEstimator:
 
     def __init__(self) -> None:
         self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
-        self._started_at: float | None = None
         self._steps, self._between_steps, self._planned_since_step = 0, 0.0, 0.0
-        self._limit_seconds, self._last_event_at = math.inf, 0.0
+        self._last_event_at = 0.0
         self._evaluations, self._recalls, self._samples = _Recurring(), _Recurring(), _Recurring()
 
     def update(self, event: Event) -> None:
@@ -60,12 +58,9 @@ class EtaEstimator:
             self._steps += 1
             self._between_steps += max(0.0, event.extra_time - self._planned_since_step)
             self._planned_since_step = 0.0
-            self._started_at = event.at if self._started_at is None else self._started_at
         elif isinstance(event, RunPlanned):
             self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
             self._recalls.every = event.recall_every
-        elif isinstance(event, TimeLimited):
-            self._limit_seconds = event.seconds
         elif isinstance(event, (EvaluationDone, RecallMeasured)):
             recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
             recurring.note_duration(event.step, event.seconds)
@@ -92,18 +87,12 @@ class EtaEstimator:
         for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
         recurring = (self._evaluations, self._recalls, self._samples)
         planned = sum(each.seconds_left(last.step, last.steps) for each in recurring)
-        return max(0.0, min(for_steps + planned, self._limit_seconds - self._elapsed))
+        return max(0.0, for_steps + planned)
 
     @property
     def share(self) -> float:
-        """Finished share of the run: of its steps or of its time limit, whichever ends first."""
-        last = self._recent[-1]
-        return max(last.step / last.steps, self._elapsed / self._limit_seconds if self._limit_seconds else 1.0)
-
-    @property
-    def _elapsed(self) -> float:
-        """Seconds from the first step to the latest one."""
-        return self._recent[-1].at - (self._started_at or 0.0)
+        """Finished share of the steps."""
+        return self._recent[-1].step / self._recent[-1].steps
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,6 @@ class RunController:
         self._patience = Patience(**patience)
         same_rules = same_plan and same_split and self.live.values() == state.get("live")
         self.stopped_by: str = state.get("stopped_by", "") if same_rules else ""
-        self.time_over = False
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live
@@ -299,7 +298,7 @@ class RunController:
             "patience": asdict(self._patience),
             "kept_aside": self._validation_key,
             "live_changes": self.live_changes,
-            "stopped_by": "" if self.time_over else self.stopped_by,  # a resume has its own time limit
+            "stopped_by": self.stopped_by,
         }
 
     @property
@@ -393,9 +392,7 @@ class RunController:
         )
 
     def _apply_rules(self, state: StepState) -> None:
-        if time_reason := self._control.time_over_reason(state.clock):
-            self.stopped_by, self.time_over = time_reason, True
-        elif self.rates.wind_down and self.is_last(state.step):
+        if self.rates.wind_down and self.is_last(state.step):
             self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
         elif not self.rates.wind_down and (rule := stop_reason(self.live.stopping, state, self._patience)):
             if self.live.stopping.stop_how == "wind_down" and not self.is_last(state.step):
