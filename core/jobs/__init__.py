@@ -4,58 +4,59 @@ from __future__ import annotations
 
 from . import console
 from .console import EventPrinter
-from .event_text import event_text, phase_table, probe_extra_times
+from .event_text import (
+    FORGOT_LITTLE,
+    FORGOT_MUCH,
+    event_text,
+    evidence_table,
+    evidence_verdict,
+    part_table,
+    phase_table,
+    probe_extra_times,
+    recall_table,
+    recall_text,
+)
 from .events import (
     Advice,
     Answer,
     CheckpointSaved,
+    Copying,
+    Count,
     DownloadProgress,
     EvaluationDone,
     Event,
-    EventLog,
+    EvidenceMeasured,
+    Habits,
     JobEnded,
     LibraryMessage,
     LiveSettingsChanged,
     MachineUse,
     Note,
     Outcome,
+    PartRecall,
+    PerplexityMeasured,
     PhaseFigures,
     PhasesMeasured,
     PlanChanged,
     ProbeDone,
+    RecallFigures,
+    RecallMeasured,
+    RowScores,
     RunPlanned,
     SampleGenerated,
+    Segment,
     Stage,
     StageKind,
     StartedFromQueue,
     Step,
+    TextLoss,
     Trigger,
     measure_phases,
     peak_memory_of,
     settings_in_force,
 )
-from .evidence_event import (
-    Copying,
-    Count,
-    EvidenceMeasured,
-    Habits,
-    TextLoss,
-    evidence_table,
-    evidence_verdict,
-)
-from .job import Job, JobFn, JobKind, Request, RunControl
-from .perplexity_event import PerplexityMeasured, RowScores, Segment
+from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
 from .progress import EtaEstimator, ProgressReader, RunProgress, progress_text
-from .recall_event import (
-    FORGOT_LITTLE,
-    FORGOT_MUCH,
-    PartRecall,
-    RecallFigures,
-    RecallMeasured,
-    part_table,
-    recall_table,
-    recall_text,
-)
 from .session import SESSION, AutoStart, Session
 
 __all__ = [

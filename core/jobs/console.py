@@ -105,21 +105,17 @@ class EventPrinter:
     def print_event(self, event: Event) -> None:
         if line := self._formatter.line(event):
             text = line.replace("\n", "\n          ")  # indented to the text of the first line
-            self.print_line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+            drawn = self._drawn
+            self._draw("")
+            self._write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
+            self._draw(drawn)
         if self._terminal is None or not (bar := self._formatter.bar(event)):
             return
-        if isinstance(event, Stage):
+        is_last = isinstance(event, Step) and event.step == event.steps
+        if is_last or isinstance(event, Stage) or event.at - self._drawn_at >= BAR_SECONDS:
             self._draw(bar)
-        elif event.at - self._drawn_at >= BAR_SECONDS or (isinstance(event, Step) and event.step == event.steps):
-            self._drawn_at = event.at
-            self._draw(bar)
-
-    def print_line(self, text: str) -> None:
-        """Write a line above the bar."""
-        bar = self._drawn
-        self._draw("")
-        self._write(text)
-        self._draw(bar)
+            if not isinstance(event, Stage):
+                self._drawn_at = event.at
 
     def clear(self) -> None:
         """Remove the bar."""

@@ -1,18 +1,23 @@
-"""A job, its event log, and its control: requests of the user, read by the training thread between two steps."""
+"""A job with the log of its events, which any number of pages can follow, and its control: requests of the user.
+
+The training thread reads the requests between two steps.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar
 
-from .events import EventLog, JobEnded
+from .events import Event, JobEnded
 
 Live = TypeVar("Live")
 JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
 JobFn = Callable[["Job"], JobEnded]
+# Windows handles Ctrl+C only between two waits, so no wait is longer.
+POLL_SECONDS = 1.0
 
 
 class Request(Enum):
@@ -90,6 +95,57 @@ class RunControl(Generic[Live]):
         """Block the training thread until the run may continue or has to free its memory."""
         with self._changed:
             self._changed.wait_for(lambda: not self.asked(Request.PAUSE) or self.asked(Request.FREE_MEMORY))
+
+
+class EventLog:
+    """Log with one writer and any number of readers; a reader never blocks the writer."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def append(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def wait_closed(self) -> None:
+        """Wait until the log is closed."""
+        with self._changed:
+            while not self._closed:
+                self._changed.wait(POLL_SECONDS)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def since(self, position: int) -> list[Event]:
+        """The events from `position` on, without waiting."""
+        with self._changed:
+            return self._events[position:]
+
+    def follow(self) -> Iterator[Event]:
+        """Yield every event, from the first on, until the log is closed."""
+        position = 0
+        while True:
+            # The events are handed out after the lock is released: a slow reader must not hold up the training.
+            with self._changed:
+                if not self._closed and len(self._events) == position:
+                    self._changed.wait(POLL_SECONDS)
+                events, closed = self._events[position:], self._closed
+            yield from events
+            position += len(events)
+            if closed and position == len(self._events):
+                return
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from statistics import median
 from ...train_utils import duration
 from ..files import Count, Timestamp
 from .event_text import event_text
-from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Stage, Step
+from .events import EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Stage, Step
 from .job import Job, Request
-from .recall_event import RecallMeasured
 
 RECENT_STEPS = 20
 
@@ -88,11 +87,6 @@ class EtaEstimator:
         recurring = (self._evaluations, self._recalls, self._samples)
         planned = sum(each.seconds_left(last.step, last.steps) for each in recurring)
         return max(0.0, for_steps + planned)
-
-    @property
-    def share(self) -> float:
-        """Finished share of the steps."""
-        return self._recent[-1].step / self._recent[-1].steps
 
 
 @dataclass(frozen=True)

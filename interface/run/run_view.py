@@ -138,7 +138,7 @@ class RunView:
     def _panel_html(self, following: str) -> str:
         if self._end is not None:
             return self._ended_html(self._end)
-        share = self._pace.share if self._last else 0.0
+        share = self._last.step / self._last.steps if self._last else 0.0
         steps = self._last.steps if self._last else 0
         # How much of the machine the run uses.
         text = event_text(self._machine) if self._machine else ""
@@ -286,7 +286,7 @@ class RunView:
         """Step and loss for the title of the browser; empty if no run is going on."""
         if not self.running or self._last is None:
             return ""
-        return f"{self._pace.share:.0%}, loss {self._last.smoothed:.2f}"
+        return f"{self._last.step / self._last.steps:.0%}, loss {self._last.smoothed:.2f}"
 
     def _loss_curve(self) -> str:
         if self._planned is None:
