@@ -114,8 +114,7 @@ class EventPrinter:
         is_last = isinstance(event, Step) and event.step == event.steps
         if is_last or isinstance(event, Stage) or event.at - self._drawn_at >= BAR_SECONDS:
             self._draw(bar)
-            if not isinstance(event, Stage):
-                self._drawn_at = event.at
+            self._drawn_at = event.at
 
     def clear(self) -> None:
         """Remove the bar."""
