@@ -29,12 +29,11 @@ def failure_message(action: str, error: Exception) -> str:
     """Format any exception raised by an action of the user, such as 'Check', as a sentence."""
     if isinstance(error, TrainingProError) and str(error).strip():
         return str(error)
+    message, kind = first_line(error), type(error).__name__
     if isinstance(error, OSError):
         reason = error_message(error)
     else:
-        message = first_line(error)
-        error_type = type(error).__name__
-        reason = f"{error_type}." if message == error_type else f"{error_type}: {message.rstrip('.')}."
+        reason = f"{kind}." if message == kind else f"{kind}: {message.rstrip('.')}."
     return f"{action} failed: {reason} See the console for details."
 
 

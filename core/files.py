@@ -181,14 +181,6 @@ def dump_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 
-def dump_with_list(values: Mapping[str, Any], key: str, items: Iterable[Any]) -> Iterator[str]:
-    """Dump a JSON object with a long list as its last value, piece by piece, so that no copy takes memory."""
-    yield f"{dump_json(values)[:-1]}, {json.dumps(key)}: ["
-    for number, item in enumerate(items):
-        yield f"{', ' if number else ''}{dump_json(item)}"
-    yield "]}"
-
-
 def flush_to_disk(folder: Path) -> None:
     """Flush the files of a folder to the disk, so that they survive a power cut."""
     for file in folder.iterdir():

@@ -146,9 +146,8 @@ class Host(Protocol):
     @property
     def folders(self) -> Folders: ...
 
-    @property
-    def owns_process(self) -> bool:
-        """Whether Training PRO owns the process: then it may start others and change the model permanently."""
+    # Whether Training PRO owns the process: then it may start others and change the model permanently.
+    owns_process: bool
 
     @property
     def read_only_reason(self) -> str:

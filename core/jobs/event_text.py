@@ -180,7 +180,7 @@ def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> 
         parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
     if event.answers is not None:
         parts.append(f"correctly answers {event.answers.lora} of {event.answers.of} questions about the data")
-    rise = max((text.rise for text in event.general), default=0.0)
+    rise = max((text.lora - text.base for text in event.general), default=0.0)
     how_much = "almost nothing" if rise <= FORGOT_LITTLE else "a little" if rise <= FORGOT_MUCH else "a lot"
     parts.append(f"has forgotten {how_much} (loss on general text changed by {rise:+.2f})")
     if event.copying is not None:

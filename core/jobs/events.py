@@ -363,10 +363,6 @@ class TextLoss:
     base: float
     lora: float
 
-    @property
-    def rise(self) -> float:
-        return self.lora - self.base
-
 
 @dataclass(frozen=True)
 class Count:

@@ -102,7 +102,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._closed = False
+        self.closed = False
         self._changed = threading.Condition()
 
     def append(self, event: Event) -> None:
@@ -112,21 +112,14 @@ class EventLog:
 
     def close(self) -> None:
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def wait_closed(self) -> None:
         """Wait until the log is closed."""
         with self._changed:
-            while not self._closed:
+            while not self.closed:
                 self._changed.wait(POLL_SECONDS)
-
-    def __len__(self) -> int:
-        return len(self._events)
 
     def since(self, position: int) -> list[Event]:
         """The events from `position` on, without waiting."""
@@ -139,9 +132,9 @@ class EventLog:
         while True:
             # The events are handed out after the lock is released: a slow reader must not hold up the training.
             with self._changed:
-                if not self._closed and len(self._events) == position:
+                if not self.closed and len(self._events) == position:
                     self._changed.wait(POLL_SECONDS)
-                events, closed = self._events[position:], self._closed
+                events, closed = self._events[position:], self.closed
             yield from events
             position += len(events)
             if closed and position == len(self._events):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from ..errors import BusyError, StoppedError, TrainingProError, first_line
 from ..host import Host
-from ..version import is_updated
+from ..version import LOADED_MTIME, newest_mtime
 from .events import JobEnded, LibraryMessage
 from .job import EventLog, Job, JobFn, JobKind, Request
 
@@ -144,7 +144,7 @@ class Session:
             end = JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
         except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
             text = f"{job.title} ended with {type(error).__name__}: {first_line(error)}"
-            if is_updated():
+            if newest_mtime() > LOADED_MTIME:
                 advice = "Restart the webui or the page, then try again"
                 text += f". Training PRO was updated while it was running. {advice}"
             end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())

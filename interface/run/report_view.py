@@ -214,7 +214,8 @@ def _all_of(changes: Sequence[Suggestion]) -> str:
 
 def _button_text(suggestion: Suggestion) -> str:
     """What the button does; line breaks are also counted in words."""
-    text, value = f"{suggestion.verb} {suggestion.words}", suggestion.value
+    value = suggestion.value
+    text = f"{'turn' if isinstance(value, bool) else 'use'} {suggestion.words}"
     breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
     return f"{text} ({format_count(breaks - 1, 'empty line')})" if breaks > 1 else text
 

@@ -42,7 +42,7 @@ def test_a_lora_of_zeros_forgets_exactly_nothing(with_lora, short_texts):
     file = with_lora.lora() / "adapter_model.safetensors"
     save_file({key: torch.zeros_like(value) for key, value in load_file(file).items()}, file)
     _, event = measure(with_lora)
-    assert [(text.text, text.rise) for text in event.general] == [("prose", 0.0), ("chats", 0.0)]
+    assert [(text.text, text.lora - text.base) for text in event.general] == [("prose", 0.0), ("chats", 0.0)]
     assert event.copying is None or event.copying.base == event.copying.lora
 
 
