@@ -14,13 +14,13 @@ import re
 import shutil
 import stat
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..train_utils import plural, size
@@ -88,11 +88,8 @@ def staging_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `folder`, so that no listing shows an unfinished folder."""
     # At the end, the finished folder has been moved out. What is left is removed, unless a virus scanner holds it.
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with TemporaryDirectory(prefix=".making-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
 
 
 def move_atomically(path: Path, target: Path) -> Path:

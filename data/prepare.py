@@ -159,10 +159,9 @@ def prepare(
         *report.suggest_settings(report.RunFacts(settings, plan, memory, sum(examples.learned()))),
         *report.suggest_for_data(examples.sources, [text for dataset in loaded for text in dataset.texts]),
     ]
+    # What one suggestion changes is not fine as it is, whatever another one says.
     changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
-    suggestions = [
-        s for s in suggestions if not s.keep or s.key not in changed
-    ]  # what changes is not fine as it is
+    suggestions = [s for s in suggestions if not s.keep or s.key not in changed]
     estimate = memory.estimate(settings, checkpointing=checkpointing) if memory else None
     figures = _report(context, data, findings, machine)
     sources = tuple(made.reports)

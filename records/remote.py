@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from ..core import dist_env
 from ..core.errors import BusyError, SavingError, SettingsError
@@ -44,7 +43,7 @@ LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
 class RemoteRequest:
     """What it does to the run, and the sentence that confirms it."""
 
-    act: Callable[[RunControl[Any]], object]
+    act: Callable[[RunControl], object]
     words: str
 
 

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from .events import Event, JobEnded
 
-Live = TypeVar("Live")
 JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
 JobFn = Callable[["Job"], JobEnded]
 # Windows handles Ctrl+C only between two waits, so no wait is longer.
@@ -37,12 +36,12 @@ class Request(Enum):
 _INCLUDED = {Request.DISCARD: Request.STOP, Request.FREE_MEMORY: Request.PAUSE}
 
 
-class RunControl(Generic[Live]):
+class RunControl:
     """Requests to a run: made by any page, taken in the training thread between two steps."""
 
     def __init__(self) -> None:
         # The frozen dataclass of the live settings, always replaced as a whole; None before the run has set it.
-        self.live: Live | None = None
+        self.live: Any = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
         self._changed = threading.Condition()
@@ -147,7 +146,7 @@ class Job:
 
     kind: JobKind
     title: str
-    control: RunControl[Any] = field(default_factory=RunControl)
+    control: RunControl = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
     result_name: str = ""  # of the LoRA or model that a training makes
     queue_number: int | None = None  # of the queued run that this job trains

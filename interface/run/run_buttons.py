@@ -17,7 +17,7 @@ from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ..base import Form, PageContext, add_handler, confirm_click, markup, private_options
 from .run_view import RunView
 
-Action = Callable[[RunControl[Any]], object]
+Action = Callable[[RunControl], object]
 EXTRA_EPOCHS = replace(SETTINGS["epochs"], label="More epochs")
 
 
@@ -134,15 +134,15 @@ def current_run(context: PageContext) -> Job:
     return job
 
 
-def _toggle_pause(control: RunControl[Any]) -> None:
+def _toggle_pause(control: RunControl) -> None:
     control.resume() if control.asked(Request.PAUSE) else control.ask(Request.PAUSE)
 
 
-def _halve_rate(control: RunControl[Any]) -> None:
+def _halve_rate(control: RunControl) -> None:
     _change_live(control, lambda live: replace(live, rate_factor=live.rate_factor / 2))
 
 
-def _change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettings], LiveSettings]) -> None:
+def _change_live(control: RunControl, change: Callable[[LiveSettings], LiveSettings]) -> None:
     if control.live is None:
         raise BusyError("The run has not started its first step yet. Try again in a moment.")
     control.live = change(control.live)

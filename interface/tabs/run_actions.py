@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import EvidenceRequest, MergeRequest
+from ...core.engine import MergeRequest
 from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
@@ -190,7 +190,7 @@ class UsePanel:
         context, name = self._context, require_choice(chosen)
         context.check_writable()
         loras.find_lora(name, context.host.folders.loras)
-        work = partial(context.engine.evidence, EvidenceRequest(name), context.host)
+        work = partial(context.engine.evidence, name, context.host)
         return context.session.start("evidence", f"Testing {name}", context.host, work)
 
     def resume_update(self, run: LoraEntry | None) -> Any:

@@ -6,17 +6,15 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import SettingsError, TrainingProError
 from ...core.host import Host
-from ...core.version import python_command
+from ...core.version import ROOT, python_command
 from ...settings import flags
 from ...settings.parsing import training_settings
 from ..base import markup
 
-SCRIPT = Path(__file__).resolve().parent.parent.parent / "script.py"
 EXPLANATION = (
     "This command starts the same run. It includes only the settings that differ from their defaults. It also "
     "loads the model again. If there is not enough memory for two copies, quit this program first."
@@ -34,8 +32,9 @@ def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
         settings = training_settings(values)
     except SettingsError as error:
         return markup.problem(f"The form has problems, so there is no command yet.\n{error}")
+    script, user_data = str(ROOT / "script.py"), str(host.folders.user_data)
     words = [
-        *(python_command(), str(SCRIPT), "train", "--user-data", str(host.folders.user_data), *_model_flags(host)),
+        *(python_command(), script, "train", "--user-data", user_data, *_model_flags(host)),
         *flags.as_arguments(settings.values()),
     ]
     needs_cmd = _is_windows() and re.search('["$`]', "".join(words))

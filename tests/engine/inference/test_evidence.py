@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training_pro.core.engine import EvidenceRequest
 from training_pro.core.jobs import Advice, EvidenceMeasured, Job
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
@@ -33,7 +32,7 @@ def short_texts(tmp_path, monkeypatch):
 
 def measure(place):
     job = Job("evidence", "a test")
-    end = PeftEngine().evidence(EvidenceRequest("a"), place.host(), job)
+    end = PeftEngine().evidence("a", place.host(), job)
     return end, next(event for event in job.log.since(0) if isinstance(event, EvidenceMeasured))
 
 
