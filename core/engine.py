@@ -110,7 +110,7 @@ class Engine(Protocol[Settings, Report]):
         """Measure recall without the LoRA and with it as RecallMeasured events, and write it into its folder."""
 
     def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
-        """Measure what the LoRA kept of the model, copies and answers from memory, and write it into its folder."""
+        """Measure what the LoRA kept of the model, copies and answers from memory; write it into its folder."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""

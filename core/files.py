@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ..train_utils import plural, size
+from ..train_utils import size
 from . import safe_paths as safe_paths
 from .errors import SavingError, first_line
 from .readable import quote
@@ -283,13 +283,11 @@ def describe_unusable(folders: Iterable[Path]) -> list[str]:
     sentences = []
     for folder in folders:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        unusable = [name for name in names if has_impossible_character(name)]
-        if unusable:
-            count = len(unusable)
-            shown = ", ".join(map(quote, unusable[:MAX_SHOWN_NAMES])) + (" and more" * (count > MAX_SHOWN_NAMES))
-            names_are, them = plural(count, "name is", "names are"), plural(count, "it", "them")
+        if unusable := [quote(name) for name in names if has_impossible_character(name)]:
+            shown = ", ".join(unusable[:MAX_SHOWN_NAMES]) + " and more" * (len(unusable) > MAX_SHOWN_NAMES)
+            are, them = ("name is", "it") if len(unusable) == 1 else ("names are", "them")
             sentences.append(
-                f"{folder}: {count} {names_are} not valid UTF-8 and can't be used: {shown}. Rename {them}."
+                f"{folder}: {len(unusable)} {are} not valid UTF-8 and can't be used: {shown}. Rename {them}."
             )
     return sentences
 
@@ -302,16 +300,9 @@ def modified_at(path: Path) -> float:
         return 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Between:
-    """Bounds of a number, for Annotated."""
-
-    lowest: float
-    highest: float
-
-
-Timestamp = Annotated[float, Between(0, LAST_SECOND)]
-Count = Annotated[int, Between(0, MAX_NUMBER)]
+# Numbers with their bounds.
+Timestamp = Annotated[float, 0, LAST_SECOND]
+Count = Annotated[int, 0, MAX_NUMBER]
 
 
 def read_record(path: Path, declared: type[Record], otherwise: Record, damage: list[str] | None = None) -> Record:
@@ -319,18 +310,15 @@ def read_record(path: Path, declared: type[Record], otherwise: Record, damage: l
 
     Values of another type than declared are left out. `damage` gets a sentence about each.
     """
-    found: list[str] = []
+    damage = [] if damage is None else damage
     try:
-        record: Record = check_record(parse_json(path), declared, path.name, found)
-        return record
+        record: Record = check_record(parse_json(path), declared, path.name, damage)
     except FileNotFoundError:
         return otherwise
     except (OSError, ValueError) as error:
-        found.append(f"{path.name} can't be read: {error}")
+        damage.append(f"{path.name} can't be read: {error}")
         return otherwise
-    finally:
-        if damage is not None:
-            damage += found
+    return record
 
 
 def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> Any:
@@ -343,8 +331,9 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
         if isinstance(value, Mapping):
             return _check_fields(value, declared, place, damage)
     elif origin is Annotated:
-        value, bounds = check_record(value, arguments[0], place, damage), arguments[1]
-        is_right = bounds.lowest <= value <= bounds.highest
+        number_type, lowest, highest = arguments
+        value = check_record(value, number_type, place, damage)
+        is_right = lowest <= value <= highest
     elif origin in UNIONS:
         errors = []
         for option in arguments:

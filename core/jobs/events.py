@@ -180,21 +180,14 @@ def measure_phases(steps: Sequence[Step], evaluations: Sequence[EvaluationDone])
     comparable = [evaluation for evaluation in evaluations if evaluation.validation_key == key]
     phases: list[PhaseFigures] = []
     for name, members in groupby(steps, key=lambda step: step.phase):
-        if name:
-            of_phase = list(members)
-            first, last = of_phase[0].step, of_phase[-1].step
-            phases.append(
-                PhaseFigures(
-                    name,
-                    first,
-                    last,
-                    sum(step.examples for step in of_phase),
-                    fmean(step.loss for step in of_phase),
-                    of_phase[-1].smoothed,
-                    next((e for e in reversed(comparable) if e.step < first), None),
-                    next((e for e in reversed(comparable) if first <= e.step <= last), None),
-                )
-            )
+        if not name:
+            continue
+        of_phase = list(members)
+        first, last = of_phase[0].step, of_phase[-1].step
+        examples, loss = sum(step.examples for step in of_phase), fmean(step.loss for step in of_phase)
+        before = next((e for e in reversed(comparable) if e.step < first), None)
+        after = next((e for e in reversed(comparable) if first <= e.step <= last), None)
+        phases.append(PhaseFigures(name, first, last, examples, loss, of_phase[-1].smoothed, before, after))
     return tuple(phases)
 
 

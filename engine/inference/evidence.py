@@ -21,16 +21,13 @@ from ...core.files import write_json
 from ...core.host import Host, get_model_card
 from ...core.jobs import (
     Advice,
-    Copying,
-    Count,
     EvidenceMeasured,
-    Habits,
     Job,
     JobEnded,
     Note,
     RecallMeasured,
     Request,
-    TextLoss,
+    events,
     evidence_verdict,
 )
 from ...data import general
@@ -178,19 +175,19 @@ def _measure_and_save(lora_name: LoraName, host: Host, job: Job) -> EvidenceMeas
     base, lora = sides
     event = EvidenceMeasured(
         general=tuple(
-            TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
+            events.TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
             for title, sums in base.losses.items()
         ),
-        habits=Habits(
-            Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
-            Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
+        habits=events.Habits(
+            events.Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
+            events.Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
             base.habits.name,
             lora.habits.name,
         )
         if base.habits and lora.habits
         else None,
         copying=_copying(base.written, lora.written, data.examples),
-        answers=Count(base.right, lora.right, len(questions)) if questions else None,
+        answers=events.Count(base.right, lora.right, len(questions)) if questions else None,
         seconds=time.monotonic() - started,
     )
     job.log.append(event)
@@ -274,12 +271,12 @@ def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
     )
 
 
-def _copying(base: str, lora: str, examples: Examples) -> Copying | None:
+def _copying(base: str, lora: str, examples: Examples) -> events.Copying | None:
     """The shares of copied runs; None if the model wrote too little to tell."""
     shares = copied_shares([base, lora], (examples[number].text for number in range(len(examples))))
     if shares[0] is None or shares[1] is None:
         return None
-    return Copying(shares[0], shares[1], count_runs(lora))
+    return events.Copying(shares[0], shares[1], count_runs(lora))
 
 
 def _plain(text: str) -> str:

@@ -22,12 +22,12 @@ from ...core.jobs import (
     Advice,
     Job,
     JobEnded,
-    PartRecall,
     RecallFigures,
     RecallMeasured,
     Request,
     Stage,
     Trigger,
+    events,
     recall_text,
 )
 from ...data import general
@@ -169,7 +169,9 @@ def measure_passages(
         control=summarize(control) if control else None,
         general_loss=mean_loss(prose),
         strip=tuple(score.recall for score in learned),
-        parts=tuple(PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts)
+        parts=tuple(
+            events.PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts
+        )
         if len(parts) > 1
         else (),
     )
