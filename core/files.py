@@ -347,14 +347,13 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
         is_right = value in arguments and type(value) in map(type, arguments)
     elif origin in (list, tuple, Sequence):
         if isinstance(value, (list, tuple)):
-            places = {f"{place}, entry {number}": item for number, item in enumerate(value, 1)}
-            items = _without_damage(places, arguments[0], damage).values()
+            entries = ((n, f"{place}, entry {n}", item) for n, item in enumerate(value, 1))
+            items = _without_damage(entries, arguments[0], damage).values()
             return tuple(items) if origin is tuple else list(items)
     elif origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            places = {f"{place}: {key}": item for key, item in value.items()}
-            checked = _without_damage(places, arguments[1], damage)
-            return {key: checked[at] for key, at in zip(value, places, strict=True) if at in checked}
+            entries = ((key, f"{place}: {key}", item) for key, item in value.items())
+            return _without_damage(entries, arguments[1], damage)
     elif declared is float:
         # In Python, True is an int. JSON has no NaN, but a number such as 1e999 is read as infinity.
         is_right = isinstance(value, (int, float)) and type(value) is not bool and abs(value) <= MAX_FLOAT
@@ -379,12 +378,12 @@ def _describe(declared: Any) -> str:
     return "a list" if origin in (list, tuple, Sequence) else NAMES.get(declared, "a JSON object")
 
 
-def _without_damage(values: Mapping[str, Any], declared: Any, damage: list[str]) -> dict[str, Any]:
-    """Check values by their places, and leave out the damaged ones."""
+def _without_damage(entries: Iterable[tuple[Any, str, Any]], declared: Any, damage: list[str]) -> dict[Any, Any]:
+    """Check entries, each with its key, its place in words and its value, and leave out the damaged ones."""
     checked = {}
-    for place, value in values.items():
+    for key, place, value in entries:
         try:
-            checked[place] = check_record(value, declared, place, damage)
+            checked[key] = check_record(value, declared, place, damage)
         except ValueError as error:
             damage.append(str(error))
     return checked
@@ -401,8 +400,7 @@ def _check_fields(value: Mapping[str, Any], declared: Any, place: str, damage: l
         if kind in _plain_types(hint) and (kind not in (int, float) or 0 <= item <= PLAIN_NUMBER):
             values[key] = item
         else:
-            for checked in _without_damage({f"{place}: {key}": item}, hint, found).values():
-                values[key] = checked
+            values |= _without_damage([(key, f"{place}: {key}", item)], hint, found)
     if missing := required - values.keys():
         raise ValueError(found[0] if found else f"{place} has no {min(missing)}.")
     damage += found

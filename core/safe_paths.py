@@ -27,11 +27,9 @@ ErrorFactory = Callable[[str], TrainingProError]
 def child(
     folder: Path, name: str, what: str, *, refusal: ErrorFactory = SavingError, follow_links: bool = False
 ) -> Path:
-    """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out.
-
-    Only the link itself is read; the entry need not exist. `follow_links` is for entries that are only read and
-    that users may link into the folder themselves: models and datasets.
-    """
+    """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out."""
+    # Only the link itself is read; the entry need not exist. `follow_links` is for entries that are only read and
+    # that users may link into the folder themselves: models and datasets.
     if problem := name_fault(name):
         raise refusal(f"{what}: {quote(name)} {problem}. Enter the name of a file or folder in {folder}.")
     path = folder / name

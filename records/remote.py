@@ -30,7 +30,7 @@ from ..core.files import (
     write_text,
 )
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, ProgressReader, Request, RunControl, RunProgress
+from ..core.jobs import Job, Note, Request, RunControl, RunProgress, follow_progress
 from ..core.version import VERSION
 from ..settings import files
 from ..settings.definitions import TrainingSettings
@@ -114,12 +114,12 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
 
 def _serve(name: str, job: Job, folders: Folders, ended: threading.Event) -> None:
     # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-    reader, written, due = ProgressReader(job), RunProgress(), 0.0
+    reader, written, due = follow_progress(job), RunProgress(), 0.0
     while not ended.wait(LOOK_SECONDS):
         for request in _take_requests(name, folders):
             REQUESTS[request].act(job.control)
             job.log.append(Note(text=f"Request from another program: {request}."))
-        progress = reader.read()
+        progress = next(reader)
         if time.monotonic() >= due and replace(progress, at=written.at) != written:
             with suppress(OSError, SavingError):  # a full disk must not end a run
                 write_json(_progress_file(name, folders), asdict(progress))

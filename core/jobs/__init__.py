@@ -50,7 +50,7 @@ from .events import (
     settings_in_force,
 )
 from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import EtaEstimator, ProgressReader, RunProgress, progress_text
+from .progress import EtaEstimator, RunProgress, follow_progress, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
@@ -81,7 +81,6 @@ __all__ = [
     "PhasesMeasured",
     "PlanChanged",
     "ProbeDone",
-    "ProgressReader",
     "RecallFigures",
     "RecallMeasured",
     "Request",
@@ -102,6 +101,7 @@ __all__ = [
     "events",
     "evidence_table",
     "evidence_verdict",
+    "follow_progress",
     "measure_phases",
     "part_table",
     "peak_memory_of",

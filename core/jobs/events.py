@@ -95,8 +95,7 @@ class Step(Event):
     seconds: float
     # Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses.
     extra_time: float = 0.0
-    # Mean loss of each dataset in this step, if there are several.
-    by_source: Mapping[str, float] = field(default_factory=dict)
+    by_source: Mapping[str, float] = field(default_factory=dict)  # of each dataset, if there are several
     phase: str = ""  # batching phase of the step, if the order of the examples has several
     examples: int = 0  # 0 if it was read from a file without this figure
 
@@ -331,8 +330,7 @@ class RecallMeasured(Event):
     why: Trigger
     learned: RecallFigures
     control: RecallFigures | None
-    # The loss of general prose that has nothing to do with the data: it rises if the model forgets.
-    general_loss: float | None = None
+    general_loss: float | None = None  # of prose beside the data: it rises if the model forgets
     strip: tuple[float, ...] = ()  # the recall of each passage, in the order of the data
     parts: tuple[PartRecall, ...] = ()
     seconds: float = 0.0
@@ -392,8 +390,7 @@ class EvidenceMeasured(Event):
     general: tuple[TextLoss, ...]
     habits: Habits | None = None
     copying: Copying | None = None
-    # Questions of the training data with a short answer that are answered right without any context.
-    answers: Count | None = None
+    answers: Count | None = None  # questions of the data with a short answer, answered right without any context
     seconds: float = 0.0
 
     def as_log(self) -> dict[str, Any]:
@@ -432,24 +429,20 @@ class RowScores(TokenScores):
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityMeasured(Event):
-    """Perplexity of a dataset, a row of the evaluations table; `lora` is '-' for the model without a LoRA.
-
-    `right` is the share of tokens that the model predicts right; `stretches` are the scores along the data.
-    Datasets of rows have a `stride` of 0. `rows` are sorted, the highest perplexity first: all rows or, if there
-    are very many, the same number from each end.
-    """
+    """Perplexity of a dataset, a row of the evaluations table."""
 
     model: str
-    lora: str
+    lora: str  # '-' for the model without a LoRA
     dataset: str
     perplexity: float
     loss: float
     tokens: int
-    stride: int
+    stride: int  # 0 for datasets of rows
     max_length: int
     seconds: float
-    right: float
-    stretches: tuple[Segment, ...] = ()
+    right: float  # the share of tokens that the model predicts right
+    stretches: tuple[Segment, ...] = ()  # the scores along the data
+    # The highest perplexity first: all rows or, if there are very many, the same number from each end.
     rows: tuple[RowScores, ...] = ()
 
     @property
@@ -472,5 +465,4 @@ class JobEnded(Event):
     folder: Path | None = None
     details: str = ""
     verdict: str = ""  # in a few words, such as 'began to memorize'; `text` has all of it
-    # Changes of settings that may help after a failure, the most helpful first.
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[Remedy, ...] = ()  # that may help after a failure, the most helpful first

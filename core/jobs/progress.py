@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -105,37 +106,24 @@ class RunProgress:
     paused: bool = False
 
 
-class ProgressReader:
-    """Reads the new events of a job whenever it is asked for the progress."""
-
-    def __init__(self, job: Job) -> None:
-        self._job, self._position = job, 0
-        self._eta, self._progress = EtaEstimator(), RunProgress()
-
-    def read(self) -> RunProgress:
-        events = self._job.log.since(self._position)
-        self._position += len(events)
-        progress = self._progress
+def follow_progress(job: Job) -> Iterator[RunProgress]:
+    """The progress of a job at the time when each is asked for; without an end."""
+    position, eta, progress = 0, EtaEstimator(), RunProgress()
+    while True:
+        events = job.log.since(position)
+        position += len(events)
         for event in events:
-            self._eta.update(event)
+            eta.update(event)
             if isinstance(event, RunPlanned):
                 progress = replace(progress, model=event.model, steps=event.steps)
             elif isinstance(event, Stage):
                 progress = replace(progress, stage=event_text(event))
             elif isinstance(event, Step):
-                progress = replace(
-                    progress,
-                    step=event.step,
-                    steps=event.steps,
-                    epoch=event.epoch,
-                    loss=event.loss,
-                    smoothed_loss=event.smoothed,
-                )
+                progress = replace(progress, step=event.step, steps=event.steps, epoch=event.epoch)
+                progress = replace(progress, loss=event.loss, smoothed_loss=event.smoothed)
         if progress.step:
-            progress = replace(progress, seconds_left=self._eta.seconds_left)
-        paused = self._job.control.asked(Request.PAUSE)
-        self._progress = replace(progress, at=time.time(), paused=paused)
-        return self._progress
+            progress = replace(progress, seconds_left=eta.seconds_left)
+        yield replace(progress, at=time.time(), paused=job.control.asked(Request.PAUSE))
 
 
 def progress_text(progress: RunProgress) -> str:
