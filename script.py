@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -61,7 +62,8 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     from .commands.main import main
-    from .core.dist_env import set_passive_waiting
 
-    set_passive_waiting()
+    # Before torch is imported: waiting threads of OpenMP sleep, unless the user chose otherwise. On a machine with
+    # other busy programs, a spinning thread keeps a core from the thread that it waits for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
-from ..core.engine import EvidenceRequest, PerplexityRequest, RecallRequest
+from ..core.engine import RECALL_PASSAGES, PerplexityRequest
 from ..core.files import dump_json
 from ..core.jobs import EvidenceMeasured, PerplexityMeasured, RecallMeasured, evidence_table, part_table
 from ..data.dataset_index import LOOKUP_ORDER
@@ -83,15 +83,15 @@ def run_recall(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--passages",
         type=int,
-        default=256,
+        default=RECALL_PASSAGES,
         metavar="N",
-        help="number of passages that the model has to continue (default: 256)",
+        help=f"number of passages that the model has to continue (default: {RECALL_PASSAGES})",
     )
     parser.add_argument("--json", action="store_true", help=options.JSON_LINES_HELP)
     args = parser.parse_args(arguments)
     host = options.make_host(args)
     lora = options.find_lora(args.lora, host.folders)
-    work = partial(options.make_engine(args).recall, RecallRequest(lora, args.passages), host)
+    work = partial(options.make_engine(args).recall, lora, host, passages=args.passages)
     job = options.run_job("recall", f"Recall of {args.lora}", host, work)
     measured = [event for event in job.log.since(0) if isinstance(event, RecallMeasured)]
     # The model without the LoRA is measured first.
@@ -115,7 +115,7 @@ def run_evidence(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     host = options.make_host(args)
     lora = options.find_lora(args.lora, host.folders)
-    work = partial(options.make_engine(args).evidence, EvidenceRequest(lora), host)
+    work = partial(options.make_engine(args).evidence, lora, host)
     job = options.run_job("evidence", f"Testing {args.lora}", host, work)
     for event in job.log.since(0):
         if not isinstance(event, EvidenceMeasured):

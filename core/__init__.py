@@ -14,5 +14,6 @@ __all__ = [
     "jobs",
     "model_shape",
     "readable",
+    "safe_paths",
     "version",
 ]

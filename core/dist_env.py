@@ -1,4 +1,4 @@
-"""Variables of the environment: of distributed training, which torchrun or accelerate sets, and of OpenMP."""
+"""Variables of the environment of distributed training, which torchrun or accelerate sets."""
 
 from __future__ import annotations
 
@@ -42,9 +42,3 @@ def sharding() -> str:
     """What is to divide the model among the processes; empty for data parallel training."""
     names = (name for variable, name in SHARDING.items() if os.environ.get(variable, "").lower() in ("true", "1"))
     return next(names, "")
-
-
-def set_passive_waiting() -> None:
-    """Let waiting threads of OpenMP sleep, unless the user chose; only before torch is imported."""
-    # On a machine with other busy programs, a spinning thread keeps a core from the thread that it waits for.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -12,22 +12,19 @@ from .jobs import Job, JobEnded
 
 # A name, or NAME/checkpoint-40; a Path comes from the command line.
 LoraName: TypeAlias = str | Path
+RECALL_PASSAGES = 256
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)
 
 
 @dataclass(frozen=True)
 class PreviewQuery:
-    """Which training examples a preview shows.
-
-    `count` examples from number `first` (counted from 1) on, or `backward` from there; only those with the words
-    in `containing`. With `first` 0: the first examples of each dataset in turn.
-    """
+    """Which training examples a preview shows."""
 
     count: int = 0
-    first: int = 0
-    containing: str = ""
-    backward: bool = False
+    first: int = 0  # number of the first one, counted from 1; 0: the first examples of each dataset in turn
+    containing: str = ""  # only those with these words
+    backward: bool = False  # from the first one towards the beginning
 
 
 NO_PREVIEW = PreviewQuery()
@@ -49,34 +46,14 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class PerplexityRequest:
-    """Request to measure the perplexity of a dataset, without a LoRA and with each of `loras`.
+    """Request to measure the perplexity of a dataset: a text in sliding windows, a row as one window."""
 
-    `data` is a path or the name of a dataset. A text is scored in sliding windows, a row as one window. A
-    `max_length` of 0 means the model's context, at most 2048 tokens; a `stride` of 0 means half of that. Rows have
-    no stride.
-    """
-
-    data: str
+    data: str  # a path, or the name of a dataset
     loras: tuple[LoraName, ...] = ()
     include_base: bool = True
-    stride: int = 0
-    max_length: int = 0
+    stride: int = 0  # 0: half of `max_length`; rows have none
+    max_length: int = 0  # 0: the model's context, at most 2048 tokens
     comment: str = ""
-
-
-@dataclass(frozen=True)
-class RecallRequest:
-    """Request to measure how much of its training data a LoRA reproduces word for word."""
-
-    lora: LoraName
-    passages: int = 256
-
-
-@dataclass(frozen=True)
-class EvidenceRequest:
-    """Request to measure what a LoRA kept of the base model, what it copies and what it answers from memory."""
-
-    lora: LoraName
 
 
 @dataclass(frozen=True)
@@ -90,15 +67,11 @@ class MergeRequest:
 
 @dataclass(frozen=True)
 class GgufRequest:
-    """Request to write a LoRA as a GGUF file.
-
-    An empty `out` is a file in the LoRA's folder. `model` is the base model, or the GGUF file that the LoRA is
-    for; if empty, the base model that the LoRA names.
-    """
+    """Request to write a LoRA as a GGUF file."""
 
     lora: LoraName
-    out: str = ""
-    model: str = ""
+    out: str = ""  # empty: a file in the LoRA's folder
+    model: str = ""  # the base model, or the GGUF file that the LoRA is for; empty: the one that the LoRA names
 
 
 class Engine(Protocol[Settings, Report]):
@@ -106,7 +79,6 @@ class Engine(Protocol[Settings, Report]):
 
     def check(self, settings: Settings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> Report:
         """Report what a run with these settings would learn, with a preview of its examples; loads no weights."""
-        ...
 
     def check_start(
         self,
@@ -117,50 +89,34 @@ class Engine(Protocol[Settings, Report]):
         show: PreviewQuery = NO_PREVIEW,
         problems: Sequence[str] = (),
     ) -> Report:
-        """Return the report of `check` with the problems of a start added, such as a name that is in use.
-
-        `problems` are those of values that are the defaults in `settings`; they hide no problem of the data.
-        """
-        ...
+        """Add the problems of a start to the report of `check`: a name in use, and those of values left out."""
 
     def train(self, settings: Settings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         """Train one run; `resume` is the name of a checkpoint to resume from, or 'newest'."""
-        ...
 
     def probe(self, settings: Settings, host: Host, job: Job) -> JobEnded:
         """Try one step on the longest batch; report time and memory as a Probed event. Changes no weights."""
-        ...
 
     def layers(self, host: Host) -> Mapping[str, int]:
         """Count the model's layers that can hold a LoRA, by name; loads no weights."""
-        ...
 
     def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         """Generate an answer as Answer events, with the LoRA and, if `include_base` is set, also without it."""
-        ...
 
     def perplexity(self, asked: PerplexityRequest, settings: Settings, host: Host, job: Job) -> JobEnded:
-        """Measure perplexity as PerplexityFound events and add each to the host's table of evaluations.
+        """Measure perplexity, and add it to the host's table; the settings say how rows are read."""
 
-        The settings say how rows are read.
-        """
-        ...
-
-    def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
+    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
         """Measure recall without the LoRA and with it as RecallMeasured events, and write it into its folder."""
-        ...
 
-    def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
-        """Measure without and with the LoRA as an EvidenceMeasured event, and write it into the LoRA's folder."""
-        ...
+    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        """Measure what the LoRA kept of the model, copies and answers from memory; write it into its folder."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""
-        ...
 
     def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
         """Write the LoRA as a file for llama.cpp; needs no job because it does not touch the model's weights."""
-        ...
 
     def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded: ...
 

@@ -16,26 +16,16 @@ class Remedy:
     values: Mapping[str, object]
 
 
-def error_message(error: TrainingProError | OSError) -> str:
-    """Format an error for the user; for an OSError, with the file and the reason."""
+def error_message(error: Exception) -> str:
+    """Format an error for the user: an OSError with the file and the reason, an unknown one with its type."""
     if isinstance(error, TrainingProError):
         return str(error)
+    if not isinstance(error, OSError):
+        message, kind = first_line(error), type(error).__name__
+        return f"{kind}." if message == kind else f"{kind}: {message.rstrip('.')}."
     reason = error.strerror or str(error)
     place = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
     return readable(f"{place}: {reason}." if place else f"A file can't be read or written: {reason}.")
-
-
-def failure_message(action: str, error: Exception) -> str:
-    """Format any exception raised by an action of the user, such as 'Check', as a sentence."""
-    if isinstance(error, TrainingProError) and str(error).strip():
-        return str(error)
-    if isinstance(error, OSError):
-        reason = error_message(error)
-    else:
-        message = first_line(error)
-        error_type = type(error).__name__
-        reason = f"{error_type}." if message == error_type else f"{error_type}: {message.rstrip('.')}."
-    return f"{action} failed: {reason} See the console for details."
 
 
 def first_line(error: BaseException) -> str:

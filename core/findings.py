@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, get_args
 
+# A problem prevents a run, advice should be weighed before one, and a note asks for nothing.
 Level = Literal["problem", "advice", "note"]
-"""A problem prevents a run, advice should be weighed before one, and a note asks for nothing."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,9 @@ class Finding:
     text: str
 
 
-def problem(key: str, text: str) -> Finding:
-    return Finding("problem", key, text)
-
-
-def advice(key: str, text: str) -> Finding:
-    return Finding("advice", key, text)
-
-
-def note(key: str, text: str) -> Finding:
-    return Finding("note", key, text)
+problem = partial(Finding, "problem")
+advice = partial(Finding, "advice")
+note = partial(Finding, "note")
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -50,20 +44,11 @@ class Suggestion:
     value: int | float | str
     why: str
     also: Mapping[str, int | float] = field(default_factory=dict)  # values that belong to it
-    keep: bool = False
-    """Whether the setting has this value already."""
-
-    @property
-    def heading(self) -> str:
-        return "Fine as it is" if self.keep else "Suggestion"
+    keep: bool = False  # whether the setting has this value already
 
     @property
     def values(self) -> dict[str, int | float | str]:
         return {self.key: self.value, **self.also}
-
-    @property
-    def verb(self) -> str:
-        return "turn" if isinstance(self.value, bool) else "use"
 
     @property
     def words(self) -> str:
@@ -73,9 +58,3 @@ class Suggestion:
         if isinstance(self.value, str):
             return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.value) or "nothing"
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
-
-
-def merge_suggestions(*suggestions: Suggestion) -> tuple[Suggestion, ...]:
-    """Drop "as it is" for settings that another suggestion changes."""
-    changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
-    return tuple(s for s in suggestions if not s.keep or s.key not in changed)

@@ -55,14 +55,10 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
-    # Parameter counts; set only for an unknown architecture, where they had to be counted
-    param_counts: ParamCounts | None = None
-    # The tokenizer that was chosen instead of the model's own
-    tokenizer_name: str = ""
-    # Memory limits that it is loaded with, as typed: '20GB cpu=30GB'; empty without limits
-    max_memory: str = ""
-    # What to give a command to find this model, if that is not its name: a path, a link or a file
-    given_name: str = ""
+    param_counts: ParamCounts | None = None  # only of an unknown architecture, where they had to be counted
+    tokenizer_name: str = ""  # of the tokenizer that was chosen instead of the model's own
+    max_memory: str = ""  # memory limits that it is loaded with, as typed: '20GB cpu=30GB'
+    given_name: str = ""  # what a command finds this model by, if not by its name: a path, a link or a file
 
     @property
     def context(self) -> int:
@@ -146,9 +142,8 @@ class Host(Protocol):
     @property
     def folders(self) -> Folders: ...
 
-    @property
-    def owns_process(self) -> bool:
-        """Whether Training PRO owns the process: then it may start others and change the model permanently."""
+    # Whether Training PRO owns the process: then it may start others and change the model permanently.
+    owns_process: bool
 
     @property
     def read_only_reason(self) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..train_utils import plural, size
+from ..train_utils import format_count, size
 from .errors import SavingError
 
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
@@ -18,10 +18,6 @@ class UploadFile:
 
     name: str
     content: Path | bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,15 @@ class HubUpload:
             )
 
     @property
-    def total(self) -> int:
-        return sum(file.size for file in self.files)
-
-    @property
     def lines(self) -> list[str]:
         """What is uploaded where, in lines."""
         visible = (
             "public: everyone can see and download it" if self.public else "private: only its owner can see it"
         )
-        count = f"{len(self.files)} {plural(len(self.files), 'file')}, {size(self.total)}"
-        files = (f"  {file.name}  {size(file.size)}" for file in self.files)
-        return [f"Upload of {self.lora} to {self.repository} ({visible}), {count}:", *files]
+        lines, total = [], 0
+        for file in self.files:
+            file_size = len(file.content) if isinstance(file.content, bytes) else file.content.stat().st_size
+            total += file_size
+            lines.append(f"  {file.name}  {size(file_size)}")
+        count = f"{format_count(len(lines), 'file')}, {size(total)}"
+        return [f"Upload of {self.lora} to {self.repository} ({visible}), {count}:", *lines]

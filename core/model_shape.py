@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -12,40 +12,17 @@ MLP_LAYERS = frozenset({"up", "down", "gate"})
 # Layers of the experts (MoE) whose weights are stored together in one tensor.
 FUSED_LAYERS = frozenset({"up", "gate"})
 # Words for the embeddings and the output layer of any model; they get a LoRA only where they are named.
-OUTER_LAYERS = EMBEDDINGS, HEAD = "embed_tokens", "lm_head"
+HEAD = "lm_head"
+OUTER_LAYERS = ("embed_tokens", HEAD)
 MIN_PEFT_VERSION = (0, 20)
 # The `model_type`s whose experts PEFT can put LoRAs on.
-LORA_EXPERT_TYPES = frozenset(
-    {
-        "afmoe",
-        "beam",
-        "cohere2_moe",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "dots1",
-        "ernie4_5_moe",
-        "exaone_moe",
-        "flex_olmo",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm4v_moe",
-        "glm_moe_dsa",
-        "hunyuan_v1_moe",
-        "longcat_flash",
-        "mellum",
-        "minimax",
-        "minimax_m2",
-        "mixtral",
-        "olmoe",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_omni_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_omni_moe_thinker",
-        "solar_open",
-    }
-)
+LORA_EXPERT_TYPES = frozenset({
+    "afmoe", "beam", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe",
+    "exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm_moe_dsa", "hunyuan_v1_moe",
+    "longcat_flash", "mellum", "minimax", "minimax_m2", "mixtral", "olmoe", "qwen3_moe", "qwen3_next",
+    "qwen3_omni_moe", "qwen3_omni_moe_text", "qwen3_omni_moe_thinker", "solar_open",
+})  # fmt: skip
+# The `model_type`s whose MLP has no gate.
 UNGATED_TYPES = frozenset(
     {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
 )
@@ -127,39 +104,33 @@ class ModelShape:
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
         """The linear layers of most decoder layers, with their input and output widths."""
-        return self._linear_sizes(self._feed_widths[-1][1])
-
-    def _linear_sizes(self, feed: int) -> dict[str, tuple[int, int]]:
-        query, keys = self.heads * self.head, self.kv_heads * self.head
-        layers = {
-            "q": (self.hidden, query),
-            "k": (self.hidden, keys),
-            "v": (self.hidden, keys),
-            "o": (query, self.hidden),
-        }
-        feeds = {"up": (self.hidden, feed), "down": (feed, self.hidden)}
-        feeds |= {"gate": (self.hidden, feed)} if self.gated else {}
-        return layers | feeds if feed else layers
-
-    @property
-    def _feed_widths(self) -> list[tuple[int, int]]:
-        """The number of decoder layers with an MLP of this width, in linear layers."""
-        if self.experts is None:
-            return [(self.layers, self.feed)]
-        without = self.experts.without
-        return [(without, self.feed), (self.layers - without, self.experts.shared)]
-
-    def _linear_layers(self) -> Iterator[tuple[int, str, int, int]]:
-        """For each linear layer: the number of decoder layers that have it, its name, and both widths."""
-        for count, feed in self._feed_widths:
-            for name, (wide, narrow) in self._linear_sizes(feed).items():
-                yield count, name, wide, narrow
+        return self._linear_groups()[-1][1]
 
     @property
     def linear_weights(self) -> int:
         if self.counted:
             return self.counted.linear
-        return sum(count * wide * narrow for count, _, wide, narrow in self._linear_layers())
+        groups = self._linear_groups()
+        return sum(count * wide * narrow for count, linears in groups for wide, narrow in linears.values())
+
+    def _linear_groups(self) -> list[tuple[int, dict[str, tuple[int, int]]]]:
+        """Decoder layers with the same linear layers: how many, and the widths by name; the last group is most."""
+        query, keys = self.heads * self.head, self.kv_heads * self.head
+        attention = {
+            "q": (self.hidden, query),
+            "k": (self.hidden, keys),
+            "v": (self.hidden, keys),
+            "o": (query, self.hidden),
+        }
+        widths = [(self.layers, self.feed)]
+        if self.experts is not None:  # they are not linear layers, but a shared MLP is
+            without = self.experts.without
+            widths = [(without, self.feed), (self.layers - without, self.experts.shared)]
+        groups = []
+        for count, feed in widths:
+            linears = {**attention, "up": (self.hidden, feed), "down": (feed, self.hidden)} if feed else attention
+            groups.append((count, {**linears, "gate": (self.hidden, feed)} if feed and self.gated else linears))
+        return groups
 
     @property
     def other_weights(self) -> int:
@@ -180,29 +151,23 @@ class ModelShape:
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
         if self.counted:
             return rank * self.counted.lora
-        targets = [side for side in self._linear_layers() if self._is_target(side[1], parts)]
-        dense = sum(count * rank * (wide + narrow) for count, _, wide, narrow in targets)
-        outer = len(set(OUTER_LAYERS).intersection(parts or ())) * rank * (self.vocabulary + self.hidden)
-        return dense + outer + rank * self._expert_lora_weights(parts)
+        experts = self.experts if self.experts and self.experts.takes_lora else None
+        weights = len(set(OUTER_LAYERS).intersection(parts or ())) * (self.vocabulary + self.hidden)
+        for count, linears in self._linear_groups():
+            for name, (wide, narrow) in linears.items():
+                if (parts is None or name in parts) and not (experts and name in MLP_LAYERS):
+                    weights += count * (wide + narrow)
+        if experts is not None:  # up and gate share a tensor, each with its own rank
+            up_gate = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED_LAYERS.issubset(parts) else 0
+            down = experts.feed + self.hidden if parts is None or "down" in parts else 0
+            router = self.hidden + experts.count if parts is None else 0
+            weights += (self.layers - experts.without) * (experts.count * (up_gate + down) + router)
+        return rank * weights
 
     @property
     def full_weights(self) -> int:
         """Weights of the model itself that are trained beside the LoRA, without those of Train Head."""
         return self.counted.full if self.counted else 0
-
-    def _is_target(self, name: str, parts: Collection[str] | None) -> bool:
-        is_asked = parts is None or name in parts
-        return is_asked and not (self.experts and self.experts.takes_lora and name in MLP_LAYERS)
-
-    def _expert_lora_weights(self, parts: Collection[str] | None) -> int:
-        """LoRA weights of rank 1 on experts and routers; up and gate share a tensor, each with its own rank."""
-        experts = self.experts
-        if experts is None or not experts.takes_lora:
-            return 0
-        up_weights = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED_LAYERS.issubset(parts) else 0
-        down_weights = experts.feed + self.hidden if parts is None or "down" in parts else 0
-        router_weights = self.hidden + experts.count if parts is None else 0
-        return (self.layers - experts.without) * (experts.count * (up_weights + down_weights) + router_weights)
 
     def recreated_numbers(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
         """Numbers that a step creates anew: experts merged with their LoRA, and the gradient of one layer's."""
@@ -221,33 +186,33 @@ class ModelShape:
 
 
 def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts | None:
+    """The experts by the keys of the config, of which every model family has its own."""
     count = _first_int(text_config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if count < 2:
         return None
     expert_feed = _first_int(text_config, "moe_intermediate_size") or feed
+    shared = _first_int(text_config, "shared_expert_intermediate_size", "shared_intermediate_size")
+    if not shared:
+        counts = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+        shared = expert_feed * _first_int(text_config, *counts)
+    if layer_types := text_config.get("mlp_layer_types"):
+        dense = [kind == "dense" for kind in layer_types]
+    else:
+        first = _first_int(text_config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+        last = _first_int(text_config, "moe_layer_end_index")
+        step = _first_int(text_config, "decoder_sparse_step", "moe_layer_interval") or 1
+        dense_only = text_config.get("mlp_only_layers") or ()
+        dense = [n < first or 0 < last < n or n in dense_only or bool((n + 1) % step) for n in range(layers)]
     return Experts(
         count=count,
         feed=expert_feed,
         per_token=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
-        shared=_first_int(text_config, "shared_expert_intermediate_size", "shared_intermediate_size")
-        or expert_feed
-        * _first_int(text_config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-        without=sum(_dense_layers(text_config, layers)),
+        shared=shared,
+        without=sum(dense),
         takes_lora=text_config.get("model_type") in LORA_EXPERT_TYPES
         and not text_config.get("text_config")
         and _peft_supports_experts(),
     )
-
-
-def _dense_layers(text_config: Mapping[str, Any], layers: int) -> list[bool]:
-    """For each layer, whether it has a dense MLP; every model family has its own config keys for it."""
-    if layer_types := text_config.get("mlp_layer_types"):
-        return [kind == "dense" for kind in layer_types]
-    first_moe = _first_int(text_config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-    last_moe = _first_int(text_config, "moe_layer_end_index")
-    step = _first_int(text_config, "decoder_sparse_step", "moe_layer_interval") or 1
-    dense_only = text_config.get("mlp_only_layers") or ()
-    return [n < first_moe or 0 < last_moe < n or n in dense_only or bool((n + 1) % step) for n in range(layers)]
 
 
 @cache

@@ -23,11 +23,6 @@ def newest_mtime() -> float:
 LOADED_MTIME = newest_mtime()
 
 
-def is_updated() -> bool:
-    """Whether the sources on disk are newer than the loaded ones."""
-    return newest_mtime() > LOADED_MTIME
-
-
 def python_command() -> str:
     """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
     return "py" if os.name == "nt" else "python3"

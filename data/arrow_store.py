@@ -26,14 +26,13 @@ from typing import Any
 from ..core.errors import DataError
 from ..core.files import PART_SUFFIX, atomic_write
 from ..core.host import Folders
-from ..core.version import VERSION
+from ..core.version import ROOT, VERSION
 
 ARROW_SUFFIX = ".arrow"
 MAX_STORE_BYTES = 4 * 10**9  # bytes, of all files together
 STALE_PART_SECONDS = 86_400
 TEMPORARY_PREFIX = ".run-"
 METADATA_KEY = b"training_pro"
-ROOT = Path(__file__).resolve().parent.parent
 # A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves.
 CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
 READ_BYTES = 1 << 22

@@ -15,7 +15,7 @@ from ..chunking import SlicedText, SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, StoppedError, TrainingProError
-from ..core.findings import Finding, advice, merge_suggestions, note, problem, texts
+from ..core.findings import Finding, advice, note, problem, texts
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import check_settings, unused_settings
@@ -154,15 +154,18 @@ def prepare(
     checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     data = TrainingData(examples, validation, plan, resolved, DatasetReport(), unused)
-    suggestions = merge_suggestions(
+    suggestions = [
         suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
         *report.suggest_settings(report.RunFacts(settings, plan, memory, sum(examples.learned()))),
         *report.suggest_for_data(examples.sources, [text for dataset in loaded for text in dataset.texts]),
-    )
+    ]
+    # What one suggestion changes is not fine as it is, whatever another one says.
+    changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
+    suggestions = [s for s in suggestions if not s.keep or s.key not in changed]
     estimate = memory.estimate(settings, checkpointing=checkpointing) if memory else None
     figures = _report(context, data, findings, machine)
     sources = tuple(made.reports)
-    return replace(data, report=replace(figures, sources=sources, memory=estimate, suggestions=suggestions))
+    return replace(data, report=replace(figures, sources=sources, memory=estimate, suggestions=tuple(suggestions)))
 
 
 def _report(

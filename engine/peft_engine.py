@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..core.engine import (
     NO_PREVIEW,
+    RECALL_PASSAGES,
     AnswerRequest,
-    EvidenceRequest,
     GgufRequest,
+    LoraName,
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
-    RecallRequest,
 )
 from ..core.errors import ModelError, SettingsError, TrainingProError
 from ..core.findings import Finding, note, problem, texts
@@ -127,17 +127,17 @@ class PeftEngine:
 
             return perplexity.measure_perplexity(asked, settings, host, job)
 
-    def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
+    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
         with _model_in_use(host, job):
             from .inference import recall
 
-            return recall.measure_recall(asked, host, job)
+            return recall.measure_recall(lora, host, job, passages)
 
-    def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
             from .inference import evidence
 
-            return evidence.measure_evidence(asked, host, job)
+            return evidence.measure_evidence(lora, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

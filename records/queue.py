@@ -178,7 +178,7 @@ class QueueRunner:
         self._host, self._engine, self._session = host, engine, session
         self._path = host.folders.queue
         self._auto_start = session.auto_start
-        self._auto_start.set_callbacks(self._start_next, self._record_end)
+        self._auto_start.start_next, self._auto_start.record_end = self._start_next, self._record_end
 
     @property
     def queue(self) -> Queue:

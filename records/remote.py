@@ -31,7 +31,7 @@ from ..core.files import (
     write_text,
 )
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, ProgressReader, Request, RunProgress
+from ..core.jobs import Job, Note, Request, RunProgress, follow_progress
 from ..core.version import VERSION
 from ..settings import files
 from ..settings.definitions import TrainingSettings
@@ -102,14 +102,14 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
 
     def serve() -> None:
         # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-        reader, written, due = ProgressReader(job), RunProgress(), 0.0
+        reader, written, due = follow_progress(job), RunProgress(), 0.0
         while not ended.wait(LOOK_SECONDS):
             for word, asked in REQUESTS.items():
                 with suppress(OSError):
                     _request_file(name, word, folders).unlink()
                     job.control.ask(asked.request) if asked.request else job.control.resume()
                     job.log.append(Note(text=f"Request from another program: {word}."))
-            progress = reader.read()
+            progress = next(reader)
             if time.monotonic() >= due and replace(progress, at=written.at) != written:
                 with suppress(OSError, SavingError):  # a full disk must not end a run
                     write_json(progress_file, asdict(progress))

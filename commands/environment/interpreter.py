@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ...core import dist_env
 from ...core.errors import TrainingProError
+from ...core.version import ROOT as ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MIN_PYTHON = (3, 11)
 
 # For each need, the modules that show that an interpreter has what is needed ...

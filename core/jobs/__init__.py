@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from . import console
+from . import console, events
 from .console import EventPrinter
-from .event_text import event_text, phase_table, probe_extra_times
+from .event_text import (
+    FORGOT_LITTLE,
+    FORGOT_MUCH,
+    event_text,
+    evidence_table,
+    evidence_verdict,
+    part_table,
+    phase_table,
+    probe_extra_times,
+    recall_table,
+    recall_text,
+)
 from .events import (
     Advice,
     Answer,
@@ -12,51 +23,34 @@ from .events import (
     DownloadProgress,
     EvaluationDone,
     Event,
-    EventLog,
+    EvidenceMeasured,
     JobEnded,
     LibraryMessage,
     LiveSettingsChanged,
     MachineUse,
     Note,
     Outcome,
-    PhaseFigures,
+    PerplexityMeasured,
     PhasesMeasured,
     PlanChanged,
     ProbeDone,
+    RecallFigures,
+    RecallMeasured,
+    RowScores,
     RunPlanned,
     SampleGenerated,
+    Segment,
     Stage,
     StageKind,
     StartedFromQueue,
     Step,
-    TimeLimited,
     Trigger,
     measure_phases,
     peak_memory_of,
     settings_in_force,
 )
-from .evidence_event import (
-    Copying,
-    Count,
-    EvidenceMeasured,
-    Habits,
-    TextLoss,
-    evidence_table,
-    evidence_verdict,
-)
-from .job import Job, JobFn, JobKind, Request, RunControl, TimeLimit
-from .perplexity_event import PerplexityMeasured, RowScores, Segment
-from .progress import EtaEstimator, ProgressReader, RunProgress, progress_text
-from .recall_event import (
-    FORGOT_LITTLE,
-    FORGOT_MUCH,
-    PartRecall,
-    RecallFigures,
-    RecallMeasured,
-    part_table,
-    recall_table,
-    recall_text,
-)
+from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
+from .progress import EtaEstimator, RunProgress, follow_progress, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
@@ -67,8 +61,6 @@ __all__ = [
     "Answer",
     "AutoStart",
     "CheckpointSaved",
-    "Copying",
-    "Count",
     "DownloadProgress",
     "EtaEstimator",
     "EvaluationDone",
@@ -76,7 +68,6 @@ __all__ = [
     "EventLog",
     "EventPrinter",
     "EvidenceMeasured",
-    "Habits",
     "Job",
     "JobEnded",
     "JobFn",
@@ -86,13 +77,10 @@ __all__ = [
     "MachineUse",
     "Note",
     "Outcome",
-    "PartRecall",
     "PerplexityMeasured",
-    "PhaseFigures",
     "PhasesMeasured",
     "PlanChanged",
     "ProbeDone",
-    "ProgressReader",
     "RecallFigures",
     "RecallMeasured",
     "Request",
@@ -107,14 +95,13 @@ __all__ = [
     "StageKind",
     "StartedFromQueue",
     "Step",
-    "TextLoss",
-    "TimeLimit",
-    "TimeLimited",
     "Trigger",
     "console",
     "event_text",
+    "events",
     "evidence_table",
     "evidence_verdict",
+    "follow_progress",
     "measure_phases",
     "part_table",
     "peak_memory_of",

@@ -21,15 +21,17 @@ BAR_SECONDS, BAR_WIDTH = 0.1, 20
 DEVELOPER_WARNINGS = ("FutureWarning: ", "DeprecationWarning: ")  # nothing that a user could act on
 
 
-class EventFormatter:
-    """Formats events as lines: a step and a download every ten seconds, and the last of each.
+class EventPrinter:
+    """Writes events as lines: a step and a download every ten seconds, and the last of each.
 
     The settings of a run may ask for every n-th step instead. Once a minute, the line of a step ends with the use
-    of the machine. Beside a bar, only steps that the settings ask for have a line.
+    of the machine. On a `terminal`, the progress is a bar below the lines that overwrites itself; then only steps
+    that the settings ask for have a line.
     """
 
-    def __init__(self, *, has_bar: bool = False) -> None:
-        self._has_bar = has_bar
+    def __init__(self, write: WriteLine, terminal: TextIO | None = None) -> None:
+        self._write, self._terminal = write, terminal
+        self._drawn, self._drawn_at = "", float("-inf")
         self._pace = EtaEstimator()
         self._last_shown = self._machine_shown = float("-inf")
         self._messages: set[str] = set()
@@ -45,7 +47,7 @@ class EventFormatter:
         elif isinstance(event, MachineUse):
             self._machine, text = event, ""
         elif isinstance(event, Stage):
-            text = "" if self._has_bar else text
+            text = text if self._terminal is None else ""
         elif isinstance(event, DownloadProgress):
             text = text if self._is_due(event, event.done >= event.total) else ""
         elif isinstance(event, Step):
@@ -73,16 +75,8 @@ class EventFormatter:
             text = "\n".join(filter(None, (text, event.details)))
         return text
 
-    def bar(self, event: Event) -> str:
-        """The bar of an event that was told; empty if it says nothing of progress."""
-        if isinstance(event, Step):
-            share, left = event.step / event.steps, self._time_left(event.at)
-            drawn = ("#" * round(BAR_WIDTH * share)).ljust(BAR_WIDTH, "-")
-            return f"{share:4.0%} [{drawn}] step {event.step}/{event.steps}  loss {event.loss:.4f}  {left}"
-        return event_text(event) if isinstance(event, (DownloadProgress, Stage)) else ""
-
     def _is_due(self, event: Event, is_last: bool) -> bool:
-        if self._has_bar or (event.at - self._last_shown < LINE_SECONDS and not is_last):
+        if self._terminal is not None or (event.at - self._last_shown < LINE_SECONDS and not is_last):
             return False
         self._last_shown = event.at
         return True
@@ -93,33 +87,26 @@ class EventFormatter:
         end = f", ends at about {time_of_day(now + seconds, now)}" if seconds > 60 else ""
         return f"{duration(round(seconds))} left{end}"
 
-
-class EventPrinter:
-    """Writes events as lines; on a `terminal`, the progress is a bar below them that overwrites itself."""
-
-    def __init__(self, write: WriteLine, terminal: TextIO | None = None) -> None:
-        self._write, self._terminal = write, terminal
-        self._formatter = EventFormatter(has_bar=terminal is not None)
-        self._drawn, self._drawn_at = "", float("-inf")
-
     def print_event(self, event: Event) -> None:
-        if line := self._formatter.line(event):
+        if line := self.line(event):
             text = line.replace("\n", "\n          ")  # indented to the text of the first line
-            self.print_line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
-        if self._terminal is None or not (bar := self._formatter.bar(event)):
-            return
-        if isinstance(event, Stage):
+            bar = self._drawn
+            self._draw("")
+            self._write(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {text}")
             self._draw(bar)
-        elif event.at - self._drawn_at >= BAR_SECONDS or (isinstance(event, Step) and event.step == event.steps):
+        if self._terminal is None:
+            return
+        must_draw, bar = isinstance(event, Stage), ""
+        if isinstance(event, Step):
+            must_draw, share = event.step == event.steps, event.step / event.steps
+            cells = ("#" * round(BAR_WIDTH * share)).ljust(BAR_WIDTH, "-")
+            left = self._time_left(event.at)
+            bar = f"{share:4.0%} [{cells}] step {event.step}/{event.steps}  loss {event.loss:.4f}  {left}"
+        elif isinstance(event, (DownloadProgress, Stage)):
+            bar = event_text(event)
+        if bar and (must_draw or event.at - self._drawn_at >= BAR_SECONDS):
             self._drawn_at = event.at
             self._draw(bar)
-
-    def print_line(self, text: str) -> None:
-        """Write a line above the bar."""
-        bar = self._drawn
-        self._draw("")
-        self._write(text)
-        self._draw(bar)
 
     def clear(self) -> None:
         """Remove the bar."""

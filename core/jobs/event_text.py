@@ -8,13 +8,12 @@ from textwrap import shorten
 
 from ...train_utils import align_columns, duration, format_count, format_digits, known_columns, plural, size
 from . import events
-from .events import EvaluationDone, Event, PhaseFigures
-from .evidence_event import EvidenceMeasured, evidence_verdict
-from .perplexity_event import PerplexityMeasured
-from .recall_event import RecallMeasured, recall_text
+from .events import Count, EvaluationDone, Event, EvidenceMeasured, PhaseFigures, RecallMeasured
 
 MAX_TEXT_CHARS = 100  # characters of a prompt, and of its answer
 UNKNOWN = "-"
+# Rises of the loss on general text, in nats per token: up to the first, next to nothing was forgotten.
+FORGOT_LITTLE, FORGOT_MUCH = 0.02, 0.2
 
 
 def event_text(event: Event) -> str:
@@ -30,8 +29,6 @@ def event_text(event: Event) -> str:
             if remaining and event.speed >= 1:
                 left = f", {size(event.speed)}/s, {duration(remaining / event.speed)} left"
             return f"{event.share:.0%}: {size(event.done)} of {size(event.total)}{left}"
-        case events.TimeLimited():
-            return f"Time limit: {duration(event.seconds)} from the first step."
         case events.RunPlanned():
             disk = f" Disk: {event.disk}." if event.disk else ""
             steps = f"{event.steps} {plural(event.steps, 'step')}, {event.steps_per_epoch} per epoch."
@@ -62,7 +59,7 @@ def event_text(event: Event) -> str:
         case events.SampleGenerated():  # the beginnings of both texts, each on one line
             prompt, text = (shorten(t, MAX_TEXT_CHARS, placeholder=" ...") for t in (event.prompt, event.text))
             return f"Step {event.step}, {prompt!r} -> {text!r}"
-        case PerplexityMeasured():
+        case events.PerplexityMeasured():
             lora = "without a LoRA" if event.lora == "-" else f"with {event.lora}"
             return (
                 f"{event.dataset} {lora}: perplexity {event.perplexity:.4f}, {event.right:.1%} of "
@@ -133,12 +130,85 @@ def phase_table(phases: Sequence[PhaseFigures]) -> list[tuple[str, ...]]:
 
 def _change(phase: PhaseFigures, figure: Callable[[EvaluationDone], float | None], number_format: str) -> str:
     """A figure of the evaluations before and after a phase: '4.2583 to 3.8645'."""
-    if phase.after is None:
-        return UNKNOWN
-    after = _number(figure(phase.after), number_format)
-    before = _number(figure(phase.before), number_format) if phase.before else UNKNOWN
+    before, after = (
+        _number(figure(done) if done else None, number_format) for done in (phase.before, phase.after)
+    )
     return after if UNKNOWN in (before, after) else f"{before} to {after}"
 
 
 def _number(value: float | None, number_format: str) -> str:
     return UNKNOWN if value is None or not math.isfinite(value) else format(value, number_format)
+
+
+def recall_text(event: RecallMeasured) -> str:
+    """'on average, the model reproduces 81% of a training passage word for word (9 of 16 passages to the end)'."""
+    figures, control = event.learned, event.control
+    unseen = f"; for passages that it has not seen, {control.recall:.0%}" if control else ""
+    return (
+        f"on average, the model reproduces {figures.recall:.0%} of a training passage word for word "
+        f"({figures.verbatim} of {format_count(figures.passages, 'passage')} to the end){unseen}"
+    )
+
+
+def recall_table(measured: Sequence[RecallMeasured]) -> list[tuple[str, ...]]:
+    """Measurements as a table of texts, the header first; columns without a value are omitted."""
+    if not measured:
+        return []
+    header = ("Step", "Recall", "Whole passages", "Longest match (tokens)", "Loss")
+    rows = [(*header, "Recall of unseen text", "Loss on unseen text", "Loss on general text")]
+    for event in measured:
+        learned, control = event.learned, event.control
+        unseen = (f"{control.recall:.1%}", f"{control.loss:.4f}") if control else ("", "")
+        general = "" if event.general_loss is None else f"{event.general_loss:.4f}"
+        whole, longest = f"{learned.verbatim} of {learned.passages}", str(learned.longest)
+        figures = (f"{learned.recall:.1%}", whole, longest, f"{learned.loss:.4f}")
+        rows.append((str(event.step), *figures, *unseen, general))
+    return known_columns(rows)
+
+
+def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
+    """Recall by chapter or file as a table of texts, the header first; empty if the data have only one."""
+    rows = [(part.name, str(part.passages), f"{part.recall:.1%}", f"{part.loss:.4f}") for part in event.parts]
+    return [("Part", "Passages", "Recall", "Loss"), *rows] if rows else []
+
+
+def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> str:
+    """One sentence: what the model learned with the LoRA, kept and copies, with the figures."""
+    parts = []
+    if recall is not None:
+        unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
+        parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
+    if event.answers is not None:
+        parts.append(f"correctly answers {event.answers.lora} of {event.answers.of} questions about the data")
+    rise = max((text.lora - text.base for text in event.general), default=0.0)
+    how_much = "almost nothing" if rise <= FORGOT_LITTLE else "a little" if rise <= FORGOT_MUCH else "a lot"
+    parts.append(f"has forgotten {how_much} (loss on general text changed by {rise:+.2f})")
+    if event.copying is not None:
+        parts.append(f"copies {event.copying.lora:.0%} of its text from the training data")
+    if event.habits is not None and event.habits.stops.lora < event.habits.stops.base:
+        stops = event.habits.stops
+        parts.append(f"ends {stops.lora} of {stops.of} replies by itself ({stops.base} without the LoRA)")
+    words = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"With the LoRA, the model {words}."
+
+
+def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
+    """The figures as a table of texts, the header first."""
+    rows = [("", "Without the LoRA", "With the LoRA")]
+    for text in event.general:
+        loss = f"Loss on general {text.text} ({text.tokens:,} tokens)"
+        rows.append((loss, f"{text.base:.4f}", f"{text.lora:.4f}"))
+    if event.habits is not None:
+        rows.append(_count_row("Replies that end by themselves", event.habits.stops))
+        rows.append(_count_row("Short instructions followed", event.habits.follows))
+        rows.append(("Reply to 'What is your name?'", event.habits.name_base, event.habits.name_lora))
+    if event.copying is not None:
+        copied = "8-word sequences copied from the training data"
+        rows.append((copied, f"{event.copying.base:.1%}", f"{event.copying.lora:.1%}"))
+    if event.answers is not None:
+        rows.append(_count_row("Questions about the training data answered correctly", event.answers))
+    return rows
+
+
+def _count_row(what: str, count: Count) -> tuple[str, str, str]:
+    return what, f"{count.base} of {count.of}", f"{count.lora} of {count.of}"

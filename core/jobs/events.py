@@ -1,24 +1,24 @@
-"""Events of a job, and the log that any number of pages can follow. Their words are in `event_text`."""
+"""Events of a job: values without words, which are made in `event_text`."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from ...train_utils import perplexity
 from ..errors import Remedy
 
 Outcome = Literal["finished", "stopped", "failed"]
 # Why an evaluation or sample was made: before the first step, by plan, on request, or at the end.
 Trigger = Literal["start", "planned", "asked", "end"]
-# Windows handles Ctrl+C only between two waits, so no wait is longer.
-POLL_SECONDS = 1.0
+# Number of rows shown from each end of the ranking by perplexity.
+MAX_SHOWN_ROWS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +79,6 @@ class RunPlanned(Event):
     recall_every: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeLimited(Event):
-    """The run ends `seconds` after its first step, unless its plan ends earlier."""
-
-    seconds: float
-
-
 # With slots, because a long run keeps tens of thousands of steps.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
@@ -102,8 +95,7 @@ class Step(Event):
     seconds: float
     # Seconds since the previous step outside of steps: evaluation, samples, saving; without pauses.
     extra_time: float = 0.0
-    # Mean loss of each dataset in this step, if there are several.
-    by_source: Mapping[str, float] = field(default_factory=dict)
+    by_source: Mapping[str, float] = field(default_factory=dict)  # of each dataset, if there are several
     phase: str = ""  # batching phase of the step, if the order of the examples has several
     examples: int = 0  # 0 if it was read from a file without this figure
 
@@ -187,21 +179,14 @@ def measure_phases(steps: Sequence[Step], evaluations: Sequence[EvaluationDone])
     comparable = [evaluation for evaluation in evaluations if evaluation.validation_key == key]
     phases: list[PhaseFigures] = []
     for name, members in groupby(steps, key=lambda step: step.phase):
-        if name:
-            of_phase = list(members)
-            first, last = of_phase[0].step, of_phase[-1].step
-            phases.append(
-                PhaseFigures(
-                    name,
-                    first,
-                    last,
-                    sum(step.examples for step in of_phase),
-                    fmean(step.loss for step in of_phase),
-                    of_phase[-1].smoothed,
-                    next((e for e in reversed(comparable) if e.step < first), None),
-                    next((e for e in reversed(comparable) if first <= e.step <= last), None),
-                )
-            )
+        if not name:
+            continue
+        of_phase = list(members)
+        first, last = of_phase[0].step, of_phase[-1].step
+        examples, loss = sum(step.examples for step in of_phase), fmean(step.loss for step in of_phase)
+        before = next((e for e in reversed(comparable) if e.step < first), None)
+        after = next((e for e in reversed(comparable) if first <= e.step <= last), None)
+        phases.append(PhaseFigures(name, first, last, examples, loss, of_phase[-1].smoothed, before, after))
     return tuple(phases)
 
 
@@ -315,6 +300,162 @@ class ProbeDone(Event):
         return not (self.too_large or (self.free and self.peak > self.free))
 
 
+@dataclass(frozen=True)
+class RecallFigures:
+    """How a set of passages was continued; a token counts if it and all tokens before it are right."""
+
+    passages: int
+    recall: float  # the share of a passage that is continued word for word, on average
+    verbatim: int  # passages that are continued word for word to their end
+    longest: int  # tokens of the longest continuation that is right
+    loss: float
+
+
+@dataclass(frozen=True)
+class PartRecall:
+    """Recall of one chapter, or of the rows of one file."""
+
+    name: str
+    passages: int
+    recall: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallMeasured(Event):
+    """Recall of training passages after a step, and of `control` passages that the model has never seen."""
+
+    step: int
+    epoch: float
+    why: Trigger
+    learned: RecallFigures
+    control: RecallFigures | None
+    general_loss: float | None = None  # of prose beside the data: it rises if the model forgets
+    strip: tuple[float, ...] = ()  # the recall of each passage, in the order of the data
+    parts: tuple[PartRecall, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """By how much more of the training passages is recalled than of those that the model has never seen."""
+        return self.learned.recall - (self.control.recall if self.control else 0.0)
+
+    def as_log(self) -> dict[str, Any]:
+        """Return plain values for training_log.json, the same for equal runs."""
+        return {key: value for key, value in asdict(self).items() if key not in ("at", "seconds")}
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """Mean loss of a general text, without and with the LoRA."""
+
+    text: str
+    tokens: int
+    base: float
+    lora: float
+
+
+@dataclass(frozen=True)
+class Count:
+    """In how many of `of` replies something holds, without and with the LoRA."""
+
+    base: int
+    lora: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What the model does in replies to messages that have nothing to do with the training data."""
+
+    stops: Count
+    follows: Count
+    name_base: str
+    name_lora: str
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Share of the 8-word runs in freely written text that are in the training data, too."""
+
+    base: float
+    lora: float
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceMeasured(Event):
+    """What a LoRA kept, copies and answers; None for what this model or these data don't allow."""
+
+    general: tuple[TextLoss, ...]
+    habits: Habits | None = None
+    copying: Copying | None = None
+    answers: Count | None = None  # questions of the data with a short answer, answered right without any context
+    seconds: float = 0.0
+
+    def as_log(self) -> dict[str, Any]:
+        """Plain values, for evidence.json."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """Score of some tokens: their mean loss and the share that the model predicts right."""
+
+    tokens: int
+    loss: float
+    right: float
+
+    @property
+    def perplexity(self) -> float:
+        return perplexity(self.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(TokenScores):
+    """Score of one of many equal segments of a dataset; `begins` is the beginning of its text."""
+
+    begins: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScores(TokenScores):
+    """Score of a row: its place, the text before the scored part, and the beginning of the scored part."""
+
+    place: str
+    read: str
+    begins: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityMeasured(Event):
+    """Perplexity of a dataset, a row of the evaluations table."""
+
+    model: str
+    lora: str  # '-' for the model without a LoRA
+    dataset: str
+    perplexity: float
+    loss: float
+    tokens: int
+    stride: int  # 0 for datasets of rows
+    max_length: int
+    seconds: float
+    right: float  # the share of tokens that the model predicts right
+    stretches: tuple[Segment, ...] = ()  # the scores along the data
+    # The highest perplexity first: all rows or, if there are very many, the same number from each end.
+    rows: tuple[RowScores, ...] = ()
+
+    @property
+    def least_known(self) -> tuple[RowScores, ...]:
+        """A few rows with the highest perplexity, worst first; none is also in `best_known`."""
+        return self.rows[: min(MAX_SHOWN_ROWS, len(self.rows) // 2)]
+
+    @property
+    def best_known(self) -> tuple[RowScores, ...]:
+        """A few rows with the lowest perplexity, best first."""
+        return self.rows[::-1][: len(self.least_known)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(Event):
     """Last event of every job; `details` has the traceback of an unexpected error."""
@@ -323,58 +464,5 @@ class JobEnded(Event):
     text: str
     folder: Path | None = None
     details: str = ""
-    time_over: bool = False  # whether the time limit ended the run before its plan did
     verdict: str = ""  # in a few words, such as 'began to memorize'; `text` has all of it
-    # Changes of settings that may help after a failure, the most helpful first.
-    remedies: tuple[Remedy, ...] = ()
-
-
-class EventLog:
-    """Log with one writer and any number of readers; a reader never blocks the writer."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._closed = False
-        self._changed = threading.Condition()
-
-    def append(self, event: Event) -> None:
-        with self._changed:
-            self._events.append(event)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def wait_closed(self) -> None:
-        """Wait until the log is closed."""
-        with self._changed:
-            while not self._closed:
-                self._changed.wait(POLL_SECONDS)
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def since(self, position: int) -> list[Event]:
-        """The events from `position` on, without waiting."""
-        with self._changed:
-            return self._events[position:]
-
-    def follow(self) -> Iterator[Event]:
-        """Yield every event, from the first on, until the log is closed."""
-        position = 0
-        while True:
-            # The events are handed out after the lock is released: a slow reader must not hold up the training.
-            with self._changed:
-                if not self._closed and len(self._events) == position:
-                    self._changed.wait(POLL_SECONDS)
-                events, closed = self._events[position:], self._closed
-            yield from events
-            position += len(events)
-            if closed and position == len(self._events):
-                return
+    remedies: tuple[Remedy, ...] = ()  # that may help after a failure, the most helpful first

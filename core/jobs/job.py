@@ -1,18 +1,22 @@
-"""A job, its event log, and its control: requests of the user, read by the training thread between two steps."""
+"""A job with the log of its events, which any number of pages can follow, and its control: requests of the user.
+
+The training thread reads the requests between two steps.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
-from .events import EventLog, JobEnded
+from .events import Event, JobEnded
 
-Live = TypeVar("Live")
 JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
 JobFn = Callable[["Job"], JobEnded]
+# Windows handles Ctrl+C only between two waits, so no wait is longer.
+POLL_SECONDS = 1.0
 
 
 class Request(Enum):
@@ -32,22 +36,12 @@ class Request(Enum):
 _INCLUDED = {Request.DISCARD: Request.STOP, Request.FREE_MEMORY: Request.PAUSE}
 
 
-@dataclass(frozen=True)
-class TimeLimit:
-    """Time limit of a run, counted from its first step; `why` is the reason shown at its end."""
-
-    seconds: float
-    why: str
-
-
-class RunControl(Generic[Live]):
+class RunControl:
     """Requests to a run: made by any page, taken in the training thread between two steps."""
 
     def __init__(self) -> None:
         # The frozen dataclass of the live settings, always replaced as a whole; None before the run has set it.
-        self.live: Live | None = None
-        self.time_limit: TimeLimit | None = None  # a run that it ends counts as finished
-        self._first_clock: float | None = None
+        self.live: Any = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
         self._changed = threading.Condition()
@@ -77,15 +71,6 @@ class RunControl(Generic[Live]):
             self._requests.discard(request)
             return asked
 
-    def time_over_reason(self, clock: float) -> str:
-        """Return why the run ends after a step at this time in seconds, or an empty string.
-
-        The first call is after the first step. The limit holds for the whole run, pauses included.
-        """
-        self._first_clock = clock if self._first_clock is None else self._first_clock
-        limit = self.time_limit
-        return limit.why if limit and clock - self._first_clock >= limit.seconds else ""
-
     def extend(self, epochs: float) -> None:
         """Ask for more epochs; several calls add up."""
         with self._changed:
@@ -111,13 +96,60 @@ class RunControl(Generic[Live]):
             self._changed.wait_for(lambda: not self.asked(Request.PAUSE) or self.asked(Request.FREE_MEMORY))
 
 
+class EventLog:
+    """Log with one writer and any number of readers; a reader never blocks the writer."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self.closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def append(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def wait_closed(self) -> None:
+        """Wait until the log is closed."""
+        with self._changed:
+            while not self.closed:
+                self._changed.wait(POLL_SECONDS)
+
+    def since(self, position: int) -> list[Event]:
+        """The events from `position` on, without waiting."""
+        with self._changed:
+            return self._events[position:]
+
+    def follow(self) -> Iterator[Event]:
+        """Yield every event, from the first on, until the log is closed."""
+        position = 0
+        while True:
+            # The events are handed out after the lock is released: a slow reader must not hold up the training.
+            with self._changed:
+                if not self.closed and len(self._events) == position:
+                    self._changed.wait(POLL_SECONDS)
+                events, closed = self._events[position:], self.closed
+            yield from events
+            position += len(events)
+            if closed and position == len(self._events):
+                return
+
+
 @dataclass(frozen=True)
 class Job:
     """One piece of work, on the model or not: `control` takes requests, `log` holds its events."""
 
     kind: JobKind
     title: str
-    control: RunControl[Any] = field(default_factory=RunControl)
+    control: RunControl = field(default_factory=RunControl)
     log: EventLog = field(default_factory=EventLog)
     result_name: str = ""  # of the LoRA or model that a training makes
     queue_number: int | None = None  # of the queued run that this job trains

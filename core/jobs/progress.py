@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
 from ...train_utils import duration
 from ..files import Count, Timestamp
 from .event_text import event_text
-from .events import EvaluationDone, Event, RunPlanned, SampleGenerated, Stage, Step, TimeLimited
+from .events import EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Stage, Step
 from .job import Job, Request
-from .recall_event import RecallMeasured
 
 RECENT_STEPS = 20
 
@@ -48,9 +47,8 @@ class EtaEstimator:
 
     def __init__(self) -> None:
         self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
-        self._started_at: float | None = None
         self._steps, self._between_steps, self._planned_since_step = 0, 0.0, 0.0
-        self._limit_seconds, self._last_event_at = math.inf, 0.0
+        self._last_event_at = 0.0
         self._evaluations, self._recalls, self._samples = _Recurring(), _Recurring(), _Recurring()
 
     def update(self, event: Event) -> None:
@@ -60,12 +58,9 @@ class EtaEstimator:
             self._steps += 1
             self._between_steps += max(0.0, event.extra_time - self._planned_since_step)
             self._planned_since_step = 0.0
-            self._started_at = event.at if self._started_at is None else self._started_at
         elif isinstance(event, RunPlanned):
             self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
             self._recalls.every = event.recall_every
-        elif isinstance(event, TimeLimited):
-            self._limit_seconds = event.seconds
         elif isinstance(event, (EvaluationDone, RecallMeasured)):
             recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
             recurring.note_duration(event.step, event.seconds)
@@ -92,18 +87,7 @@ class EtaEstimator:
         for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
         recurring = (self._evaluations, self._recalls, self._samples)
         planned = sum(each.seconds_left(last.step, last.steps) for each in recurring)
-        return max(0.0, min(for_steps + planned, self._limit_seconds - self._elapsed))
-
-    @property
-    def share(self) -> float:
-        """Finished share of the run: of its steps or of its time limit, whichever ends first."""
-        last = self._recent[-1]
-        return max(last.step / last.steps, self._elapsed / self._limit_seconds if self._limit_seconds else 1.0)
-
-    @property
-    def _elapsed(self) -> float:
-        """Seconds from the first step to the latest one."""
-        return self._recent[-1].at - (self._started_at or 0.0)
+        return max(0.0, for_steps + planned)
 
 
 @dataclass(frozen=True)
@@ -122,37 +106,24 @@ class RunProgress:
     paused: bool = False
 
 
-class ProgressReader:
-    """Reads the new events of a job whenever it is asked for the progress."""
-
-    def __init__(self, job: Job) -> None:
-        self._job, self._position = job, 0
-        self._eta, self._progress = EtaEstimator(), RunProgress()
-
-    def read(self) -> RunProgress:
-        events = self._job.log.since(self._position)
-        self._position += len(events)
-        progress = self._progress
+def follow_progress(job: Job) -> Iterator[RunProgress]:
+    """The progress of a job at the time when each is asked for; without an end."""
+    position, eta, progress = 0, EtaEstimator(), RunProgress()
+    while True:
+        events = job.log.since(position)
+        position += len(events)
         for event in events:
-            self._eta.update(event)
+            eta.update(event)
             if isinstance(event, RunPlanned):
                 progress = replace(progress, model=event.model, steps=event.steps)
             elif isinstance(event, Stage):
                 progress = replace(progress, stage=event_text(event))
             elif isinstance(event, Step):
-                progress = replace(
-                    progress,
-                    step=event.step,
-                    steps=event.steps,
-                    epoch=event.epoch,
-                    loss=event.loss,
-                    smoothed_loss=event.smoothed,
-                )
+                progress = replace(progress, step=event.step, steps=event.steps, epoch=event.epoch)
+                progress = replace(progress, loss=event.loss, smoothed_loss=event.smoothed)
         if progress.step:
-            progress = replace(progress, seconds_left=self._eta.seconds_left)
-        paused = self._job.control.asked(Request.PAUSE)
-        self._progress = replace(progress, at=time.time(), paused=paused)
-        return self._progress
+            progress = replace(progress, seconds_left=eta.seconds_left)
+        yield replace(progress, at=time.time(), paused=job.control.asked(Request.PAUSE))
 
 
 def progress_text(progress: RunProgress) -> str:

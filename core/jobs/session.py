@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 
 from ..errors import BusyError, StoppedError, TrainingProError, first_line
 from ..host import Host
-from ..version import is_updated
-from .events import EventLog, JobEnded, LibraryMessage
-from .job import Job, JobFn, JobKind, Request
+from ..version import LOADED_MTIME, newest_mtime
+from .events import JobEnded, LibraryMessage
+from .job import EventLog, Job, JobFn, JobKind, Request
 
 LIBRARIES = ("transformers", "peft", "accelerate", "bitsandbytes", "torch", "huggingface_hub", "py.warnings")
 
@@ -28,15 +28,10 @@ class AutoStart:
         self.off_reason = ""  # why the next run does not start automatically
         self.current_number: int | None = None  # of the queued run that is in progress in this process
         self.run_lock = ExitStack()  # shows other processes that this run is in progress
-        self._start_next: Callable[[], bool] | None = None
-        self._record_end: Callable[[Job], None] | None = None
-
-    def set_callbacks(self, start_next: Callable[[], bool], record_end: Callable[[Job], None]) -> None:
-        """Set the functions that start the next run and that record how a run ended; replaces earlier ones.
-
-        `start_next` returns whether one was started, and raises BusyError while another job uses the model.
-        """
-        self._start_next, self._record_end = start_next, record_end
+        # Set by the queue. `start_next` returns whether a run was started, and raises BusyError while another job
+        # uses the model.
+        self.start_next: Callable[[], bool] | None = None
+        self.record_end: Callable[[Job], None] | None = None
 
     def release(self, number: int) -> None:
         """Note that this run is no longer in progress, and release its lock."""
@@ -65,18 +60,18 @@ class AutoStart:
         """Called in the thread of a job, after it has released the model."""
         with self.lock:
             if job.kind == "training":
-                if self._record_end is not None:
-                    self._record_end(job)
+                if self.record_end is not None:
+                    self.record_end(job)
                 if job.control.asked(Request.STOP) and self.enabled:
                     self.disable(f"{job.title} was stopped.")
                 self.pending = self.enabled
             self._start_pending()
 
     def _start_pending(self) -> None:
-        if not self.pending or self._start_next is None:
+        if not self.pending or self.start_next is None:
             return
         try:
-            started = self._start_next()
+            started = self.start_next()
         except BusyError:
             # Another job was faster. `pending` stays, so the end of that job tries again.
             return
@@ -110,51 +105,46 @@ class Session:
     def train(self, name: str, host: Host, work: JobFn, *, queue_number: int | None = None) -> Job:
         """Start the job that trains a LoRA, or a whole model, of this name."""
         job = Job("training", f"Training '{name}'", result_name=name, queue_number=queue_number)
-        return self._start_on_model(job, host, work)
+        return self._start(job, host, work)
 
     def start(self, kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
         """Start a job with exclusive use of the model; raises BusyError if another job has it."""
-        return self._start_on_model(Job(kind, title), host, work)
-
-    def _start_on_model(self, job: Job, host: Host, work: JobFn) -> Job:
-        with self._lock:
-            if (busy := self.current) is not None:
-                raise BusyError(f"The model is busy: {busy.title}. Wait until it is done, or stop it first.")
-            self._current = self._latest[job.kind] = job
-
-        def work_on_model(job: Job) -> JobEnded:
-            with capture_library_logs(job.log), host.exclusive_use():
-                return work(job)
-
-        return self._start_thread(job, work_on_model)
+        return self._start(Job(kind, title), host, work)
 
     def start_without_model(self, kind: JobKind, title: str, work: JobFn) -> Job:
         """Start a job that does not use the model; raises BusyError if one of its kind is running."""
-        with self._lock:
-            latest = self._latest.get(kind)
-            if latest is not None and latest.running:
-                raise BusyError(f"{latest.title} is running. Wait until it is done, or stop it first.")
-            job = self._latest[kind] = Job(kind, title)
-        return self._start_thread(job, work)
+        return self._start(Job(kind, title), None, work)
 
-    def _start_thread(self, job: Job, work: JobFn) -> Job:
+    def _start(self, job: Job, host: Host | None, work: JobFn) -> Job:
+        with self._lock:
+            other = self.current if host is not None else self.latest(job.kind)
+            if other is not None and other.running:
+                busy = f"The model is busy: {other.title}" if host is not None else f"{other.title} is running"
+                raise BusyError(f"{busy}. Wait until it is done, or stop it first.")
+            self._latest[job.kind] = job
+            if host is not None:
+                self._current = job
         # The work starts first: if the observer fails, the job still ends. The observer misses no event.
         # As a daemon, a thread that hangs in a library does not keep the program from ending.
-        threading.Thread(target=self._run_job, args=(job, work), name=job.title, daemon=True).start()
+        threading.Thread(target=self._run_job, args=(job, host, work), name=job.title, daemon=True).start()
         if self._observer is not None:
             self._observer(job)
         return job
 
-    def _run_job(self, job: Job, work: JobFn) -> None:
+    def _run_job(self, job: Job, host: Host | None, work: JobFn) -> None:
         try:
-            end = work(job)
+            with ExitStack() as while_working:
+                if host is not None:
+                    while_working.enter_context(capture_library_logs(job.log))
+                    while_working.enter_context(host.exclusive_use())
+                end = work(job)
         except StoppedError as error:
             end = JobEnded(outcome="stopped", text=str(error))
         except TrainingProError as error:
             end = JobEnded(outcome="failed", text=str(error), remedies=error.remedies)
         except BaseException as error:  # noqa: BLE001 - a job must never end without saying so, not even by sys.exit
             text = f"{job.title} ended with {type(error).__name__}: {first_line(error)}"
-            if is_updated():
+            if newest_mtime() > LOADED_MTIME:
                 advice = "Restart the webui or the page, then try again"
                 text += f". Training PRO was updated while it was running. {advice}"
             end = JobEnded(outcome="failed", text=text, details=traceback.format_exc())

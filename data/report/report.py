@@ -247,7 +247,9 @@ class DatasetReport:
         """Return the report as lines of text."""
         lines = [f"Verdict: {self.verdict}"]
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
-        lines += [f"{s.heading}: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
+        for suggestion in self.suggestions:
+            heading = "Fine as it is" if suggestion.keep else "Suggestion"
+            lines.append(f"{heading}: {suggestion.key} = {suggestion.words}. {suggestion.why}")
         lines += [f"Note: {n}" for n in self.notes]
         lines += [line for source in self.sources for line in _describe_source(source)]
         if len(self.sources) > 1:

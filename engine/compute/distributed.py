@@ -42,7 +42,7 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
         yield replace(folder, path=Path(scratch, folder.name), logs=Path(scratch), replaces=False)
 
 
-def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Request], float]:
+def sync_control(control: RunControl, clock: float) -> tuple[frozenset[Request], float]:
     """Return the requests that every process carries out after this step, and rank 0's clock."""
     if not _is_distributed():
         return control.pending, clock
@@ -57,7 +57,7 @@ def sync_control(control: RunControl[Any], clock: float) -> tuple[frozenset[Requ
     return requests, float(shared_clock[0])
 
 
-def wait_while_paused(control: RunControl[Any]) -> None:
+def wait_while_paused(control: RunControl) -> None:
     """Block the training thread; several processes look together, since one that waits alone would be given up."""
     if not _is_distributed():
         control.wait_while_paused()

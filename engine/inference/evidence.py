@@ -15,22 +15,19 @@ import numpy as np
 import torch
 
 from ...core import dist_env
-from ...core.engine import AnswerRequest, EvidenceRequest, RecallRequest
+from ...core.engine import AnswerRequest, LoraName
 from ...core.errors import StoppedError, first_line
 from ...core.files import write_json
 from ...core.host import Host, get_model_card
 from ...core.jobs import (
     Advice,
-    Copying,
-    Count,
     EvidenceMeasured,
-    Habits,
     Job,
     JobEnded,
     Note,
     RecallMeasured,
     Request,
-    TextLoss,
+    events,
     evidence_verdict,
 )
 from ...data import general
@@ -121,17 +118,17 @@ class Side:
     right: int
 
 
-def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded:
+def measure_evidence(lora: LoraName, host: Host, job: Job) -> JobEnded:
     """Measure recall and all else, write both into the LoRA's folder, and say in a sentence what they show."""
     recall = None
     try:
-        if measure_recall(RecallRequest(request.lora), host, job).outcome == "stopped":
+        if measure_recall(lora, host, job).outcome == "stopped":
             raise StoppedError(NOTHING_SAVED)
         recall = next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
     except NoPassageError as error:  # such as rows with short replies
         job.log.append(Note(text=str(error)))
-    event = _measure_and_save(request, host, job)
-    text, folder = evidence_verdict(event, recall), lora_folder(request.lora, host)
+    event = _measure_and_save(lora, host, job)
+    text, folder = evidence_verdict(event, recall), lora_folder(lora, host)
     return JobEnded(outcome="finished", text=text, folder=folder)
 
 
@@ -140,14 +137,14 @@ def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
     if settings.lora.whole_model or not dist_env.is_main_process():
         return
     try:
-        _measure_and_save(EvidenceRequest(settings.what.name), host, job)  # the run has measured its recall
+        _measure_and_save(settings.what.name, host, job)  # the run has measured its recall
     except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
         job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
 
 
-def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
+def _measure_and_save(lora_name: LoraName, host: Host, job: Job) -> EvidenceMeasured:
     """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
-    started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
+    started, folder, card = time.monotonic(), lora_folder(lora_name, host), get_model_card(host)
     settings, data = data_of_lora(folder, host, card, job)
     # The general texts are read with default settings, whatever the run's were.
     context = load_context(TrainingSettings(), host, card, job)
@@ -172,25 +169,25 @@ def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> Evidenc
             losses[title] = sums
         return _write_all(eval_loop, losses, data.examples, questions, tokenizer, job)
 
-    sides = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    sides = measure_each([("", None), (str(lora_name), folder)], settings, host, job, measure)
     if len(sides) < 2:
         raise StoppedError(NOTHING_SAVED)
     base, lora = sides
     event = EvidenceMeasured(
         general=tuple(
-            TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
+            events.TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
             for title, sums in base.losses.items()
         ),
-        habits=Habits(
-            Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
-            Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
+        habits=events.Habits(
+            events.Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
+            events.Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
             base.habits.name,
             lora.habits.name,
         )
         if base.habits and lora.habits
         else None,
         copying=_copying(base.written, lora.written, data.examples),
-        answers=Count(base.right, lora.right, len(questions)) if questions else None,
+        answers=events.Count(base.right, lora.right, len(questions)) if questions else None,
         seconds=time.monotonic() - started,
     )
     job.log.append(event)
@@ -274,12 +271,12 @@ def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
     )
 
 
-def _copying(base: str, lora: str, examples: Examples) -> Copying | None:
+def _copying(base: str, lora: str, examples: Examples) -> events.Copying | None:
     """The shares of copied runs; None if the model wrote too little to tell."""
     shares = copied_shares([base, lora], (examples[number].text for number in range(len(examples))))
     if shares[0] is None or shares[1] is None:
         return None
-    return Copying(shares[0], shares[1], count_runs(lora))
+    return events.Copying(shares[0], shares[1], count_runs(lora))
 
 
 def _plain(text: str) -> str:

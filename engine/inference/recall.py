@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ...core.engine import RecallRequest
+from ...core.engine import RECALL_PASSAGES, LoraName
 from ...core.errors import DataError, SavingError
 from ...core.files import read_json, write_json
 from ...core.host import Host, ModelCard, get_model_card
@@ -22,12 +22,12 @@ from ...core.jobs import (
     Advice,
     Job,
     JobEnded,
-    PartRecall,
     RecallFigures,
     RecallMeasured,
     Request,
     Stage,
     Trigger,
+    events,
     recall_text,
 )
 from ...data import general
@@ -169,20 +169,22 @@ def measure_passages(
         control=summarize(control) if control else None,
         general_loss=mean_loss(prose),
         strip=tuple(score.recall for score in learned),
-        parts=tuple(PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts)
+        parts=tuple(
+            events.PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts
+        )
         if len(parts) > 1
         else (),
     )
 
 
-def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
+def measure_recall(lora: LoraName, host: Host, job: Job, passage_count: int = RECALL_PASSAGES) -> JobEnded:
     """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
-    folder, card = lora_folder(request.lora, host), get_model_card(host)
+    folder, card = lora_folder(lora, host), get_model_card(host)
     settings, data = data_of_lora(folder, host, card, job)
     run_folder = training_folder(folder)
     if read_json(run_folder / LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
-    passages = pick_recall_passages(data, request.passages, card)
+    passages = pick_recall_passages(data, passage_count, card)
     if passages is None:
         raise NoPassageError(
             f"Recall can't be measured, because no passage of the training data has at least {MIN_PASSAGE_TOKENS} "
@@ -201,7 +203,7 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
             job.log.append(event)
         return event
 
-    measured = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    measured = measure_each([("", None), (str(lora), folder)], settings, host, job, measure)
     if len(measured) < 2:
         return JobEnded(outcome="stopped", text="Nothing was saved.")
     write_json(folder / RECALL, [event.as_log() for event in measured])

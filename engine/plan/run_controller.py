@@ -238,7 +238,6 @@ class RunController:
             self._patience.waited = 0
         self.stopped_by = then.stopped_by if same_rules else ""
         self.live_changes: list[LiveChange] = [*then.live_changes]
-        self.time_over = False
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live
@@ -266,7 +265,7 @@ class RunController:
             saving=SavingMemory(self._saving.falls, self._saving.best),
             patience=self._patience,
             kept_aside=self._validation_key,
-            stopped_by="" if self.time_over else self.stopped_by,  # a resume has its own time limit
+            stopped_by=self.stopped_by,
             live_changes=self.live_changes,
         )
 
@@ -360,9 +359,7 @@ class RunController:
         )
 
     def _apply_rules(self, state: StepState) -> None:
-        if time_reason := self._control.time_over_reason(state.clock):
-            self.stopped_by, self.time_over = time_reason, True
-        elif self.rates.winds_down_after is not None and self.is_last(state.step):
+        if self.rates.winds_down_after is not None and self.is_last(state.step):
             self.stopped_by = f"the learning rate has fallen to 0 ({self._ending.removeprefix('because ')})"
         elif self.rates.winds_down_after is None and (
             rule := stop_reason(self.live.stopping, state, self._patience)

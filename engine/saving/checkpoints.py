@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from safetensors import SafetensorError
 
 from ...core.errors import SavingError
-from ...core.files import Count, dump_with_list, flush_to_disk, move_new_folder, read_record
+from ...core.files import Count, dump_json, flush_to_disk, move_new_folder, read_record
 from ...core.jobs import RecallMeasured
 from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
 from ...settings import presets
@@ -62,9 +62,12 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
     """Complete the Trainer's checkpoint of this step and rename it; only one folder per step remains."""
     temporary = folder.partial_folder / f"checkpoint-{state.step}"
     values = asdict(replace(state, graph=()))
-    del values["graph"]  # the longest part, which is written entry by entry
+    del values["graph"]  # the longest part: it is written entry by entry, so that no copy takes memory
     with (temporary / STATE).open("w", encoding="utf-8") as file:
-        file.writelines(dump_with_list(values, "graph", state.graph))
+        file.write(f'{dump_json(values)[:-1]}, "graph": [')
+        for number, entry in enumerate(state.graph):
+            file.write(f"{', ' if number else ''}{dump_json(entry)}")
+        file.write("]}")
     flush_to_disk(temporary)  # before it is moved: after a power cut, a whole checkpoint lies in the place or none
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)

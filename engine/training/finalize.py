@@ -161,8 +161,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     if divergence and last > first:
         text = f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {kept_step}"
         messages.append(f"{text}, so the model is better without this LoRA.")
-    text, time_over = "\n".join(filter(None, [*messages, verdict.text])), controller.time_over and not divergence
-    return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind, time_over=time_over)
+    text = "\n".join(filter(None, [*messages, verdict.text]))
+    return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind)
 
 
 def _best_checkpoint(trained: TrainingResult) -> _Checkpoint | None:

@@ -17,7 +17,7 @@ import gradio as gr
 from gradio.context import Context
 from markupsafe import Markup
 
-from ...core.errors import TrainingProError, failure_message
+from ...core.errors import TrainingProError, error_message
 from . import markup
 
 CONFIRM_SECONDS = 8
@@ -63,9 +63,10 @@ class FailureReply:
         """The outputs after this exception. The traceback of an unexpected exception is printed."""
         if isinstance(error, gr.Error):
             raise error
+        message = error_message(error)
         if not isinstance(error, TrainingProError):
             traceback.print_exception(error)  # the webui sends the records of all loggers but its own nowhere
-        message = failure_message(self.what, error)
+            message = f"{self.what} failed: {message} See the console for details."
         if self.says is None:
             # Pop-ups are HTML since Gradio 5. When Gradio 4.37 goes, delete the condition.
             pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message

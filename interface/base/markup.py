@@ -11,9 +11,9 @@ from ...core.html import html
 from ...core.jobs import (
     EvidenceMeasured,
     JobEnded,
-    PhaseFigures,
     RecallMeasured,
     Stage,
+    events,
     evidence_table,
     evidence_verdict,
     part_table,
@@ -80,7 +80,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     return html(TABLE, rows=[table_row("th", header), *(table_row("td", row) for row in rows)])
 
 
-def phases(measured: Sequence[PhaseFigures]) -> Markup:
+def phases(measured: Sequence[events.PhaseFigures]) -> Markup:
     """The table of the phases of hybrid batching; empty if the run has none."""
     rows = phase_table(measured)
     return table(rows[0], rows[1:]) if rows else Markup()

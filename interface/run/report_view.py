@@ -164,7 +164,8 @@ def _suggestions(report: DatasetReport) -> str:
         if suggestion.keep:
             fitting.append(f"{reason} Keep <strong>{escape(suggestion.words)}</strong>.")
             continue
-        text, value = f"{suggestion.verb} {suggestion.words}", suggestion.value
+        value = suggestion.value
+        text = f"{'turn' if isinstance(value, bool) else 'use'} {suggestion.words}"
         # Line breaks are hard to count with the eye, so they are also given as a number of empty lines.
         breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
         if breaks > 1:

@@ -17,7 +17,7 @@ from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ..base import Form, PageContext, add_handler, confirm_click, markup
 from .run_view import RunView
 
-Action = Callable[[RunControl[Any]], object]
+Action = Callable[[RunControl], object]
 EXTRA_EPOCHS = replace(SETTINGS["epochs"], label="More epochs")
 # What the buttons under More do, in their order.
 BUTTON_HELP = {
@@ -132,11 +132,11 @@ class RunButtons:
         }
 
 
-def toggle_pause(control: RunControl[Any]) -> None:
+def toggle_pause(control: RunControl) -> None:
     control.resume() if control.asked(Request.PAUSE) else control.ask(Request.PAUSE)
 
 
-def change_live(control: RunControl[LiveSettings], change: Callable[[LiveSettings], LiveSettings]) -> None:
+def change_live(control: RunControl, change: Callable[[LiveSettings], LiveSettings]) -> None:
     if control.live is None:
         raise BusyError("The run has not started its first step yet. Try again in a moment.")
     control.live = change(control.live)

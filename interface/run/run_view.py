@@ -145,7 +145,7 @@ class RunView:
         """Step and loss for the title of the browser; empty if no run is going on."""
         if not self.running or self._last is None:
             return ""
-        return f"{self._pace.share:.0%}, loss {self._last.smoothed:.2f}"
+        return f"{self._last.step / self._last.steps:.0%}, loss {self._last.smoothed:.2f}"
 
     def html(self, *, following: str = "") -> str:
         """The run panel; `following` is the name of the run that starts automatically after this one."""
@@ -191,7 +191,7 @@ class RunView:
             after = f" \u00b7 next: {following}" if following else ""
             return markup.card(
                 f"{self.job.title}: {self._status()}{after}",
-                markup.progress_bar(self._pace.share if self._last else 0.0),
+                markup.progress_bar(self._last.step / self._last.steps if self._last else 0.0),
                 self._figures(),
                 markup.paragraph(judge_live(self._steps, steps, self._evaluations), quiet=True),
                 markup.paragraph(use[:1].upper() + use[1:], quiet=True),

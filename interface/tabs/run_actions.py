@@ -12,7 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.engine import EvidenceRequest, GgufRequest, MergeRequest
+from ...core.engine import GgufRequest, MergeRequest
 from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
@@ -161,7 +161,7 @@ async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]
 async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
     """Measure what the LoRA learned, forgot and copies; the result ends the status."""
     recalls, evidence = list[RecallMeasured](), None
-    work = partial(context.engine.evidence, EvidenceRequest(chosen or ""), context.host)
+    work = partial(context.engine.evidence, chosen or "", context.host)
     start = partial(start_on_lora, context, "evidence", "Testing {}", chosen, work)
     async for status, events in follow_job(context.session, start):
         recalls += [event for event in events if isinstance(event, RecallMeasured)]

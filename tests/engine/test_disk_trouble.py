@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from training_pro.core.files import atomic_files
+from training_pro import core
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, Step
 from training_pro.engine.saving import safe_save
 from training_pro.records.folder import RunFolder, crashed_runs, loras
@@ -25,7 +25,7 @@ def quick(monkeypatch):
     """Short pauses between tries."""
     monkeypatch.setattr(safe_save, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(safe_save, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(atomic_files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(core.files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture

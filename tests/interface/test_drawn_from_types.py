@@ -53,7 +53,7 @@ def test_every_event_is_drawn(kind, data):
     assert_escaped(view.html(following="<script>") + perplexity_tab.results_html(events))
     assert isinstance(view.short_status(), str)
     append_answers(events, {"with": "", "without": ""})
-    formatter = jobs.console.EventFormatter()
+    formatter = jobs.console.EventPrinter(print)
     assert all(isinstance(formatter.line(event), str) for event in events)
     of_report = [event for event in events if not isinstance(event, jobs.JobEnded)]
     graph = data.draw(st.lists(STEP_ENTRIES | instances_of(jobs.EvaluationDone).map(graph_entry), max_size=3))

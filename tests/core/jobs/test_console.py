@@ -31,7 +31,7 @@ def progress(step, *, at=0.0, steps=100, seconds=2.0, **more):
 
 def told(events):
     """Return the numbers of the events that have a line, counted from 1."""
-    formatter = console.EventFormatter()
+    formatter = console.EventPrinter(print)
     return [number for number, event in enumerate(events, start=1) if formatter.line(event)]
 
 
@@ -54,7 +54,7 @@ LINES = [
 
 @pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: type(value).__name__)
 def test_each_event_in_words(event, line):
-    assert console.EventFormatter().line(event) == line
+    assert console.EventPrinter(print).line(event) == line
 
 
 def test_of_quick_steps_one_in_ten_seconds_is_told_and_the_last_or_those_that_the_run_chose():

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from training_pro.core.jobs import Request, RunControl, TimeLimit
+from training_pro.core.jobs import Request, RunControl
 
 
 def control_with(*requests):
@@ -29,13 +29,6 @@ def test_asking_twice_counts_once_but_more_epochs_add_up():
     control.extend(1)
     control.extend(0.5)
     assert (control.take_epochs(), control.asked(Request.MORE_EPOCHS)) == (1.5, False)
-
-
-def test_a_time_limit_counts_from_the_first_step():
-    control = RunControl()
-    assert control.time_over_reason(100.0) == ""
-    control.time_limit = TimeLimit(60.0, "the time is over")
-    assert [control.time_over_reason(clock) for clock in (159.0, 160.0)] == ["", "the time is over"]
 
 
 @pytest.mark.parametrize("request_", [None, Request.STOP])

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training_pro.core.engine import EvidenceRequest
 from training_pro.core.jobs import Advice, EvidenceMeasured, Job
 from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
@@ -33,7 +32,7 @@ def short_texts(tmp_path, monkeypatch):
 
 def measure(place):
     job = Job("evidence", "a test")
-    end = PeftEngine().evidence(EvidenceRequest("a"), place.host(), job)
+    end = PeftEngine().evidence("a", place.host(), job)
     return end, next(event for event in job.log.since(0) if isinstance(event, EvidenceMeasured))
 
 
@@ -42,7 +41,7 @@ def test_a_lora_of_zeros_forgets_exactly_nothing(with_lora, short_texts):
     file = with_lora.lora() / "adapter_model.safetensors"
     save_file({key: torch.zeros_like(value) for key, value in load_file(file).items()}, file)
     _, event = measure(with_lora)
-    assert [(text.text, text.rise) for text in event.general] == [("prose", 0.0), ("chats", 0.0)]
+    assert [(text.text, text.lora - text.base) for text in event.general] == [("prose", 0.0), ("chats", 0.0)]
     assert event.copying is None or event.copying.base == event.copying.lora
 
 

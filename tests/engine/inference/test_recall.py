@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-from training_pro.core.engine import RecallRequest
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, RecallMeasured, Request, Step
 from training_pro.data.examples import pick_passages
 from training_pro.engine.inference import plan_recall
@@ -67,7 +66,7 @@ def ask_after(step, request):
 def measure(place, lora, passages):
     """Measure a saved LoRA: the recall without it and with it, and the advice."""
     job = Job("recall", "a test")
-    PeftEngine().recall(RecallRequest(lora, passages), place.host(), job)
+    PeftEngine().recall(lora, place.host(), job, passages=passages)
     events = job.log.since(0)
     return [e.learned for e in of_kind(events, RecallMeasured)], [e.text for e in of_kind(events, Advice)]
 

@@ -50,7 +50,7 @@ def test_each_change_of_phase_is_evaluated_and_in_the_tables_of_a_run(place):
         cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", text)
         assert set(NAMES) <= set(cells)
         assert any(cell.endswith(f"to {phases[1].after.loss:.4f}") for cell in cells)
-    formatter = console.EventFormatter()
+    formatter = console.EventPrinter(print)
     (lines,) = [line for event in job.log.since(0) if "Phases of hybrid" in (line := formatter.line(event))]
     assert all(name in lines for name in NAMES)
 

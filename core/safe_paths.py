@@ -1,17 +1,13 @@
-"""Paths from names given by a page or a command, and the names in a folder of the user's.
-
-A name that leads out of its folder is refused, and one that is not text is left out of every list.
-"""
+"""Paths from names given by a page or a command: a name that leads out of its folder is refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from ...train_utils import plural
-from ..errors import SavingError, TrainingProError
-from ..readable import quote
+from .errors import SavingError, TrainingProError
+from .readable import quote
 
 # The most folders that a name may contain; each one is checked.
 MAX_DEPTH = 30
@@ -23,7 +19,6 @@ PATH_SEPARATORS = re.compile(r"[/\\:]")
 IMPOSSIBLE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Device names reserved by Windows, with any suffix.
 DEVICE_NAMES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\..*)?")
-MAX_SHOWN_NAMES = 3
 
 # The error type raised for a refused name.
 ErrorFactory = Callable[[str], TrainingProError]
@@ -32,11 +27,9 @@ ErrorFactory = Callable[[str], TrainingProError]
 def child(
     folder: Path, name: str, what: str, *, refusal: ErrorFactory = SavingError, follow_links: bool = False
 ) -> Path:
-    """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out.
-
-    Only the link itself is read; the entry need not exist. `follow_links` is for entries that are only read and
-    that users may link into the folder themselves: models and datasets.
-    """
+    """Return the path of an entry of `folder`; refuse anything but a plain name, and a link that leads out."""
+    # Only the link itself is read; the entry need not exist. `follow_links` is for entries that are only read and
+    # that users may link into the folder themselves: models and datasets.
     if problem := name_fault(name):
         raise refusal(f"{what}: {quote(name)} {problem}. Enter the name of a file or folder in {folder}.")
     path = folder / name
@@ -87,36 +80,3 @@ def leads_out(path: Path) -> bool:
         return path.resolve().parent != path.parent.resolve()
     except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that the system does not allow
         return True
-
-
-def usable_entries(folder: Path) -> list[Path]:
-    """The entries of a folder whose names are text; none if there is no such folder."""
-    # A name of other bytes, from another system or an old archive, can be shown on no page and written into no
-    # file.
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if not has_impossible_character(path.name)]
-
-
-def describe_unusable(folders: Iterable[Path]) -> list[str]:
-    """Say of each folder which of its names can't be used, and what to do."""
-    sentences = []
-    for folder in folders:
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        unusable = [name for name in names if has_impossible_character(name)]
-        if unusable:
-            count = len(unusable)
-            shown = ", ".join(map(quote, unusable[:MAX_SHOWN_NAMES])) + (" and more" * (count > MAX_SHOWN_NAMES))
-            names_are, them = plural(count, "name is", "names are"), plural(count, "it", "them")
-            sentences.append(
-                f"{folder}: {count} {names_are} not valid UTF-8 and can't be used: {shown}. Rename {them}."
-            )
-    return sentences
-
-
-def modified_at(path: Path) -> float:
-    """Return when a file was last written; 0 for one that has gone, or for a link that leads nowhere."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
