@@ -5,12 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 # transformers 5 takes this class for Mistral's models where mistral-common is installed and tekken.json is found.
 MISTRAL_MODULE = "transformers.tokenization_mistral_common"
@@ -39,23 +35,16 @@ class MistralChatTemplate:
             if last.get("tool_calls"):
                 raise ValueError("a chat can't end with a tool call.")
             reply = f"{last['content']}{self.tokenizer.eos_token}"
+        # It warns that every chat as text is unsafe, but special tokens are encoded by themselves here.
+        logger = logging.getLogger(MISTRAL_MODULE)
+        was_disabled, logger.disabled = logger.disabled, True
         try:
-            with _silenced():
-                text = self.tokenizer.apply_chat_template(prompt, tools=list(tools) or None, tokenize=False)
+            text = self.tokenizer.apply_chat_template(prompt, tools=list(tools) or None, tokenize=False)
         except (MistralCommonException, TypeError, KeyError) as error:
             raise ValueError(" ".join(str(error).split())) from error
+        finally:
+            logger.disabled = was_disabled
         return f"{text}{reply}"
-
-
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """Silence the warning that every chat as text is unsafe; its special tokens are encoded by themselves."""
-    logger = logging.getLogger(MISTRAL_MODULE)
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 def bytes_of_ids(tokenizer: Any) -> list[bytes]:

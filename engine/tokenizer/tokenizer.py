@@ -66,17 +66,9 @@ class WorkingTokenizer:
         date = datetime.date.today().isoformat() if "strftime_now" in template else ""
         versions = [version(name) for name in ("transformers", "tokenizers")]
         special_tokens = getattr(self.tokenizer, "special_tokens_map", {})
-        inputs = (
-            template,
-            self.chat_template.origin,
-            date,
-            versions,
-            special_tokens,
-            self.bos,
-            self.eos,
-            sorted(self.stops),
-            arrow_store.files_digest(SOURCE_FILES),
-        )
+        tokens = (special_tokens, self.bos, self.eos, sorted(self.stops))
+        digest = arrow_store.files_digest(SOURCE_FILES)
+        inputs = (template, self.chat_template.origin, date, versions, *tokens, digest)
         return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
 
@@ -94,10 +86,19 @@ def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTo
     added = {i: str(token) for i, token in added_tokens(copied).items() if getattr(token, "special", True)}
     specials = frozenset(map(str, getattr(copied, "all_special_tokens", ()))) | set(added.values())
     stops = frozenset(getattr(copied, "all_special_ids", ())) | added.keys()
-    template = _chat_template(copied, chat_template)
-    return WorkingTokenizer(
-        copied, encode, encode_marked, _own_bos(copied), copied.eos_token_id, specials, stops, template
-    )
+    if mistral.is_mistral_tokenizer(copied):
+        template: JinjaChatTemplate | MistralChatTemplate = MistralChatTemplate(copied)
+    elif getattr(copied, "chat_template", None):
+        template = JinjaChatTemplate(copied, None, "the model's own chat template")
+    elif chat_template:
+        origin = "the webui's instruction template (the model has no chat template)"
+        template = JinjaChatTemplate(copied, chat_template, origin)
+    else:
+        template = JinjaChatTemplate(copied, CHATML, "ChatML (the model has no chat template)")
+    # The BOS id counts only if the tokenizer adds it to a text by default.
+    bos, ids = copied.bos_token_id, copied("a")["input_ids"]
+    bos = bos if len(ids) > 1 and ids[0] == bos else None
+    return WorkingTokenizer(copied, encode, encode_marked, bos, copied.eos_token_id, specials, stops, template)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,26 +130,6 @@ class JinjaChatTemplate:
             raise ValueError(first_line(error)[:MAX_PROBLEM_CHARS]) from error
 
 
-def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | MistralChatTemplate:
-    """Chat template of the tokenizer, else of the host, else ChatML."""
-    if mistral.is_mistral_tokenizer(tokenizer):
-        return MistralChatTemplate(tokenizer)
-    if getattr(tokenizer, "chat_template", None):
-        return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
-    if host_template:
-        return JinjaChatTemplate(
-            tokenizer, host_template, "the webui's instruction template (the model has no chat template)"
-        )
-    return JinjaChatTemplate(tokenizer, CHATML, "ChatML (the model has no chat template)")
-
-
-def _own_bos(tokenizer: Any) -> int | None:
-    """The BOS id if the tokenizer adds it to a text by default."""
-    bos = tokenizer.bos_token_id
-    ids = tokenizer("a")["input_ids"]
-    return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
-
-
 def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
     """Batch encoder of a Rust tokenizer; offsets are requested only where token bytes do not give them."""
     added = {index: token.content for index, token in backend.get_added_tokens_decoder().items()}
@@ -160,7 +141,10 @@ def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
         encodings = known_bytes.align(texts, ids)
         unmatched = [index for index, encoding in enumerate(encodings) if encoding is None]
         results = backend.encode_batch([texts[index] for index in unmatched], add_special_tokens=False)
-        retried = dict(zip(unmatched, map(_to_encoded, results), strict=True))
+        retried: dict[int, EncodedText] = {}
+        for index, result in zip(unmatched, results, strict=True):
+            offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
+            retried[index] = EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])
         return [encoding or retried[index] for index, encoding in enumerate(encodings)]
 
     return encode
@@ -170,7 +154,7 @@ def _python_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     """Encoder of a tokenizer written in Python, which refuses a text that the bytes of its tokens are not."""
     is_mistral = mistral.is_mistral_tokenizer(tokenizer)
     if is_mistral:
-        known_bytes = TokenBytes.of_list(mistral.bytes_of_ids(tokenizer))
+        known_bytes = TokenBytes(mistral.bytes_of_ids(tokenizer))
     else:
         added = {number: str(token) for number, token in added_tokens(tokenizer).items()}
         known_bytes = TokenBytes.of(tokenizer.get_vocab(), added)
@@ -203,8 +187,3 @@ def _set_options(backend: Any, *, marked: bool) -> None:
     backend.encode_special_tokens = not marked
     backend.no_padding()
     backend.no_truncation()
-
-
-def _to_encoded(result: Any) -> EncodedText:
-    offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
-    return EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])
