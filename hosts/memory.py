@@ -1,4 +1,4 @@
-"""Total and used memory of the device, and sizes of models."""
+"""Total and used memory of the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from ..core import dist_env
@@ -49,11 +48,3 @@ def uses_gpu() -> bool:
 def _cuda() -> Any:
     """torch.cuda if torch is loaded, else None; another thread may be importing torch right now."""
     return getattr(sys.modules.get("torch"), "cuda", None)
-
-
-def weight_bytes(model_folder: Path) -> int:
-    """Bytes of a model's weight files: about the memory it needs without conversion."""
-    for pattern in ("*.safetensors", "*.gguf", "*.bin"):
-        if files := list(model_folder.glob(pattern)):
-            return sum(f.stat().st_size for f in files)
-    return 0

@@ -50,10 +50,29 @@ def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True)
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise ModelError(f"{folder} contains other files. Choose an empty folder or a new one.")
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_LENGTH,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    # The seed is for this model only: the caller's random state stays unchanged.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(config)
     with staging_folder(folder) as temporary:
         model_folder = temporary / folder.name
-        tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
-        _save_model(model_folder, tokenizer)
+        model.save_pretrained(model_folder)
         tokenizer.save_pretrained(model_folder)
         if folder.exists():
             folder.rmdir()  # Windows cannot rename onto an existing folder, not even an empty one
@@ -91,26 +110,3 @@ def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT_LENGTH,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT_LENGTH,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    # The seed is for this model only: the caller's random state stays unchanged.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)
