@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from . import eval_loop, evidence, generation, perplexity, recall
-from .generation import SampleGenerator, sampling_mode
-from .in_run import (
-    EvalScheduler,
-    Evaluator,
-    Meters,
-    RecallScheduler,
-    continuation_pairs,
-    make_meters,
-    plan_recall,
-)
+from .generation import SampleGenerator
+from .in_run import Evaluations, Recalls, continuation_pairs, plan_recall
 from .recall import GENERAL_TOKENS
 
 __all__ = [
     "GENERAL_TOKENS",
-    "EvalScheduler",
-    "Evaluator",
-    "Meters",
-    "RecallScheduler",
+    "Evaluations",
+    "Recalls",
     "SampleGenerator",
     "continuation_pairs",
     "eval_loop",
     "evidence",
     "generation",
-    "make_meters",
     "perplexity",
     "plan_recall",
     "recall",
-    "sampling_mode",
 ]

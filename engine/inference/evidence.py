@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from ...core import dist_env
 from ...core.engine import AnswerRequest, EvidenceRequest, RecallRequest
@@ -36,15 +35,15 @@ from ...core.jobs import (
 from ...data import general
 from ...data.dataset_index import DatasetEntry
 from ...data.examples import IGNORE_INDEX, Examples, copied_shares, count_runs, pick_passages
-from ...data.load import PrepareContext, load_dataset
+from ...data.load import load_dataset
 from ...data.rows import chat_prompt_style
 from ...records.folder import EVIDENCE
 from ...settings.definitions import TrainingSettings
 from ..lora import lora_folder
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
-from .eval_loop import EvalLoop, GroupSums, StageProgress, evaluation_context, measure_each
+from .eval_loop import EvalLoop, GroupSums, ProgressFn, measure_each
 from .generation import generate_ids
-from .perplexity import PerplexityInput, load_context, row_input, window_input
+from .perplexity import load_context, row_input, window_input
 from .recall import NoPassageError, data_of_lora, measure_recall
 
 WINDOW = 1024  # tokens of the general texts, or the model's context if that is shorter
@@ -85,16 +84,14 @@ NAME_QUESTION = "What is your name?"
 MESSAGES = (*INSTRUCTIONS, NAME_QUESTION)
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """A reply, and whether it ended by itself."""
 
     text: str
     ended: bool
 
 
-@dataclass(frozen=True)
-class HabitScores:
+class HabitScores(NamedTuple):
     """How many replies end and follow their instruction, and the reply to the question for the name."""
 
     stops: int
@@ -102,17 +99,15 @@ class HabitScores:
     name: str
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """The tokens before a short reply of the training data, and the reply."""
 
-    ids: tuple[int, ...]
+    ids: list[int]
     answer: str
     tokens: int
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """What was measured without the LoRA, or with it."""
 
     losses: Mapping[str, GroupSums]
@@ -148,16 +143,22 @@ def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
 def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> EvidenceMeasured:
     """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
     started, folder, card = time.monotonic(), lora_folder(request.lora, host), get_model_card(host)
-    settings, data = data_of_lora(folder, host, card, job)
-    # The general texts are read with default settings, whatever the run's were.
+    _, settings, data = data_of_lora(folder, host, card, job)
+    # The general texts are read with default settings, whatever the run's were. The rise of their loss with a LoRA
+    # is what the LoRA made the model forget.
     context = load_context(TrainingSettings(), host, card, job)
-    texts = load_general_texts(context)
+    window = min(card.context or WINDOW, WINDOW)
+    prose = load_dataset(context, DatasetEntry(general.PROSE.name, general.PROSE))
+    chats = load_dataset(context, DatasetEntry(general.CHATS.name, general.CHATS))
+    texts = {  # each token of the prose counts once
+        "prose": window_input("prose", prose.texts, context.tokenizer, window, window - 1),
+        "chats": row_input("chats", chats.rows, context, window),
+    }
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
     decode = partial(tokenizer.tokenizer.decode, skip_special_tokens=True)
     questions = pick_questions(data.examples, decode)
 
-    def measure(name: str, eval_loop: EvalLoop) -> Side:
-        progress = StageProgress(f"Testing {'with' if name else 'without'} the LoRA", job.log)
+    def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> Side:
         losses: dict[str, GroupSums] = {}
 
         def report(share: float) -> None:
@@ -165,51 +166,39 @@ def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> Evidenc
             progress((bool(name) + (len(losses) + share) / len(texts) / 2) / 2)
 
         for title, text in texts.items():
-            with evaluation_context(eval_loop.model):
-                sums = eval_loop.sums(text.examples, text.groups, text.count, report)
+            sums = eval_loop.sums(text.examples, text.groups, text.count, report)
             if sums is None:
                 raise StoppedError(NOTHING_SAVED)
             losses[title] = sums
-        return _write_all(eval_loop, losses, data.examples, questions, tokenizer, job)
+        return _write_all(eval_loop.model, losses, data.examples, questions, tokenizer, job)
 
-    sides = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    loras = [("", None), (str(request.lora), folder)]
+    sides = measure_each(loras, settings, host, job, "Testing the model", measure)
     if len(sides) < 2:
         raise StoppedError(NOTHING_SAVED)
     base, lora = sides
+    habits = copying = None
+    if base.habits and lora.habits:
+        stops = Count(base.habits.stops, lora.habits.stops, len(MESSAGES))
+        follows = Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS))
+        habits = Habits(stops, follows, base.habits.name, lora.habits.name)
+    training_texts = (data.examples[number].text for number in range(len(data.examples)))
+    base_share, lora_share = copied_shares([base.written, lora.written], training_texts)
+    if base_share is not None and lora_share is not None:  # else the model wrote too little to tell
+        copying = Copying(base_share, lora_share, count_runs(lora.written))
     event = EvidenceMeasured(
         general=tuple(
             TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
             for title, sums in base.losses.items()
         ),
-        habits=Habits(
-            Count(base.habits.stops, lora.habits.stops, len(MESSAGES)),
-            Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS)),
-            base.habits.name,
-            lora.habits.name,
-        )
-        if base.habits and lora.habits
-        else None,
-        copying=_copying(base.written, lora.written, data.examples),
+        habits=habits,
+        copying=copying,
         answers=Count(base.right, lora.right, len(questions)) if questions else None,
         seconds=time.monotonic() - started,
     )
     job.log.append(event)
     write_json(folder / EVIDENCE, [event.as_log()])
     return event
-
-
-def load_general_texts(context: PrepareContext) -> dict[str, PerplexityInput]:
-    """The prose in windows, each token counted once, and the replies of the chats.
-
-    The rise of their loss with a LoRA is what the LoRA made the model forget.
-    """
-    window = min(context.card.context or WINDOW, WINDOW)
-    prose = load_dataset(context, DatasetEntry(general.PROSE.name, general.PROSE))
-    chats = load_dataset(context, DatasetEntry(general.CHATS.name, general.CHATS))
-    return {
-        "prose": window_input("prose", prose.texts, context.tokenizer, window, window - 1),
-        "chats": row_input("chats", chats.rows, context, window),
-    }
 
 
 def pick_questions(examples: Examples, decode: Callable[[Sequence[int]], str]) -> list[Question]:
@@ -222,13 +211,13 @@ def pick_questions(examples: Examples, decode: Callable[[Sequence[int]], str]) -
         is_one_reply = learned[-1] - learned[0] + 1 == len(learned)
         answer = _plain(decode(example.ids[learned].tolist()))
         if is_one_reply and answer:
-            questions.append(Question(tuple(example.ids[: learned[0]].tolist()), answer, len(learned)))
+            questions.append(Question(example.ids[: learned[0]].tolist(), answer, len(learned)))
     places = np.linspace(0, max(len(questions) - 1, 0), min(MAX_QUESTIONS, len(questions))).round().astype(int)
     return [questions[place] for place in places.tolist()]
 
 
 def _write_all(
-    eval_loop: EvalLoop,
+    model: Any,
     losses: Mapping[str, GroupSums],
     examples: Examples,
     questions: Sequence[Question],
@@ -236,15 +225,14 @@ def _write_all(
     job: Job,
 ) -> Side:
     """Let the model reply to `MESSAGES`, continue the training data, and answer its questions."""
-    eval_loop.model.eval()
+    model.eval()
 
     def write(ids: Sequence[int], tokens: int, temperature: float = 0.0) -> Reply:
         """Continue the ids by at most so many tokens, always the same."""
         asked = AnswerRequest("", max_tokens=tokens, temperature=temperature)
-        output = generate_ids(eval_loop.model, torch.tensor([list(ids)]), asked, tokenizer.tokenizer, job)
+        (written,) = generate_ids(model, [ids], asked, tokenizer.tokenizer, job)
         if job.control.asked(Request.STOP):
             raise StoppedError(NOTHING_SAVED)
-        written = output[0][len(ids) :].tolist()
         text = str(tokenizer.tokenizer.decode(written, skip_special_tokens=True))
         return Reply(text, ended=bool(written) and written[-1] in tokenizer.stops)
 
@@ -272,14 +260,6 @@ def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
         follows=sum(follows(replies[message].text) for message, follows in INSTRUCTIONS.items()),
         name=line if len(line) <= MAX_EXCERPT_CHARS else f"{line[:MAX_EXCERPT_CHARS]}\u2026",
     )
-
-
-def _copying(base: str, lora: str, examples: Examples) -> Copying | None:
-    """The shares of copied runs; None if the model wrote too little to tell."""
-    shares = copied_shares([base, lora], (examples[number].text for number in range(len(examples))))
-    if shares[0] is None or shares[1] is None:
-        return None
-    return Copying(shares[0], shares[1], count_runs(lora))
 
 
 def _plain(text: str) -> str:

@@ -6,9 +6,8 @@ prompt and the tokens after it shows where that ends, so nothing has to be gener
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -49,7 +48,7 @@ from ...settings.parsing import training_settings
 from ...train_utils import checkpoint_step
 from ..lora import lora_folder
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, ProgressFn, StageProgress, evaluation_context, measure_each
+from .eval_loop import EvalLoop, ProgressFn, measure_each
 
 # Short passages would say less about forgetting: a model that was trained on prose expects prose sooner.
 GENERAL_PASSAGES, GENERAL_PASSAGE_TOKENS = 8, 256
@@ -65,16 +64,12 @@ class NoPassageError(DataError):
 
 
 class PassageScore(NamedTuple):
-    """How a model continued a passage: its tokens, those before the first wrong one, and the loss of all."""
+    """How a model continued a passage: its tokens, those before the first wrong one, and the mean loss of all."""
 
     part: str
     tokens: int
     matched: int
     loss: float
-
-    @property
-    def recall(self) -> float:
-        return self.matched / self.tokens
 
 
 class RecallPassages(NamedTuple):
@@ -83,11 +78,6 @@ class RecallPassages(NamedTuple):
     learned: Sequence[Passage]
     control: Sequence[Passage]
     general: Sequence[Passage]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that one measurement reads."""
-        return sum(len(passage.example.ids) for passage in chain(*self))
 
 
 def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
@@ -114,11 +104,10 @@ def score_passages(
 ) -> list[PassageScore] | None:
     """Score each passage, and restore the state of the model; None if the run was stopped."""
     # Each token is a group of its own, so that the first wrong one can be found.
-    ends = np.cumsum([len(passage.example.ids) for passage in passages], dtype=np.int64)
-    groups = [np.arange(end - len(p.example.ids), end) for p, end in zip(passages, ends.tolist(), strict=True)]
-    with evaluation_context(eval_loop.model):
-        examples = [passage.example for passage in passages]
-        sums = eval_loop.sums(examples, groups, int(ends[-1]) if passages else 0, report)
+    examples = [passage.example for passage in passages]
+    ends = np.cumsum([0, *(len(example.ids) for example in examples)])
+    groups = [np.arange(start, end) for start, end in pairwise(ends.tolist())]
+    sums = eval_loop.sums(examples, groups, int(ends[-1]), report)
     if sums is None:
         return None
     scores: list[PassageScore] = []
@@ -135,16 +124,11 @@ def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
     """Summarize the scores of several passages."""
     return RecallFigures(
         passages=len(scores),
-        recall=float(np.mean([score.recall for score in scores])),
+        recall=float(np.mean([score.matched / score.tokens for score in scores])),
         verbatim=sum(score.matched == score.tokens for score in scores),
         longest=max(score.matched for score in scores),
         loss=float(np.mean([score.loss for score in scores])),
     )
-
-
-def mean_loss(scores: Sequence[PassageScore]) -> float | None:
-    """The mean loss of several passages; None without any."""
-    return float(np.mean([score.loss for score in scores])) if scores else None
 
 
 def measure_passages(
@@ -157,29 +141,26 @@ def measure_passages(
     # One pass over all kinds: batches of similar length mix them.
     remaining = iter(scores)
     learned, control, prose = (list(islice(remaining, len(kind))) for kind in passages)
-    by_part: dict[str, list[PassageScore]] = defaultdict(list)  # by chapter or file, in the order of the data
-    for score in learned:
-        by_part[score.part].append(score)
-    parts = [(part, summarize(members)) for part, members in by_part.items()]
+    parts: list[PartRecall] = []  # by chapter or file, in the order of the data
+    for part in dict.fromkeys(score.part for score in learned):
+        figures = summarize([score for score in learned if score.part == part])
+        parts.append(PartRecall(part, figures.passages, figures.recall, figures.loss))
     return RecallMeasured(
         step=step,
         epoch=epoch,
         why=why,
         learned=summarize(learned),
         control=summarize(control) if control else None,
-        general_loss=mean_loss(prose),
-        strip=tuple(score.recall for score in learned),
-        parts=tuple(PartRecall(part, figures.passages, figures.recall, figures.loss) for part, figures in parts)
-        if len(parts) > 1
-        else (),
+        general_loss=float(np.mean([score.loss for score in prose])),
+        strip=tuple(score.matched / score.tokens for score in learned),
+        parts=tuple(parts) if len(parts) > 1 else (),
     )
 
 
 def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
     folder, card = lora_folder(request.lora, host), get_model_card(host)
-    settings, data = data_of_lora(folder, host, card, job)
-    run_folder = training_folder(folder)
+    run_folder, settings, data = data_of_lora(folder, host, card, job)
     if read_json(run_folder / LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, request.passages, card)
@@ -193,15 +174,15 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     step = checkpoint_step(folder.name) or trained_steps(log)
     epochs = {entry["current_steps"]: entry.get("epoch") for entry in (log, *graph) if entry.get("current_steps")}
 
-    def measure(name: str, eval_loop: EvalLoop) -> RecallMeasured | None:
-        progress = StageProgress(f"Measuring recall {'with' if name else 'without'} the LoRA", job.log)
+    def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> RecallMeasured | None:
         trained = (step, epochs.get(step) or 0.0) if name else (0, 0.0)
         event = measure_passages(eval_loop, passages, *trained, "asked", progress)
         if event is not None:
             job.log.append(event)
         return event
 
-    measured = measure_each([("", None), (str(request.lora), folder)], settings, host, job, measure)
+    loras = [("", None), (str(request.lora), folder)]
+    measured = measure_each(loras, settings, host, job, "Measuring recall", measure)
     if len(measured) < 2:
         return JobEnded(outcome="stopped", text="Nothing was saved.")
     write_json(folder / RECALL, [event.as_log() for event in measured])
@@ -210,32 +191,25 @@ def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
     return JobEnded(outcome="finished", text=text)
 
 
-def training_folder(folder: Path) -> Path:
-    """The folder with the settings that a LoRA or checkpoint was trained with; its own if there are none."""
-    folders = (each for each in (folder, run_folder_of(folder)) if (each / PARAMETERS).is_file())
-    return next(folders, folder)
-
-
-def data_of_lora(folder: Path, host: Host, card: ModelCard, job: Job) -> tuple[TrainingSettings, TrainingData]:
-    """The settings that a LoRA was trained with, and its training data, from the cache if they are there."""
-    parameters = training_folder(folder) / PARAMETERS
+def data_of_lora(
+    folder: Path, host: Host, card: ModelCard, job: Job
+) -> tuple[Path, TrainingSettings, TrainingData]:
+    """The folder and settings of the run of a LoRA or checkpoint, and its training data, cached or prepared."""
+    run_folder = folder if (folder / PARAMETERS).is_file() else run_folder_of(folder)
+    parameters = run_folder / PARAMETERS
     if not parameters.is_file():
         raise SavingError(
             f"{folder.name} has no {PARAMETERS}, so its training data is unknown. Choose a LoRA that was "
             "trained with Training PRO."
         )
     settings = training_settings(files.load_settings(parameters, host.folders.datasets).values)
-    return settings, prepare(
+    data = prepare(
         settings,
         host.folders,
         card,
         make_working_tokenizer(card.tokenizer, host.chat_template()),
-        log_stages(job),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
         keep=not host.read_only_reason,
         is_stopped=lambda: job.control.asked(Request.STOP),
     )
-
-
-def log_stages(job: Job) -> Callable[[str, float | None], None]:
-    """What reading data calls with its progress."""
-    return lambda text, share: job.log.append(Stage(text=text, share=share))
+    return run_folder, settings, data

@@ -48,7 +48,25 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     card = get_model_card(host)
     # Without the LoRAs that the user has attached: only the one that was asked for is merged.
     with without_loras(host) as (base, _):
-        _refuse_unfit(base, card.name, out)
+        precision = describe_precision(base)
+        if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
+            raise ModelError(
+                f"{card.name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
+                "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
+                "LoRA is unchanged."
+            )
+        if is_offloaded(base):
+            raise ModelError(
+                f"{card.name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
+                "device where the whole model fits, such as the CPU. The LoRA is unchanged."
+            )
+        parent = next(folder for folder in out.parents if folder.is_dir())
+        needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise SavingError(
+                f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
+            )
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
         weights = merged_weights(base, folder, str(request.lora))
         with _temporary_folder(out) as temporary:
@@ -56,32 +74,9 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
             with translate_write_errors():
                 card.tokenizer.save_pretrained(temporary)
-        precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
     text = f"{request.lora} was merged into {card.name}. The merged model is {location}"
     return JobEnded(outcome="finished", text=text, folder=out)
-
-
-def _refuse_unfit(base: Any, name: str, out: Path) -> None:
-    precision = describe_precision(base)
-    if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
-        raise ModelError(
-            f"{name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
-            "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
-            "LoRA is unchanged."
-        )
-    if is_offloaded(base):
-        raise ModelError(
-            f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
-            "device where the whole model fits, such as the CPU. The LoRA is unchanged."
-        )
-    parent = next(folder for folder in out.parents if folder.is_dir())
-    needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
-    free = shutil.disk_usage(parent).free
-    if free < needed:
-        raise SavingError(
-            f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
-        )
 
 
 def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:

@@ -38,7 +38,7 @@ from ..lora import (
     without_loras,
 )
 from ..plan import RunPlan
-from ..saving import earlier_settings, full_finetune, load_run_state
+from ..saving import earlier_settings, load_run_state, safe_save
 from ..tokenizer import make_working_tokenizer
 
 
@@ -116,7 +116,7 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
         trainable = _fresh_lora(base, run_plan, job)
         if settings.lora.whole_model:
             job.log.append(Note(text="This run trains all weights of the model."))
-            trainable = full_finetune.unfreeze(base)
+            trainable = safe_save.unfreeze(base)
         with trainable as model:
             # Dtypes that no optimizer can step in are refused; those that lose small steps get advice.
             trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
