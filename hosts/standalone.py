@@ -22,7 +22,7 @@ from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
 from .known_models import unknown_type_reason, unpacked_gguf
-from .max_memory import Limits, check_placement, device_limits, parse_limits
+from .memory import Limits, check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -108,10 +108,8 @@ class StandaloneHost:
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
-        """Load a model. The one in memory is unloaded first, even the same one, since both may not fit.
-
-        A name without a model is refused before that. It may be any path, so a page calls `validate_name` first.
-        """
+        """Load a model by its name or any path; a page calls `validate_name` first."""
+        # A name without a model is refused before the one in memory is unloaded, since both may not fit.
         self._any_path(_unquoted(name))
         previous = self.model_status().model
         self.unload()
@@ -231,7 +229,7 @@ class StandaloneHost:
         given, loading = self.selected_model
         path = self._any_path(given)
         _require("transformers", "to read a model")
-        from transformers import AutoConfig
+        from transformers import AutoConfig, AutoTokenizer
 
         folder, options = _model_source(path)
         is_gguf = "gguf_file" in options
@@ -245,7 +243,8 @@ class StandaloneHost:
             if is_gguf:
                 gguf_header.read_header(path)  # says what is wrong more plainly than transformers
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
-            tokenizer = None if requested else _read_tokenizer(folder, **options)
+            read_tokenizer = AutoTokenizer.from_pretrained
+            tokenizer = None if requested else read_tokenizer(folder, trust_remote_code=False, **options)
         except Exception as error:  # a damaged file makes transformers and tokenizers raise anything
             choice = "choose another one"
             if is_gguf:  # of any architecture or tokenizer that transformers can't read from such files
@@ -281,6 +280,8 @@ class StandaloneHost:
 
 def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
     """Load the tokenizer of a folder, or of the folder that a file such as tokenizer.json lies in."""
+    from transformers import AutoTokenizer
+
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
         raise ModelError(
@@ -288,12 +289,11 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
             "the tokenizer's folder."
         )
     try:
-        tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
+        folder = str(path.parent if path.is_file() else path)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = _first_line(error)
-        raise ModelError(
-            f"{path} can't be read as a tokenizer: {reason} Enter the folder of a tokenizer."
-        ) from error
+        said = f"{path} can't be read as a tokenizer: {_first_line(error)}"
+        raise ModelError(f"{said} Enter the folder of a tokenizer.") from error
     size = max(tokenizer.get_vocab().values()) + 1
     if size > vocabulary:
         raise ModelError(
@@ -301,12 +301,6 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
             "Use the tokenizer that the model was trained with."
         )
     return tokenizer
-
-
-def _read_tokenizer(folder: str, **options: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def _unquoted(name: str) -> str:
@@ -337,11 +331,8 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
         if card.max_memory:  # for any error, since each library words a lack of room differently
             advice = f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them."
         elif isinstance(error, MemoryError) or "memory" in str(error).lower():  # so torch says it
-            advice = (
-                " Choose a smaller model."
-                if loading == "4bit"
-                else " Load it in 4-bit, or choose a smaller model."
-            )
+            choose = "Choose" if loading == "4bit" else "Load it in 4-bit, or choose"
+            advice = f" {choose} a smaller model."
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
     # transformers only warns of them.
     if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
@@ -361,12 +352,12 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
 
 def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
     """Arguments of `from_pretrained`: the folder and, for a GGUF file, its name."""
-    if path.suffix in WEIGHT_SUFFIXES and path.is_file():
+    if not path.is_file():
+        return str(path), {}
+    if path.suffix in WEIGHT_SUFFIXES:
         return str(path.parent), {}
-    if path.is_file():
-        _require("gguf", "to read a GGUF file")
-        return str(path.parent), {"gguf_file": path.name}
-    return str(path), {}
+    _require("gguf", "to read a GGUF file")
+    return str(path.parent), {"gguf_file": path.name}
 
 
 def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The tiny model: a random two-layer Llama with a tokenizer trained on a short text, made in seconds.
-
-It knows nothing and learns little, but every feature can be tried with it where there is no real model.
-"""
+"""The tiny model, to try features: a random two-layer Llama with a tokenizer trained on a short text."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ Then, very far away, something small and yellow blinked back. "Write that down,"
 
 
 def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True) -> Path:
-    """Write the model into `folder`, unless it already has one; the same text gives the same bytes.
-
-    `adds_bos`: whether the tokenizer adds a BOS token, as that of Llama does and many others do not.
-    """
+    """Write the model into `folder`, unless it already has one; `adds_bos`: its tokenizer adds a BOS token."""
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):

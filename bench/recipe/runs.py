@@ -21,7 +21,7 @@ from ...data.examples import Example, Examples, Passage
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
 from ...engine.compute import DivergenceError, probe_model, use_packed_attention
-from ...engine.inference import eval_loop, generation, recall
+from ...engine.inference import eval_loop, evidence, generation
 from ...engine.lora import loaded_lora, without_loras
 from ...engine.peft_engine import PeftEngine
 from ...engine.tokenizer import make_working_tokenizer
@@ -117,7 +117,7 @@ class Lab:
         run = Run("", Arm(name, data=name), "tokens", 1)
         data = self.data_of(run)
         examples, measured = self.examples(run), self._measured_data(data)
-        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         return {
             "training examples": len(examples),
@@ -215,7 +215,7 @@ class Lab:
     def _measure(self, data: RecipeData, *, is_trained: bool, run: Run) -> _Figures:
         """Measure with the same blocks and passages for every arm."""
         settings, measured = self._measured_settings(data), self._measured_data(data)
-        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None
         with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
@@ -299,13 +299,13 @@ def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:
 
 
 def _passage_loss(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    scores = recall.score_passages(loop, passages)
-    return recall.summarize(scores).loss if scores else None
+    scores = evidence.score_passages(loop, passages)
+    return evidence.summarize(scores).loss if scores else None
 
 
 def _recall(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    scores = recall.score_passages(loop, passages) if passages else None
-    return recall.summarize(scores).recall if scores else None
+    scores = evidence.score_passages(loop, passages) if passages else None
+    return evidence.summarize(scores).recall if scores else None
 
 
 def cut_prompt(passage: Passage, tokens: int) -> Passage:

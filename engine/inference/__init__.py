@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from . import eval_loop, evidence, generation, perplexity, recall
+from . import eval_loop, evidence, generation, perplexity
+from .evidence import GENERAL_TOKENS
 from .generation import SampleGenerator
-from .in_run import Evaluations, Recalls, continuation_pairs, plan_recall
-from .recall import GENERAL_TOKENS
+from .in_run import RunMeasurements, continuation_pairs, plan_recall
 
 __all__ = [
     "GENERAL_TOKENS",
-    "Evaluations",
-    "Recalls",
+    "RunMeasurements",
     "SampleGenerator",
     "continuation_pairs",
     "eval_loop",
@@ -18,5 +17,4 @@ __all__ = [
     "generation",
     "perplexity",
     "plan_recall",
-    "recall",
 ]

@@ -116,7 +116,9 @@ class EvalLoop:
                     stopped = self._is_stopping()
                     if stopped:
                         break
-                    self._add(totals, [examples[n] for n in indices], [groups[n] for n in indices])
+                    batch = [(examples[n], groups[n]) for n in indices]
+                    for _ in BatchSplitter().run(batch, partial(self._add, totals)):
+                        pass  # in parts if memory runs out
                     report(number / len(batches))
         except Exception as error:  # noqa: BLE001 - raised below, once the other processes know of it
             failure = error
@@ -147,26 +149,17 @@ class EvalLoop:
             tokens += needed
         return batches
 
-    def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        """Add a batch, in parts if memory runs out."""
-
-        def add_part(part: Sequence[tuple[Example, Group]]) -> None:
-            batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
-            rows = self._objective(self.model, batch)
-            token_groups = np.concatenate(
-                [
-                    np.broadcast_to(group, len(example.ids))[example.labels != IGNORE_INDEX]
-                    for example, group in part
-                ]
-            )
-            # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
-            # Doubles, because a dataset has millions of tokens.
-            np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
-            np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
-            np.add.at(totals.tokens, token_groups, 1)
-
-        for _ in BatchSplitter().run(list(zip(examples, groups, strict=True)), add_part):
-            pass
+    def _add(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
+        batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
+        rows = self._objective(self.model, batch)
+        token_groups = np.concatenate(
+            [np.broadcast_to(group, len(each.ids))[each.labels != IGNORE_INDEX] for each, group in part]
+        )
+        # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
+        # Doubles, because a dataset has millions of tokens.
+        np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
+        np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
+        np.add.at(totals.tokens, token_groups, 1)
 
     def estimate_seconds(self, examples: Sequence[Example]) -> float:
         """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
@@ -178,11 +171,11 @@ class EvalLoop:
         ]
         # The longest, a middle and the shortest batch: the time of a token depends on the length of its row.
         timed = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int).tolist()
-        began = time.perf_counter()
+        add, began = partial(self._add, GroupSums(*np.zeros((3, 1)))), time.perf_counter()
         with evaluation_context(self.model):
             for number in timed:
-                batch = batches[number]
-                self._add(GroupSums(*np.zeros((3, 1))), [examples[n] for n in batch], [0] * len(batch))
+                for _ in BatchSplitter().run([(examples[n], 0) for n in batches[number]], add):
+                    pass
         share = sum(tokens[number] for number in timed) / sum(tokens)
         return float((time.perf_counter() - began) / share)
 
@@ -199,17 +192,14 @@ def measure_each(
     what: str,
     measure: Callable[[str, EvalLoop, ProgressFn], Result | None],
 ) -> list[Result]:
-    """Measure the host's model with each of these LoRAs in turn (None: without a LoRA), and restore it.
-
-    `what` is for the log. Once the user has asked to stop, or `measure` returns None, the rest is left out.
-    """
+    """Measure the host's model with each of these LoRAs in turn (None: without a LoRA), and restore it."""
     results: list[Result] = []
     is_stopping = partial(job.control.asked, Request.STOP)
     # The model belongs to the host, which may be in a chat: it gets back its LoRAs, modes and random states.
     with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
         for name, folder in loras:
             if is_stopping():
-                break
+                break  # the rest is left out
             with loaded_lora(base, folder, name) as model:
                 # Probed anew with each LoRA: it decides which loss and whether packing give the right result.
                 capabilities = probe_model(model, settings)

@@ -1,6 +1,8 @@
-"""Evidence for a saved LoRA: what it learned, what it forgot, what it copies, and what it answers from memory.
+"""Recall and evidence: what a LoRA learned, what it forgot, what it copies, and what it answers from memory.
 
-Everything is measured twice, without the LoRA and with it.
+Recall is how many tokens of the data a model reproduces word for word. Greedy generation follows the data as long
+as each next token of the data is the most likely one. One pass over the prompt and the tokens after it shows where
+that ends, so nothing has to be generated.
 """
 
 from __future__ import annotations
@@ -8,16 +10,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ...core import dist_env
 from ...core.engine import AnswerRequest, EvidenceRequest, RecallRequest
-from ...core.errors import StoppedError, first_line
-from ...core.files import write_json
-from ...core.host import Host, get_model_card
+from ...core.errors import DataError, SavingError, StoppedError, first_line
+from ...core.files import read_json, write_json
+from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
     Copying,
@@ -27,25 +30,50 @@ from ...core.jobs import (
     Job,
     JobEnded,
     Note,
+    PartRecall,
+    RecallFigures,
     RecallMeasured,
     Request,
+    Stage,
     TextLoss,
+    Trigger,
     evidence_verdict,
+    recall_text,
 )
 from ...data import general
 from ...data.dataset_index import DatasetEntry
-from ...data.examples import IGNORE_INDEX, Examples, copied_shares, count_runs, pick_passages
+from ...data.examples import (
+    IGNORE_INDEX,
+    MIN_PASSAGE_TOKENS,
+    Example,
+    Examples,
+    Passage,
+    Source,
+    copied_shares,
+    count_runs,
+    pick_passages,
+)
 from ...data.load import load_dataset
+from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
-from ...records.folder import EVIDENCE
+from ...records import folder as records
+from ...settings import files
 from ...settings.definitions import TrainingSettings
+from ...settings.parsing import training_settings
+from ...train_utils import checkpoint_step
 from ..lora import lora_folder
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 from .eval_loop import EvalLoop, GroupSums, ProgressFn, measure_each
 from .generation import generate_ids
 from .perplexity import load_context, row_input, window_input
-from .recall import NoPassageError, data_of_lora, measure_recall
 
+# Short passages would say less about forgetting: a model that was trained on prose expects prose sooner.
+GENERAL_PASSAGES, GENERAL_PASSAGE_TOKENS = 8, 256
+GENERAL_TOKENS = GENERAL_PASSAGES * GENERAL_PASSAGE_TOKENS
+DATA_CHANGED = (
+    "The data has changed since the LoRA was trained: a file, the tokenizer or the slicing is different. The "
+    "measured passages may include some that the LoRA was not trained on."
+)
 WINDOW = 1024  # tokens of the general texts, or the model's context if that is shorter
 # The same prompts and seeds on both sides, so that a difference is one of the LoRA.
 FREE_PROMPTS, FREE_TOKENS, FREE_TEMPERATURE = 8, 160, 0.7
@@ -55,21 +83,177 @@ MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS = 64, 100
 NOTHING_SAVED = "Nothing was saved."
 
 
-def _is_one_of(*words: str) -> Callable[[str], bool]:
-    return lambda reply: reply.strip(" .!\n\"'").lower() in words
+class NoPassageError(DataError):
+    """The training data have no passage that is long enough to continue."""
+
+
+class PassageScore(NamedTuple):
+    """How a model continued a passage: its tokens, those before the first wrong one, and the mean loss of all."""
+
+    part: str
+    tokens: int
+    matched: int
+    loss: float
+
+
+class RecallPassages(NamedTuple):
+    """Passages that are trained on, as many of the validation split, and some of general prose."""
+
+    learned: Sequence[Passage]
+    control: Sequence[Passage]
+    general: Sequence[Passage]
+
+
+def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
+    """Pick the passages to measure, the same ones every time; None if the data have none."""
+    tokenizer = make_working_tokenizer(card.tokenizer)
+    bos = tokenizer.bos  # some tokenizers have a start token that they never add
+    learned = pick_passages(data.examples, count, bos)
+    if not learned:
+        return None
+    ids = tokenizer.encode([general.PROSE.read_text(encoding="utf-8")])[0].ids
+    start_ids = np.array([] if bos is None else [bos], ids.dtype)
+    length = min(GENERAL_PASSAGE_TOKENS, (card.context or GENERAL_PASSAGE_TOKENS) - len(start_ids))
+    prose: list[Passage] = []
+    for start in np.linspace(0, max(len(ids) - length, 0), GENERAL_PASSAGES).round().astype(int).tolist():
+        passage = np.concatenate([start_ids, ids[start : start + length]])
+        example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
+        # All tokens but the first count, which nothing precedes.
+        prose.append(Passage(example, 1, general.PROSE.stem))
+    return RecallPassages(learned, pick_passages(data.validation, count, bos), prose)
+
+
+def score_passages(
+    eval_loop: EvalLoop, passages: Sequence[Passage], report: ProgressFn = lambda share: None
+) -> list[PassageScore] | None:
+    """Score each passage, and restore the state of the model; None if the run was stopped."""
+    # Each token is a group of its own, so that the first wrong one can be found.
+    examples = [passage.example for passage in passages]
+    ends = np.cumsum([0, *(len(example.ids) for example in examples)])
+    groups = [np.arange(start, end) for start, end in pairwise(ends.tolist())]
+    sums = eval_loop.sums(examples, groups, int(ends[-1]), report)
+    if sums is None:
+        return None
+    scores: list[PassageScore] = []
+    for passage, group in zip(passages, groups, strict=True):
+        # Every token is predicted after the right tokens: the first miss is where greedy decoding would leave.
+        target = group[passage.prompt_tokens :]
+        wrong = np.flatnonzero(sums.hits[target] == 0)
+        matched = int(wrong[0]) if len(wrong) else len(target)
+        scores.append(PassageScore(passage.part, len(target), matched, float(sums.losses[target].mean())))
+    return scores
+
+
+def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
+    """Summarize the scores of several passages."""
+    return RecallFigures(
+        passages=len(scores),
+        recall=float(np.mean([score.matched / score.tokens for score in scores])),
+        verbatim=sum(score.matched == score.tokens for score in scores),
+        longest=max(score.matched for score in scores),
+        loss=float(np.mean([score.loss for score in scores])),
+    )
+
+
+def measure_passages(
+    eval_loop: EvalLoop, passages: RecallPassages, step: int, epoch: float, why: Trigger, report: ProgressFn
+) -> RecallMeasured | None:
+    """Measure the recall of a model after so many steps, and restore its state; None if the user ended it."""
+    scores = score_passages(eval_loop, list(chain(*passages)), report)
+    if scores is None:
+        return None
+    # One pass over all kinds: batches of similar length mix them.
+    remaining = iter(scores)
+    learned, control, prose = (list(islice(remaining, len(kind))) for kind in passages)
+    parts: list[PartRecall] = []  # by chapter or file, in the order of the data
+    for part in dict.fromkeys(score.part for score in learned):
+        figures = summarize([score for score in learned if score.part == part])
+        parts.append(PartRecall(part, figures.passages, figures.recall, figures.loss))
+    return RecallMeasured(
+        step=step,
+        epoch=epoch,
+        why=why,
+        learned=summarize(learned),
+        control=summarize(control) if control else None,
+        general_loss=float(np.mean([score.loss for score in prose])),
+        strip=tuple(score.matched / score.tokens for score in learned),
+        parts=tuple(parts) if len(parts) > 1 else (),
+    )
+
+
+def measure_recall(request: RecallRequest, host: Host, job: Job) -> JobEnded:
+    """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
+    folder, card = lora_folder(request.lora, host), get_model_card(host)
+    run_folder, settings, data = data_of_lora(folder, host, card, job)
+    if read_json(run_folder / records.LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
+        job.log.append(Advice(text=DATA_CHANGED))
+    passages = pick_recall_passages(data, request.passages, card)
+    if passages is None:
+        raise NoPassageError(
+            f"Recall can't be measured, because no passage of the training data has at least {MIN_PASSAGE_TOKENS} "
+            "tokens."
+        )
+    # The step and epoch of the LoRA or checkpoint, by the records of its run.
+    log, graph = (
+        records.read_log(run_folder),
+        records.read_state(folder).get("graph") or records.read_graph(run_folder),
+    )
+    step = checkpoint_step(folder.name) or records.trained_steps(log)
+    epochs = {entry["current_steps"]: entry.get("epoch") for entry in (log, *graph) if entry.get("current_steps")}
+
+    def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> RecallMeasured | None:
+        trained = (step, epochs.get(step) or 0.0) if name else (0, 0.0)
+        event = measure_passages(eval_loop, passages, *trained, "asked", progress)
+        if event is not None:
+            job.log.append(event)
+        return event
+
+    loras = [("", None), (str(request.lora), folder)]
+    measured = measure_each(loras, settings, host, job, "Measuring recall", measure)
+    if len(measured) < 2:
+        raise StoppedError(NOTHING_SAVED)
+    write_json(folder / records.RECALL, [event.as_log() for event in measured])
+    without = f"{measured[0].learned.recall:.0%}"
+    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, the model reproduces {without}."
+    return JobEnded(outcome="finished", text=text)
+
+
+def data_of_lora(
+    folder: Path, host: Host, card: ModelCard, job: Job
+) -> tuple[Path, TrainingSettings, TrainingData]:
+    """The folder and settings of the run of a LoRA or checkpoint, and its training data, cached or prepared."""
+    run_folder = folder if (folder / records.PARAMETERS).is_file() else records.run_folder_of(folder)
+    parameters = run_folder / records.PARAMETERS
+    if not parameters.is_file():
+        raise SavingError(
+            f"{folder.name} has no {records.PARAMETERS}, so its training data is unknown. Choose a LoRA that was "
+            "trained with Training PRO."
+        )
+    settings = training_settings(files.load_settings(parameters, host.folders.datasets).values)
+    data = prepare(
+        settings,
+        host.folders,
+        card,
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        keep=not host.read_only_reason,
+        is_stopped=lambda: job.control.asked(Request.STOP),
+    )
+    return run_folder, settings, data
 
 
 def _contains(pattern: str) -> Callable[[str], bool]:
     return lambda reply: re.search(pattern, reply, re.IGNORECASE) is not None
 
 
+ALONE = "^[ .!\n\"']*(?:{})[ .!\n\"']*$"
 # Messages, each with a rule that says whether a reply follows it.
 INSTRUCTIONS: Mapping[str, Callable[[str], bool]] = {
-    "Is ice cold? Answer with one word: yes or no.": _is_one_of("yes", "no"),
-    "Is fire cold? Answer with one word: yes or no.": _is_one_of("yes", "no"),
-    "What is 2 + 2? Answer with a number only.": _is_one_of("4"),
+    "Is ice cold? Answer with one word: yes or no.": _contains(ALONE.format("yes|no")),
+    "Is fire cold? Answer with one word: yes or no.": _contains(ALONE.format("yes|no")),
+    "What is 2 + 2? Answer with a number only.": _contains(ALONE.format("4")),
     "Count from 1 to 5. Put commas between the numbers.": _contains(r"\b1, ?2, ?3, ?4,? ?(?:and )?5\b"),
-    "Reply with only the word OK.": _is_one_of("ok"),
+    "Reply with only the word OK.": _contains(ALONE.format("ok")),
     "Name three fruits, one per line, and write nothing else.": (
         lambda reply: len([line for line in reply.splitlines() if line.strip()]) == 3
     ),
@@ -120,8 +304,7 @@ def measure_evidence(request: EvidenceRequest, host: Host, job: Job) -> JobEnded
     """Measure recall and all else, write both into the LoRA's folder, and say in a sentence what they show."""
     recall = None
     try:
-        if measure_recall(RecallRequest(request.lora), host, job).outcome == "stopped":
-            raise StoppedError(NOTHING_SAVED)
+        measure_recall(RecallRequest(request.lora), host, job)
         recall = next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
     except NoPassageError as error:  # such as rows with short replies
         job.log.append(Note(text=str(error)))
@@ -155,8 +338,7 @@ def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> Evidenc
         "chats": row_input("chats", chats.rows, context, window),
     }
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    decode = partial(tokenizer.tokenizer.decode, skip_special_tokens=True)
-    questions = pick_questions(data.examples, decode)
+    questions = pick_questions(data.examples, tokenizer)
 
     def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> Side:
         losses: dict[str, GroupSums] = {}
@@ -197,11 +379,11 @@ def _measure_and_save(request: EvidenceRequest, host: Host, job: Job) -> Evidenc
         seconds=time.monotonic() - started,
     )
     job.log.append(event)
-    write_json(folder / EVIDENCE, [event.as_log()])
+    write_json(folder / records.EVIDENCE, [event.as_log()])
     return event
 
 
-def pick_questions(examples: Examples, decode: Callable[[Sequence[int]], str]) -> list[Question]:
+def pick_questions(examples: Examples, tokenizer: WorkingTokenizer) -> list[Question]:
     """Questions of the training data that have one short reply, spread evenly over the data."""
     questions: list[Question] = []
     for example in (examples[number] for number in range(len(examples))):
@@ -209,7 +391,7 @@ def pick_questions(examples: Examples, decode: Callable[[Sequence[int]], str]) -
         if example.loss_mask is None or not 0 < len(learned) <= MAX_ANSWER_TOKENS or learned[0] < 2:
             continue
         is_one_reply = learned[-1] - learned[0] + 1 == len(learned)
-        answer = _plain(decode(example.ids[learned].tolist()))
+        answer = _plain(tokenizer.tokenizer.decode(example.ids[learned].tolist(), skip_special_tokens=True))
         if is_one_reply and answer:
             questions.append(Question(example.ids[: learned[0]].tolist(), answer, len(learned)))
     places = np.linspace(0, max(len(questions) - 1, 0), min(MAX_QUESTIONS, len(questions))).round().astype(int)

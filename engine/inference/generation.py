@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, set_seed
+from transformers import StoppingCriteriaList, TextStreamer, set_seed
 
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
@@ -18,14 +18,7 @@ from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import read_training_prompt
 from ..compute import eval_mode
-from ..lora import (
-    autocast_model,
-    disable_lora,
-    loaded_lora,
-    lora_folder,
-    pause_training_mode,
-    without_loras,
-)
+from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
 from ..plan import RunPlan
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
@@ -34,13 +27,32 @@ TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
-    # The prompt is encoded once, so that both answers continue the same tokens.
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
-    ids = _encode_prompt(question, host, tokenizer).ids
+    raw_tokenizer, text = tokenizer.tokenizer, question.prompt
+    style: PromptStyle | None = PromptStyle("format", bos=tokenizer.bos)
+    if question.as_chat:
+        # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
+        style = chat_prompt_style(tokenizer, tokenizer.bos)
+        if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))):
+            bos = tokenizer.bos if info.starts_with_bos else None
+            style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
+    else:
+        text = text or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
+    if style is None:
+        raise ModelError(
+            f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
+        )
+    # The prompt is encoded once, so that both answers continue the same tokens.
+    ids = style.prompt(text, tokenizer).ids
 
     def write(model: Any, side: Literal["with", "without"]) -> None:
-        streamer = _LogStreamer(tokenizer.tokenizer, side, job)
-        generate_ids(model.eval(), [ids], question, tokenizer.tokenizer, job, streamer)
+        def log_piece(text: str, stream_end: bool = False) -> None:
+            if text:
+                job.log.append(Answer(side=side, piece=text))
+
+        streamer = TextStreamer(raw_tokenizer, skip_prompt=True, skip_special_tokens=True)
+        streamer.on_finalized_text = log_piece  # which it calls with each finished piece of the answer
+        generate_ids(model.eval(), [ids], question, raw_tokenizer, job, streamer)
 
     with without_loras(host) as (base, _):
         if question.include_base or not question.lora:
@@ -52,26 +64,6 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
             with loaded_lora(base, folder, question.lora, question.strength) as model:
                 write(model, "with")
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
-
-
-def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
-    """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized.
-
-    The prompt style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
-    """
-    if not question.as_chat:
-        raw_tokenizer = tokenizer.tokenizer
-        text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
-        return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
-    style = chat_prompt_style(tokenizer, tokenizer.bos)
-    if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))):
-        bos = tokenizer.bos if info.starts_with_bos else None
-        style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
-    if style is None:
-        raise ModelError(
-            f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
-        )
-    return style.prompt(question.prompt, tokenizer)
 
 
 def generate_ids(
@@ -87,6 +79,10 @@ def generate_ids(
     set_seed(question.seed)
     ids = torch.tensor(prompts, device=model.device)
     do_sample = question.temperature > 0
+
+    def stops(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), job.control.asked(Request.STOP), device=input_ids.device)
+
     with torch.no_grad(), autocast_model(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
@@ -97,30 +93,10 @@ def generate_ids(
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             streamer=streamer,
-            stopping_criteria=StoppingCriteriaList([_StopWithJob(job)]),
+            stopping_criteria=StoppingCriteriaList([stops]),
             **({"temperature": question.temperature, "top_p": 0.9} if do_sample else {}),
         )
     return cast("list[list[int]]", output[:, ids.shape[1] :].tolist())
-
-
-class _LogStreamer(TextStreamer):  # type: ignore[misc]
-    """Streamer that logs each finished piece of the answer as an event."""
-
-    def __init__(self, tokenizer: Any, side: Literal["with", "without"], job: Job) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._side, self._job = side, job
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        if text:
-            self._job.log.append(Answer(side=self._side, piece=text))
-
-
-class _StopWithJob(StoppingCriteria):  # type: ignore[misc]
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> Any:
-        return torch.full((len(input_ids),), self._job.control.asked(Request.STOP), device=input_ids.device)
 
 
 class SampleGenerator:

@@ -21,39 +21,15 @@ from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress
-from .recall import GENERAL_TOKENS, measure_passages, pick_recall_passages
+from .evidence import GENERAL_TOKENS, measure_passages, pick_recall_passages
 
 MAX_SHARE = 0.05  # the largest share of an epoch's time that measuring recall after it may take
 MAX_PAIRS = 32  # evenly spaced; each is read twice, once at about twice its length
 Measured = TypeVar("Measured", EvaluationDone, RecallMeasured)
 
 
-def _eval_loop(run_plan: RunPlan, model: Any, capabilities: ModelCapabilities, job: Job, end: Request) -> EvalLoop:
-    """The loop for a model in training, which ends when the user makes the request `end`."""
-    settings, size = run_plan.settings, run_plan.settings.aside.eval_batch_size
-    batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
-    return EvalLoop(model, capabilities, partial(job.control.asked, end), max_examples=batch_size)
-
-
-def _measure_between_steps(
-    what: str, stage: Stage, measure: Callable[[ProgressFn], Measured | None], why: Trigger, job: Job
-) -> Measured | None:
-    """Measure, and log the event; None if the user ended it, or after a failure, after which the run continues."""
-    started, event = time.monotonic(), None
-    try:
-        event = measure(StageProgress(stage, job.log))
-    except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
-        job.log.append(Advice(text=f"{what} failed: {first_line(error)}. The run continues."))
-    if event is not None:
-        event = replace(event, seconds=time.monotonic() - started)
-        job.log.append(event)
-    if why != "end":
-        job.log.append(Stage(text="Training", kind=StageKind.TRAINING))
-    return event
-
-
-class Evaluations:
-    """Evaluates a model in training on the validation split, decides when, and writes it into the run's graph."""
+class RunMeasurements:
+    """Evaluates a model in training on the validation split and measures its recall, and decides when."""
 
     def __init__(
         self,
@@ -62,36 +38,62 @@ class Evaluations:
         capabilities: ModelCapabilities,
         job: Job,
         graph: RunGraph,
+        recalls: Sequence[RecallMeasured],
         ends_phase: Callable[[int], bool],
     ) -> None:
-        """`ends_phase` says whether a phase of the batch order ends with a step."""
+        """`recalls` are those before a resume; `ends_phase` says whether a phase ends with a step."""
         split, settings, card = run_plan.data.validation, run_plan.settings, run_plan.card
         self._run_plan, self._graph, self._ends_phase, self._job = run_plan, graph, ends_phase, job
-        self._eval_loop = _eval_loop(run_plan, model, capabilities, job, Request.STOP)
+        size = settings.aside.eval_batch_size
+        batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
+        # Stop doesn't end the last measurement of recall, because the verdict needs it.
+        self._eval_loop, self._last_eval_loop = (
+            EvalLoop(model, capabilities, partial(job.control.asked, end), max_examples=batch_size)
+            for end in (Request.STOP, Request.DISCARD)
+        )
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
-        self.any, self._pairs = bool(self._examples), list[ContinuationPair]()
-        if self.any:
+        self._pairs: list[ContinuationPair] = []
+        if self._examples:
             # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
             bos = make_working_tokenizer(card.tokenizer).bos
             in_order = settings.steps.batching == "length_then_order"
             self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
+        self._passages = pick_recall_passages(run_plan.data, settings.aside.recall_passages, card)
+        # The last one of a run that was stopped is left out: a run that was never stopped has none at that step.
+        self.recalls = [event for event in recalls if event.why != "end"]
+        self.can_measure = bool(self._examples or self._passages)
+        tokens = sum(len(passage.example.ids) for kind in self._passages or () for passage in kind)
+        between = _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
+        self.recall_every = run_plan.plan.steps_per_epoch * between
 
     def at_start(self, step: int) -> Evaluation | None:
-        """Evaluate before the first step; when resuming, only if the stop skipped a planned evaluation."""
+        """Measure before the first step; when resuming, only what a stop has skipped."""
+        evaluation = None
         earlier = read_evaluations(self._graph, self._run_plan.validation_key)
         if not earlier:
-            return self.evaluate(step, "start")
-        return self.evaluate(step, "planned") if self._is_due(step) and earlier[-1].step < step else None
+            evaluation = self.evaluate(step, "start")
+        elif self._is_due(step) and earlier[-1].step < step:
+            evaluation = self.evaluate(step, "planned")
+        if not self.recalls:
+            self._measure_recall(step, "start")
+        return evaluation
 
     def after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
-        """Evaluate after a step if it is the last one, if it is planned, or if the user asked for it."""
+        """Measure after a step what is planned then, or what the user asked for; at the last step, evaluate."""
+        if not last and (asked or step % self.recall_every == 0):
+            self._measure_recall(step, "asked" if asked else "planned")
         # At most one evaluation after a step, and the last step always has one.
         if last:
             return self.evaluate(step, "end")
         if self._is_due(step):
             return self.evaluate(step, "planned")
         return self.evaluate(step, "asked") if asked else None
+
+    def recall_at_end(self, step: int) -> None:
+        """Measure recall after the last step, unless that was just done or there is nothing to compare with."""
+        if self.recalls and self.recalls[-1].step != step:
+            self._measure_recall(step, "end")
 
     def _is_due(self, step: int) -> bool:
         plan = self._run_plan.plan
@@ -100,16 +102,45 @@ class Evaluations:
 
     def evaluate(self, step: int, why: Trigger) -> Evaluation | None:
         """Evaluate after a step, and restore the model's state; None without a split or if the run was stopped."""
-        if not self.any:
+        if not self._examples:
             return None
         what, stage = f"The evaluation after step {step}", Stage(text="Evaluating on the validation split")
-        event = _measure_between_steps(what, stage, partial(self._measure, step, why), why, self._job)
+        event = self._measure(what, stage, partial(self._evaluate, step, why), why)
         if event is None:
             return None
         self._graph.append(event)
         return Evaluation(event.loss, event.accuracy, why == "asked")
 
-    def _measure(self, step: int, why: Trigger, report: ProgressFn) -> EvaluationDone | None:
+    def _measure_recall(self, step: int, why: Trigger) -> None:
+        if self._passages is None:
+            return
+        eval_loop, epoch = self._eval_loop, step / self._run_plan.plan.steps_per_epoch
+        if why == "end":
+            eval_loop = self._last_eval_loop
+        measure = partial(measure_passages, eval_loop, self._passages, step, epoch, why)
+        words = "Measuring recall: how much of the text the model knows by heart"
+        stage = Stage(text=words, kind=StageKind.MEASURING)
+        event = self._measure(f"Measuring recall after step {step}", stage, measure, why)
+        if event is not None:
+            self.recalls.append(event)
+
+    def _measure(
+        self, what: str, stage: Stage, measure: Callable[[ProgressFn], Measured | None], why: Trigger
+    ) -> Measured | None:
+        """Measure, and log the event; None if the user ended it, or after a failure: the run continues."""
+        started, event, log = time.monotonic(), None, self._job.log
+        try:
+            event = measure(StageProgress(stage, log))
+        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
+            log.append(Advice(text=f"{what} failed: {first_line(error)}. The run continues."))
+        if event is not None:
+            event = replace(event, seconds=time.monotonic() - started)
+            log.append(event)
+        if why != "end":
+            log.append(Stage(text="Training", kind=StageKind.TRAINING))
+        return event
+
+    def _evaluate(self, step: int, why: Trigger, report: ProgressFn) -> EvaluationDone | None:
         names, gain = self._datasets.names, None
         sums = self._eval_loop.sums(self._examples, self._groups, len(names), report)
         if sums is None:
@@ -142,56 +173,6 @@ class Evaluations:
         """Estimate the seconds of an evaluation by timing a part of it."""
         continuations = [example for pair in self._pairs for example in pair]
         return self._eval_loop.estimate_seconds([*self._examples, *continuations])
-
-
-class Recalls:
-    """Measures the recall of a model in training, decides when, and keeps the results."""
-
-    def __init__(
-        self,
-        run_plan: RunPlan,
-        model: Any,
-        capabilities: ModelCapabilities,
-        job: Job,
-        earlier: Sequence[RecallMeasured],
-    ) -> None:
-        """`earlier` are the measurements of the run that this one resumes.
-
-        The last one of a run that was stopped is left out: a run that was never stopped has none at that step.
-        """
-        self._make_eval_loop, self._job = partial(_eval_loop, run_plan, model, capabilities, job), job
-        self.passages = pick_recall_passages(run_plan.data, run_plan.settings.aside.recall_passages, run_plan.card)
-        self.measured = [event for event in earlier if event.why != "end"]
-        self._epoch = run_plan.plan.steps_per_epoch
-        tokens = sum(len(passage.example.ids) for kind in self.passages or () for passage in kind)
-        self.every = self._epoch * _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
-
-    def at_start(self, step: int) -> None:
-        """Measure before the first step; a run that resumes has that figure."""
-        if not self.measured:
-            self._measure(step, "start")
-
-    def after(self, step: int, *, asked: bool) -> None:
-        """Measure after an epoch whose turn it is, and when the user asked for it."""
-        if asked or step % self.every == 0:
-            self._measure(step, "asked" if asked else "planned")
-
-    def at_end(self, step: int) -> None:
-        """Measure after the last step, unless that was just done or there is nothing to compare with."""
-        if self.measured and self.measured[-1].step != step:
-            self._measure(step, "end")
-
-    def _measure(self, step: int, why: Trigger) -> None:
-        if self.passages is None:
-            return
-        # Stop doesn't end the last measurement, because the verdict needs it.
-        eval_loop = self._make_eval_loop(Request.DISCARD if why == "end" else Request.STOP)
-        measure = partial(measure_passages, eval_loop, self.passages, step, step / self._epoch, why)
-        words = "Measuring recall: how much of the text the model knows by heart"
-        stage = Stage(text=words, kind=StageKind.MEASURING)
-        event = _measure_between_steps(f"Measuring recall after step {step}", stage, measure, why, self._job)
-        if event is not None:
-            self.measured.append(event)
 
 
 class RecallCost(NamedTuple):
@@ -236,11 +217,7 @@ class ContinuationPair(NamedTuple):
 def continuation_pairs(
     examples: Examples, bos: int | None, longest: int, *, rows_too: bool
 ) -> list[ContinuationPair]:
-    """Return evenly spaced pairs that fit into the model's context (0: any length).
-
-    They are the replies of a conversation after its first one, and blocks of a text after the block before; with
-    `rows_too`, as rows are trained in their order, consecutive rows as well.
-    """
+    """Evenly spaced pairs of at most `longest` tokens (0: any): later replies, and consecutive blocks or rows."""
 
     def start_token(ids: Numbers) -> Numbers:
         return ids[: int(bos is not None and len(ids) > 0 and int(ids[0]) == bos)]

@@ -28,16 +28,7 @@ from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count, plural
 from ..lora import lora_folder
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import (
-    EvalLoop,
-    ExampleSequence,
-    Group,
-    GroupSums,
-    Numbers,
-    ProgressFn,
-    lora_phrase,
-    measure_each,
-)
+from .eval_loop import EvalLoop, ExampleSequence, Group, GroupSums, Numbers, ProgressFn, lora_phrase, measure_each
 
 MAX_LENGTH = 2048
 NO_LORA = "-"
@@ -119,12 +110,14 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
 def load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> PrepareContext:
     """Return the context for loading data, the same as for a run."""
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    store = Store(host.folders.prepared_data)
-
-    def log_stage(text: str, share: float | None) -> None:
-        job.log.append(Stage(text=text, share=share))
-
-    return PrepareContext(settings, host.folders, card, tokenizer, log_stage, store=store)
+    return PrepareContext(
+        settings,
+        host.folders,
+        card,
+        tokenizer,
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        store=Store(host.folders.prepared_data),
+    )
 
 
 def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:
@@ -159,10 +152,8 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
 def window_input(
     name: str, texts: Sequence[LoadedText], tokenizer: Tokenizer, length: int, stride: int
 ) -> PerplexityInput:
-    """Return windows over texts as input, each with a start token if the tokenizer adds one.
-
-    A stride of 0 stands for half a window.
-    """
+    """Return windows over texts as input, each with a start token if the tokenizer adds one."""
+    # A stride of 0 stands for half a window.
     stride, max_stride = stride or max(1, length // 2), max(length - 1, 1)
     if not 0 < stride <= max_stride:
         raise SettingsError(
@@ -193,21 +184,16 @@ def window_input(
     if not examples:
         raise DataError(f"{name} is too short: it needs at least two tokens.")
 
-    def words_at(token: int) -> str:
-        """Return the words of the text that follow a token."""
-        text = int(np.searchsorted(ends, token, side="right"))
-        offset = token - int(ends[text]) + len(encoded[text].ids)
-        start = int(encoded[text].starts[offset])
-        return " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
-
     def score(sums: GroupSums) -> Scores:
+        stretches: list[Segment] = []
         # The first token of each segment, whose text names the segment.
-        firsts = np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()
-        return tuple(
-            Segment(**sums.figures(segment), begins=words_at(first))
-            for segment, first in enumerate(firsts)
-            if sums.tokens[segment]
-        ), ()
+        for segment, first in enumerate(np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()):
+            text = int(np.searchsorted(ends, first, side="right"))
+            start = int(encoded[text].starts[first - int(ends[text]) + len(encoded[text].ids)])
+            begins = " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
+            if sums.tokens[segment]:
+                stretches.append(Segment(**sums.figures(segment), begins=begins))
+        return tuple(stretches), ()
 
     return PerplexityInput(name, examples, groups, count, stride, length, score)
 

@@ -13,15 +13,9 @@ from pickle import UnpicklingError
 from typing import Any, TypeAlias, cast
 
 import torch
-from peft import (
-    LoraConfig,
-    PeftConfig,
-    PeftModel,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-)
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -151,10 +145,7 @@ def lora_folder(lora: str | Path, host: Host) -> Path:
 def load_lora(
     base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
 ) -> PeftModel:
-    """Load a LoRA from disk onto the base model; the base model keeps its flags and modes.
-
-    `called` is the user's name for the LoRA where it differs from the adapter name.
-    """
+    """Load a LoRA from disk onto the base model, which keeps its flags; `called` is its name in messages."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
     # PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'.
@@ -266,10 +257,8 @@ def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]
 
 
 def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
-    """Replace PEFT's layers by the base layers and return a function that undoes it.
-
-    PEFT's own unload() would keep a trained head.
-    """
+    """Replace PEFT's layers by the base layers and return a function that undoes it."""
+    # PEFT's own unload() would keep a trained head.
     found = [
         (parent, name, layer)
         for parent in base.modules()

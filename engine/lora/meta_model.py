@@ -30,10 +30,7 @@ def build_meta_model(card: ModelCard) -> Any:
 
 
 def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
-    """Problems with the target layers, and settings that PEFT does not support on experts.
-
-    Empty if that can only be known after the model is loaded.
-    """
+    """Problems with the target layers and of LoRAs on experts; empty if only the loaded model shows them."""
     is_loaded = not host.model_status().problem
     model = unwrap_peft(host.loaded_model().model) if is_loaded else _meta_model_or_none(host)
     if model is None:

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,8 +38,7 @@ def autocast_model(model: Any) -> AbstractContextManager[Any]:
     dtype = compute_dtype(model)
     if dtype not in HALF_PRECISION:
         return nullcontext()
-    context: AbstractContextManager[Any] = torch.autocast(model_device(model).type, dtype=getattr(torch, dtype))
-    return context
+    return cast("AbstractContextManager[Any]", torch.autocast(model_device(model).type, getattr(torch, dtype)))
 
 
 def slow_dtype_advice(model: Any) -> Iterator[str]:
@@ -85,10 +84,7 @@ def preserve_model_state(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def pause_training_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Let a model in training generate; on exit training continues as if nothing had happened.
-
-    Gradients and hooks stay.
-    """
+    """Let a model in training generate; on exit training continues as if nothing had happened."""
     with preserve_rng(), _preserve_modes(model):
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):

@@ -1,16 +1,12 @@
-"""The layers that are trained: common names such as q-k-v-o, resolved to the layers of the model at hand.
-
-Architectures name their layers differently, and some fuse several into one: 'q' then means the fused layer.
-"""
+"""The layers that are trained: common names such as q-k-v-o, resolved to the layers of the model at hand."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from re import sub
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,8 +31,7 @@ _NAMES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(NamedTuple):
     """Full names of the target layers, the request in words, and layers that cannot hold a LoRA."""
 
     names: tuple[str, ...]
@@ -49,15 +44,13 @@ class Targets:
 
 
 def choose_targets(lora: LoraSettings, model: Any) -> Targets:
-    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing.
-
-    With chosen decoder layers, those outside of any, such as the head, stay.
-    """
+    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing."""
     targets = resolve_targets(lora.targets, model)
     if not lora.layers:
         return targets
     count, problem = model.config.get_text_config().num_hidden_layers, ""
     numbers = {name: next(map(int, filter(str.isdigit, name.split("."))), None) for name in targets.names}
+    # Those outside of any decoder layer, such as the head, stay.
     names = tuple(name for name, number in numbers.items() if number is None or number in lora.layers)
     if beyond := sorted(number for number in lora.layers if number >= count):
         problem = f"there is no layer {beyond[0]}. This model has {count} layers, numbered 0 to {count - 1}."

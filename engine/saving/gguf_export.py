@@ -6,10 +6,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +38,7 @@ EMBEDDINGS = "token_embd"
 Tensors = Mapping[str, Matrix]
 
 
-@dataclass(frozen=True)
-class LayerDelta:
+class LayerDelta(NamedTuple):
     """Delta of one layer: strength x up x down."""
 
     down: Matrix
@@ -160,11 +158,7 @@ def _examples(names: list[str]) -> str:
 
 
 def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_name: str) -> tuple[Tensors, float]:
-    """Tensors under llama.cpp's names, and the file's single alpha.
-
-    llama.cpp computes the strength of a layer as alpha / rank. The first layer sets alpha; a layer with another
-    strength has its `up` scaled to make up the difference.
-    """
+    """Tensors under llama.cpp's names, and the file's single alpha, which the first layer sets."""
     import gguf
 
     architectures = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -190,7 +184,7 @@ def _gguf_tensors(layers: Mapping[str, LayerDelta], base: BaseModelInfo, lora_na
         down = _reordered(name, layer.down.T, base, COLUMN_ORDERS)
         tensors[f"{names[name]}.weight.lora_a"] = down if names[name] == EMBEDDINGS else down.T
         up = _reordered(name, layer.up, base, ROW_ORDERS)
-        # The factor makes up for a layer whose alpha / rank differs from the file's single alpha / rank.
+        # llama.cpp's strength of a layer is alpha / rank: the factor makes up for a layer with another alpha.
         tensors[f"{names[name]}.weight.lora_b"] = up * np.float32(alphas[name] / alpha)
     return tensors, alpha
 
@@ -232,8 +226,7 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class BaseModelInfo:
+class BaseModelInfo(NamedTuple):
     """What an export needs to know of the base model; no weights."""
 
     name: str

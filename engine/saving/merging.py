@@ -22,14 +22,7 @@ from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
-from ..lora import (
-    KEPT_BIASES,
-    load_lora,
-    lora_folder,
-    remove_peft_layers,
-    translate_write_errors,
-    without_loras,
-)
+from ..lora import KEPT_BIASES, load_lora, lora_folder, remove_peft_layers, translate_write_errors, without_loras
 from .safe_save import save_model
 
 ADAPTER = "merged"
@@ -157,10 +150,8 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
 
 @contextmanager
 def _temporary_folder(out: Path) -> Iterator[Path]:
-    """Temporary folder that is renamed to `out` when it is complete.
-
-    It is nested in another folder: lists of models look only one level deep and never show an incomplete one.
-    """
+    """Temporary folder that is renamed to `out` when it is complete."""
+    # Nested in another folder: lists of models look only one level deep and never show an incomplete one.
     parent = out.with_name(out.name + PART_SUFFIX)
     folder = parent / out.name
     shutil.rmtree(parent, ignore_errors=True)

@@ -1,7 +1,4 @@
-"""Save the result of a run despite disk errors (retry, free space, another name or folder, or later).
-
-It is a LoRA, or after full fine-tuning a model of its own.
-"""
+"""Save a LoRA or a fine-tuned model despite disk errors: retry, free space, another name or folder, or later."""
 
 from __future__ import annotations
 
@@ -84,12 +81,10 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:
-    """Save a model with its generation config as it is.
-
-    transformers refuses to save values that have no effect without do_sample. Many published models have some, and
-    the webui sets one in every generation config.
-    """
-    # `do_sample` of the stand-in makes every other value allowed; the model's own file is written below.
+    """Save a model with its generation config as it is."""
+    # transformers refuses to save values that have no effect without do_sample. Many published models have some,
+    # and the webui sets one in every generation config. `do_sample` of the stand-in makes every other value
+    # allowed; the model's own file is written below.
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=True)
     try:
@@ -119,12 +114,9 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
             names = host.model_status().loras
             host.unload()
             removed = f" {removed_message(names)}" if names else ""
-            job.log.append(
-                Note(
-                    text="The run changed the weights of the loaded model, so Training PRO unloaded it. It will "
-                    f"load the model again when you need it.{removed}"
-                )
-            )
+            unloaded = "The run changed the weights of the loaded model, so Training PRO unloaded it."
+            again = f"It will load the model again when you need it.{removed}"
+            job.log.append(Note(text=f"{unloaded} {again}"))
 
 
 @contextmanager

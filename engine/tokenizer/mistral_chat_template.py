@@ -12,10 +12,6 @@ from typing import Any
 MISTRAL_MODULE = "transformers.tokenization_mistral_common"
 
 
-def is_mistral_tokenizer(tokenizer: Any) -> bool:
-    return type(tokenizer).__module__ == MISTRAL_MODULE
-
-
 @dataclass(frozen=True, eq=False)
 class MistralChatTemplate:
     """Chat template of a tokenizer of mistral_common; a reply follows the prompt as it would in a longer chat."""
@@ -47,26 +43,16 @@ class MistralChatTemplate:
         return f"{text}{reply}"
 
 
-def bytes_of_ids(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id; the vocabulary that transformers shows has \ufffd for tokens of half a character."""
-    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-
-    tekken = tokenizer.tokenizer.instruct_tokenizer.tokenizer
-    return [tekken.id_to_byte_piece(number, SpecialTokenPolicy.KEEP) for number in range(tekken.n_words)]
-
-
 def split_at_special_tokens(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
     """Encoder that turns special tokens in a text into their ids, where the tokenizer would read them as text."""
     special_ids = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    pattern = re.compile("|".join(re.escape(token) for token in sorted(special_ids, key=len, reverse=True)))
+    longest_first = sorted(special_ids, key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def encode(text: str) -> list[int]:
         ids: list[int] = []
-        position = 0
-        for match in pattern.finditer(text):
-            ids += ids_of(text[position : match.start()]) if match.start() > position else []
-            ids.append(special_ids[match[0]])
-            position = match.end()
-        return ids + (ids_of(text[position:]) if position < len(text) else [])
+        for part in filter(None, pattern.split(text)):
+            ids += [special_ids[part]] if part in special_ids else ids_of(part)
+        return ids
 
     return encode

@@ -1,9 +1,7 @@
 """Working copy of the host's tokenizer: texts to ids with character offsets, and its own BOS and EOS.
 
-Offsets are found in the cheapest exact way. Tokens of byte-level and SentencePiece vocabularies stand for
-known bytes: where these join up to the text, their lengths give the offsets, and the tokenizer need not
-track them, which saves a third of its time. Any other text is encoded again with offsets; a tokenizer written in
-Python, which reports none, is refused there.
+Where the bytes of the tokens join up to the text, their lengths give the offsets (`token_bytes.py`). Any other
+text is encoded again with offsets; a tokenizer written in Python, which reports none, is refused there.
 """
 
 from __future__ import annotations
@@ -73,10 +71,7 @@ class WorkingTokenizer:
 
 
 def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
-    """Copy a tokenizer so that it keeps marker-like text as text and never pads or truncates.
-
-    `chat_template` is the host's, for a tokenizer without one.
-    """
+    """Copy a tokenizer so that it keeps marker-like text as text; `chat_template` is for one that has none."""
     copied = copy.deepcopy(tokenizer)
     backend = getattr(copied, "backend_tokenizer", None)
     make_encoder = _fast_encoder if backend is not None else _python_encoder
@@ -86,10 +81,10 @@ def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTo
     added = {i: str(token) for i, token in added_tokens(copied).items() if getattr(token, "special", True)}
     specials = frozenset(map(str, getattr(copied, "all_special_tokens", ()))) | set(added.values())
     stops = frozenset(getattr(copied, "all_special_ids", ())) | added.keys()
-    if mistral.is_mistral_tokenizer(copied):
+    if type(copied).__module__ == mistral.MISTRAL_MODULE:
         template: JinjaChatTemplate | MistralChatTemplate = MistralChatTemplate(copied)
     elif getattr(copied, "chat_template", None):
-        template = JinjaChatTemplate(copied, None, "the model's own chat template")
+        template = JinjaChatTemplate(copied, None, "the model's own chat template", own=True)
     elif chat_template:
         origin = "the webui's instruction template (the model has no chat template)"
         template = JinjaChatTemplate(copied, chat_template, origin)
@@ -108,10 +103,7 @@ class JinjaChatTemplate:
     tokenizer: Any
     text: str | None  # None: the tokenizer's own
     origin: str
-
-    @property
-    def own(self) -> bool:
-        return self.text is None
+    own: bool = False
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
         apply = partial(
@@ -152,9 +144,14 @@ def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
 
 def _python_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     """Encoder of a tokenizer written in Python, which refuses a text that the bytes of its tokens are not."""
-    is_mistral = mistral.is_mistral_tokenizer(tokenizer)
+    is_mistral = type(tokenizer).__module__ == mistral.MISTRAL_MODULE
     if is_mistral:
-        known_bytes = TokenBytes(mistral.bytes_of_ids(tokenizer))
+        from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+        # The vocabulary that transformers shows has \ufffd for tokens of half a character.
+        tekken = tokenizer.tokenizer.instruct_tokenizer.tokenizer
+        pieces = [tekken.id_to_byte_piece(number, SpecialTokenPolicy.KEEP) for number in range(tekken.n_words)]
+        known_bytes = TokenBytes(pieces)
     else:
         added = {number: str(token) for number, token in added_tokens(tokenizer).items()}
         known_bytes = TokenBytes.of(tokenizer.get_vocab(), added)

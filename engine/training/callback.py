@@ -21,7 +21,7 @@ from ...records.folder import PARAMETERS, TRAINING_PROMPT, GraphRecord, Heartbea
 from ...records.folder import run_files as record
 from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed, eval_mode
-from ..inference import Evaluations, Recalls, SampleGenerator
+from ..inference import RunMeasurements, SampleGenerator
 from ..lora import pause_training_mode
 from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
@@ -59,10 +59,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat = Heartbeat(run_plan.folder)
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
-        self._evaluations = Evaluations(
-            run_plan, model, capabilities, job, self.step_log.graph, self.phases.ends_with
+        self.measurements = RunMeasurements(
+            run_plan, model, capabilities, job, self.step_log.graph, state.recalls, self.phases.ends_with
         )
-        self.recalls = Recalls(run_plan, model, capabilities, job, state.recalls)
         self.controller = RunController(run_plan, state.steering, job)
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
         self.last_saved = start
@@ -78,9 +77,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 # Only what differs: groups that share a tuple are pickled to other bytes.
                 group.update({key: value for key, value in values.items() if group[key] != value})
             apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
-        if evaluation := self._evaluations.at_start(state.global_step):
+        if evaluation := self.measurements.at_start(state.global_step):
             self.controller.observe_initial(evaluation, state.global_step)
-        self.recalls.at_start(state.global_step)
         self.step_log.begin_step()
 
     def on_epoch_begin(
@@ -144,7 +142,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             step, plan.steps_per_epoch, progress.smoothed, clock, steps=plan.steps, requests=requests
         )
         decision = self.controller.decide(
-            after, self.step_log.rates_used, evaluation, partial(self._evaluations.evaluate, why="end")
+            after, self.step_log.rates_used, evaluation, partial(self.measurements.evaluate, why="end")
         )
         if len(self.controller.live_changes) > changes_before:
             self._write_settings()
@@ -168,19 +166,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
-        if asked and not self._evaluations.any and self.recalls.passages is None:
+        if asked and not self.measurements.can_measure:
             self._log.append(Advice(text=NOTHING_TO_MEASURE))
         if stopping:
             return None
-        last = self.controller.is_last(step)
-        if not last:
-            self.recalls.after(step, asked=asked)
-        return self._evaluations.after(step, last=last, asked=asked)
+        return self.measurements.after(step, last=self.controller.is_last(step), asked=asked)
 
     def measure_at_end(self, step: int) -> None:
         """Measure recall for the verdict, once the last checkpoint is on disk."""
         if self.controller.restart is None:
-            self.recalls.at_end(step)
+            self.measurements.recall_at_end(step)
         self._monitor.observe(at_once=True)
 
     def save_checkpoint(self, write: Callable[[], None]) -> None:
@@ -214,7 +209,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 self._unchangeable,
                 list(self.phases.changes),
                 controller.memory(),
-                self.recalls.measured,
+                self.measurements.recalls,
             )
             try:
                 self.last_saved = finalize_checkpoint(folder, self._reason, run_state)

@@ -151,7 +151,7 @@ def _train_segment(
             callback.last_saved,
             callback.save_error,
             describe_model(run_plan, model, capabilities),
-            callback.recalls.measured,
+            callback.measurements.recalls,
             divergence,
         )
         if callback.controller.restart is not None and divergence is None:
@@ -242,7 +242,7 @@ def _announce(
             disk=data.report.disk.words() if data.report.disk else "",
             evaluate_every=evaluation_interval(settings, plan, data.validation),
             answer_every=sample_interval(settings, plan),
-            recall_every=callback.recalls.every if data.report.recall_tokens else 0,
+            recall_every=callback.measurements.recall_every if data.report.recall_tokens else 0,
         )
     )
     phases = describe_phases(run_plan.phases)

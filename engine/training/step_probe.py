@@ -31,7 +31,7 @@ from ..compute import (
     out_of_memory_error,
     probe_model,
 )
-from ..inference import Evaluations, SampleGenerator
+from ..inference import RunMeasurements, SampleGenerator
 from ..lora import add_param_count, autocast_model, build_meta_model, count_layer_names
 from ..plan import RunPlan, build_run_plan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
@@ -175,8 +175,8 @@ def _extra_times(
         job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
         times["evaluations"] = evaluations
         with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-            evaluating = Evaluations(run_plan, model, capabilities, job, RunGraph(), lambda step: False)
-            times["evaluation_seconds"] = evaluating.estimate_seconds()
+            measurements = RunMeasurements(run_plan, model, capabilities, job, RunGraph(), (), lambda step: False)
+            times["evaluation_seconds"] = measurements.estimate_seconds()
     if rounds := run_plan.data.report.sample_rounds:
         job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
         with suppress(Exception):
