@@ -66,8 +66,12 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
         if (folder / "config.json").is_file():  # another process made it at the same time
             return folder
         raise ModelError(f"{MODEL_NAME} can't be saved to {models}: {error}") from error
-    except (ValueError, KeyError, IndexError, RuntimeError, zipfile.BadZipFile) as error:  # damaged weights
-        raise ModelError(f"{MODEL_NAME} can't be converted: {first_line(error)} Start again.") from error
+    except ModelError:
+        raise
+    except Exception as error:  # damaged weights make the libraries raise anything
+        raise ModelError(
+            f"{MODEL_NAME} can't be converted: {first_line(error).rstrip('.')}. Start again."
+        ) from error
     return folder
 
 
