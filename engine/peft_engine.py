@@ -129,9 +129,9 @@ class PeftEngine:
 
     def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
         with _model_in_use(host, job):
-            from .inference import recall
+            from .inference import evidence
 
-            return recall.measure_recall(lora, host, job, passages)
+            return evidence.measure_recall(lora, host, job, passages)
 
     def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

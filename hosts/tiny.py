@@ -1,7 +1,4 @@
-"""The tiny model: a random two-layer Llama with a tokenizer trained on a short text, made in seconds.
-
-It knows nothing and learns little, but every feature can be tried with it where there is no real model.
-"""
+"""The tiny model, to try features: a random two-layer Llama with a tokenizer trained on a short text."""
 
 from __future__ import annotations
 
@@ -42,18 +39,34 @@ Then, very far away, something small and yellow blinked back. "Write that down,"
 
 
 def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True) -> Path:
-    """Write the model into `folder`, unless it already has one; the same text gives the same bytes.
-
-    `adds_bos`: whether the tokenizer adds a BOS token, as that of Llama does and many others do not.
-    """
+    """Write the model into `folder`, unless it already has one; `adds_bos`: its tokenizer adds a BOS token."""
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise ModelError(f"{folder} contains other files. Choose an empty folder or a new one.")
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_LENGTH,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    # The seed is for this model only: the caller's random state stays unchanged.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(config)
     with staging_folder(folder) as temporary:
         model_folder = temporary / folder.name
-        tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
-        _save_model(model_folder, tokenizer)
+        model.save_pretrained(model_folder)
         tokenizer.save_pretrained(model_folder)
         if folder.exists():
             folder.rmdir()  # Windows cannot rename onto an existing folder, not even an empty one
@@ -91,26 +104,3 @@ def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT_LENGTH,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _save_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT_LENGTH,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    # The seed is for this model only: the caller's random state stays unchanged.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)

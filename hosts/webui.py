@@ -87,10 +87,10 @@ class WebuiHost:
         """Load a model with the options of the webui's Model tab; `loading` is ignored."""
         shared, models = _shared(), _import_module("models")
         folder = self.folders.models
-        if (
-            name != shared.model_name
-            and not safe_paths.descendant(folder, name, "Model", refusal=ModelError, follow_links=True).exists()
-        ):
+        known = name == shared.model_name or (
+            safe_paths.descendant(folder, name, "Model", refusal=ModelError, follow_links=True).exists()
+        )
+        if not known:
             raise ModelError(
                 f"There is no model {name!r} in {folder}. Available: {', '.join(self.models()) or 'none'}."
             )
@@ -129,11 +129,9 @@ class WebuiHost:
         return memory.read_memory(None if self.model_status().problem else _shared().model)
 
     def add_evaluation(self, row: EvaluationRow) -> None:
-        """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it.
-
-        The table is read again first: a command may have added rows to the file.
-        """
+        """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it."""
         evaluate, cells = _import_module("evaluate"), row.cells()
+        # The table is read again first: a command may have added rows to the file.
         evaluate.past_evaluations = evaluate.load_past_evaluations()
         evaluate.add_entry_to_past_evaluations(row.perplexity, row.model, row.dataset, row.stride, row.max_length)
         table = evaluate.past_evaluations

@@ -21,7 +21,7 @@ from ...data.examples import Example, Examples, Passage
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
 from ...engine.compute import DivergenceError, probe_model, use_packed_attention
-from ...engine.inference import eval_loop, generation, recall
+from ...engine.inference import eval_loop, evidence, generation
 from ...engine.lora import loaded_lora, without_loras
 from ...engine.peft_engine import PeftEngine
 from ...engine.tokenizer import make_working_tokenizer
@@ -36,7 +36,7 @@ NAME = "recipe"
 PASSAGES, MEASURED_CUTOFF, ANSWER_TOKENS = 48, 64, 24
 CHAT_CUTOFF = 512
 """A chat is never cut."""
-BATCH_LIMIT = eval_loop.BatchLimit(tokens=1024)
+BATCH_TOKENS = 1024
 DATA_SEED = 1
 QUIET = {
     "eval_share": 0, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False, "backup_minutes": 0,
@@ -117,7 +117,7 @@ class Lab:
         run = Run("", Arm(name, data=name), "tokens", 1)
         data = self.data_of(run)
         examples, measured = self.examples(run), self._measured_data(data)
-        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         return {
             "training examples": len(examples),
@@ -215,13 +215,14 @@ class Lab:
     def _measure(self, data: RecipeData, *, is_trained: bool, run: Run) -> _Figures:
         """Measure with the same blocks and passages for every arm."""
         settings, measured = self._measured_settings(data), self._measured_data(data)
-        passages = recall.pick_recall_passages(measured, PASSAGES, self.host.card())
+        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None
         with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
             answered = self._ask(model, data.questions)
             with use_packed_attention(base):
-                loop = eval_loop.EvalLoop(model, probe_model(model, settings), BATCH_LIMIT, lambda: False)
+                capabilities = probe_model(model, settings)
+                loop = eval_loop.EvalLoop(model, capabilities, lambda: False, max_tokens=BATCH_TOKENS)
                 return _Figures(
                     validation_loss=_mean_loss(loop, measured),
                     general_loss=_passage_loss(loop, passages.general),
@@ -258,10 +259,10 @@ class Lab:
 
     def _reply(self, model: Any, prompts: list[list[int]]) -> list[str]:
         request = AnswerRequest("", max_tokens=ANSWER_TOKENS, temperature=0)
-        tokenizer, ids = self.tokenizer.tokenizer, torch.tensor(prompts)
+        tokenizer = self.tokenizer.tokenizer
         with eval_loop.evaluation_context(model):
-            output = generation.generate_ids(model, ids, request, tokenizer, Job("answer", NAME))
-        return [tokenizer.decode(row[ids.shape[1] :], skip_special_tokens=True) for row in output]
+            replies = generation.generate_ids(model, prompts, request, tokenizer, Job("answer", NAME))
+        return [tokenizer.decode(ids, skip_special_tokens=True) for ids in replies]
 
 
 @dataclass(frozen=True)
@@ -292,19 +293,19 @@ def _contexts(run: Run) -> tuple[int, ...]:
 
 
 def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:
-    with eval_loop.evaluation_context(loop.model):
-        sums = loop.sums(data.validation, [0] * len(data.validation), 1)
+    sums = loop.sums(data.validation, [0] * len(data.validation), 1)
     assert sums is not None
     return sums.loss
 
 
 def _passage_loss(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    return recall.mean_loss(recall.score_passages(loop, passages) or [])
+    scores = evidence.score_passages(loop, passages)
+    return evidence.summarize(scores).loss if scores else None
 
 
 def _recall(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    scores = recall.score_passages(loop, passages) if passages else None
-    return recall.summarize(scores).recall if scores else None
+    scores = evidence.score_passages(loop, passages) if passages else None
+    return evidence.summarize(scores).recall if scores else None
 
 
 def cut_prompt(passage: Passage, tokens: int) -> Passage:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from . import eval_loop, evidence, generation, perplexity, recall
-from .generation import SampleGenerator, sampling_mode
-from .in_run import (
-    EvalScheduler,
-    Evaluator,
-    Meters,
-    RecallScheduler,
-    continuation_pairs,
-    make_meters,
-    plan_recall,
-)
-from .recall import GENERAL_TOKENS
+from . import eval_loop, evidence, generation, perplexity
+from .evidence import GENERAL_TOKENS
+from .generation import SampleGenerator
+from .in_run import RunMeasurements, continuation_pairs, plan_recall
 
 __all__ = [
     "GENERAL_TOKENS",
-    "EvalScheduler",
-    "Evaluator",
-    "Meters",
-    "RecallScheduler",
+    "RunMeasurements",
     "SampleGenerator",
     "continuation_pairs",
     "eval_loop",
     "evidence",
     "generation",
-    "make_meters",
     "perplexity",
     "plan_recall",
-    "recall",
-    "sampling_mode",
 ]

@@ -1,8 +1,4 @@
-"""The one place where something is measured on a model: losses and hits over examples.
-
-Evaluations, recall, perplexity and evidence differ only in their examples, in the groups that losses are added
-up in, and in what they make of the sums.
-"""
+"""The one place where something is measured on a model: losses and hits over examples, added up in groups."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import numpy as np
 import torch
 
 from ...core.host import Host
-from ...core.jobs import EventLog, Job, Request, Stage, StageKind
+from ...core.jobs import EventLog, Job, Request, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
 from ..compute import (
@@ -40,31 +36,21 @@ ExampleSequence: TypeAlias = Sequence[Example] | Examples
 ProgressFn: TypeAlias = Callable[[float], None]  # called with the share that is done
 PROGRESS_SECONDS = 3.0
 TIMED_BATCHES = 3  # so many batches are timed to estimate a whole pass
+SAVED_LORA_TOKENS = 2048  # in a batch for a saved LoRA; one window may be longer, and is then a batch of its own
 Result = TypeVar("Result")
 
 
 class StageProgress:
     """Logs a stage, and its progress every few seconds; of a short stage it logs no progress."""
 
-    def __init__(self, text: str, log: EventLog, kind: StageKind = StageKind.WORKING) -> None:
-        self._stage, self._log, self._logged_at = Stage(text=text, kind=kind), log, time.monotonic()
-        log.append(self._stage)
+    def __init__(self, stage: Stage, log: EventLog) -> None:
+        self._stage, self._log, self._logged_at = stage, log, time.monotonic()
+        log.append(stage)
 
     def __call__(self, share: float) -> None:
         if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
             self._log.append(replace(self._stage, share=share, at=time.time()))
             self._logged_at = time.monotonic()
-
-
-class BatchLimit(NamedTuple):
-    """Limits of a batch: examples, and tokens with their padding."""
-
-    examples: float = inf
-    tokens: float = inf
-
-
-# Of a saved LoRA. One window may be longer, and is then a batch of its own.
-SAVED_LORA_LIMIT = BatchLimit(tokens=2048)
 
 
 class GroupSums(NamedTuple):
@@ -73,10 +59,6 @@ class GroupSums(NamedTuple):
     losses: Numbers
     hits: Numbers
     tokens: Numbers
-
-    @staticmethod
-    def zeros(groups: int) -> GroupSums:
-        return GroupSums(*(np.zeros(groups) for _ in GroupSums._fields))
 
     @property
     def loss(self) -> float:
@@ -101,12 +83,19 @@ def evaluation_context(model: Any) -> Iterator[None]:
 
 
 class EvalLoop:
-    """Runs a model over examples in batches of similar length."""
+    """Runs a model over examples in batches of similar length, of at most so many examples and padded tokens."""
 
     def __init__(
-        self, model: Any, capabilities: ModelCapabilities, limit: BatchLimit, is_stopping: Callable[[], bool]
+        self,
+        model: Any,
+        capabilities: ModelCapabilities,
+        is_stopping: Callable[[], bool],
+        *,
+        max_examples: float = inf,
+        max_tokens: float = inf,
     ) -> None:
-        self.model, self._is_stopping, self._limit = model, is_stopping, limit
+        self.model, self._is_stopping = model, is_stopping
+        self._max_examples, self._max_tokens = max_examples, max_tokens
         # Without label smoothing and noise, which are for training only.
         self._objective = Objective(replace(capabilities.loss, smoothing=0.0), capabilities.packed)
         self._packed = capabilities.packed
@@ -118,17 +107,20 @@ class EvalLoop:
         count: int,
         report: ProgressFn = lambda share: None,
     ) -> GroupSums | None:
-        """Return the sums by group over all processes; None if the run was stopped."""
-        totals, stopped = GroupSums.zeros(count), False
+        """The sums by group over all processes; restores the model's state. None if the run was stopped."""
+        totals, stopped = GroupSums(*np.zeros((3, count))), False
         failure: Exception | None = None
         try:
-            batches = distributed.split_over_ranks(self._batches(examples))
-            for number, indices in enumerate(batches, start=1):
-                stopped = self._is_stopping()
-                if stopped:
-                    break
-                self._add(totals, [examples[n] for n in indices], [groups[n] for n in indices])
-                report(number / len(batches))
+            batches = distributed.split_over_ranks(self._batches([len(example.ids) for example in examples]))
+            with evaluation_context(self.model):
+                for number, indices in enumerate(batches, start=1):
+                    stopped = self._is_stopping()
+                    if stopped:
+                        break
+                    batch = [(examples[n], groups[n]) for n in indices]
+                    for _ in BatchSplitter().run(batch, partial(self._add, totals)):
+                        pass  # in parts if memory runs out
+                    report(number / len(batches))
         except Exception as error:  # noqa: BLE001 - raised below, once the other processes know of it
             failure = error
         # A process that left here alone would leave the others waiting in sum_over_ranks.
@@ -143,55 +135,54 @@ class EvalLoop:
         distributed.sum_over_ranks(totals)
         return totals
 
-    def _batches(self, examples: ExampleSequence) -> list[list[int]]:
-        """Return the indices of the examples in batches, the longest first."""
-        lengths = [len(example.ids) for example in examples]
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return the indices of examples of these lengths in batches, the longest first."""
         batches: list[list[int]] = []
         tokens = 0.0
         for index in np.argsort(np.negative(lengths), kind="stable").tolist():
             length = lengths[index]
             # Without packing, each row is padded to the longest of its batch, which is the first.
             needed = length if self._packed or not batches else lengths[batches[-1][0]]
-            if not batches or len(batches[-1]) >= self._limit.examples or tokens + needed > self._limit.tokens:
+            if not batches or len(batches[-1]) >= self._max_examples or tokens + needed > self._max_tokens:
                 batches.append([])
                 tokens, needed = 0, length
             batches[-1].append(index)
             tokens += needed
         return batches
 
-    def _add(self, totals: GroupSums, examples: Sequence[Example], groups: Sequence[Group]) -> None:
-        """Add a batch, in parts if memory runs out."""
-
-        def add_part(part: Sequence[tuple[Example, Group]]) -> None:
-            batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
-            rows = self._objective(self.model, batch)
-            token_groups = np.concatenate(
-                [
-                    np.broadcast_to(group, len(example.ids))[example.labels != IGNORE_INDEX]
-                    for example, group in part
-                ]
-            )
-            # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
-            # Doubles, because a dataset has millions of tokens.
-            np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
-            np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
-            np.add.at(totals.tokens, token_groups, 1)
-
-        for _ in BatchSplitter().run(list(zip(examples, groups, strict=True)), add_part):
-            pass
+    def _add(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
+        batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
+        rows = self._objective(self.model, batch)
+        token_groups = np.concatenate(
+            [np.broadcast_to(group, len(each.ids))[each.labels != IGNORE_INDEX] for each, group in part]
+        )
+        # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
+        # Doubles, because a dataset has millions of tokens.
+        np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
+        np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
+        np.add.at(totals.tokens, token_groups, 1)
 
     def estimate_seconds(self, examples: Sequence[Example]) -> float:
         """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
-        batches = [[examples[n] for n in indices] for indices in self._batches(examples)]
-        lengths = [[len(example.ids) for example in batch] for batch in batches]
-        tokens = [sum(each) if self._packed else len(each) * max(each) for each in lengths]
+        lengths = [len(example.ids) for example in examples]
+        batches = self._batches(lengths)
+        # The first of a batch is the longest.
+        tokens = [
+            sum(lengths[n] for n in batch) if self._packed else len(batch) * lengths[batch[0]] for batch in batches
+        ]
         # The longest, a middle and the shortest batch: the time of a token depends on the length of its row.
         timed = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int).tolist()
-        began = time.perf_counter()
-        for number in timed:
-            self._add(GroupSums.zeros(1), batches[number], [0] * len(batches[number]))
+        add, began = partial(self._add, GroupSums(*np.zeros((3, 1)))), time.perf_counter()
+        with evaluation_context(self.model):
+            for number in timed:
+                for _ in BatchSplitter().run([(examples[n], 0) for n in batches[number]], add):
+                    pass
         share = sum(tokens[number] for number in timed) / sum(tokens)
         return float((time.perf_counter() - began) / share)
+
+
+def lora_phrase(name: str) -> str:
+    return f"with the LoRA {name}" if name else "without a LoRA"
 
 
 def measure_each(
@@ -199,23 +190,23 @@ def measure_each(
     settings: TrainingSettings,
     host: Host,
     job: Job,
-    measure: Callable[[str, EvalLoop], Result | None],
+    what: str,
+    measure: Callable[[str, EvalLoop, ProgressFn], Result | None],
 ) -> list[Result]:
-    """Measure the host's model with each of these LoRAs in turn (None: without a LoRA), and restore it.
-
-    Once the user has asked to stop, or `measure` returns None, the rest is left out.
-    """
+    """Measure the host's model with each of these LoRAs in turn (None: without a LoRA), and restore it."""
     results: list[Result] = []
     is_stopping = partial(job.control.asked, Request.STOP)
     # The model belongs to the host, which may be in a chat: it gets back its LoRAs, modes and random states.
     with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
         for name, folder in loras:
             if is_stopping():
-                break
+                break  # the rest is left out
             with loaded_lora(base, folder, name) as model:
                 # Probed anew with each LoRA: it decides which loss and whether packing give the right result.
                 capabilities = probe_model(model, settings)
-                result = measure(name, EvalLoop(model, capabilities, SAVED_LORA_LIMIT, is_stopping))
+                eval_loop = EvalLoop(model, capabilities, is_stopping, max_tokens=SAVED_LORA_TOKENS)
+                progress = StageProgress(Stage(text=f"{what} {lora_phrase(name)}"), job.log)
+                result = measure(name, eval_loop, progress)
             if result is None:
                 break
             results.append(result)

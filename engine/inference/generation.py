@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList, TextStreamer, set_seed
+from transformers import StoppingCriteriaList, TextStreamer, set_seed
 
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
@@ -18,15 +18,7 @@ from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import read_training_prompt
 from ..compute import eval_mode
-from ..lora import (
-    autocast_model,
-    disable_lora,
-    load_lora,
-    lora_folder,
-    pause_training_mode,
-    remove_peft_layers,
-    without_loras,
-)
+from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
 from ..plan import RunPlan
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
@@ -35,14 +27,32 @@ TIMED_TOKENS = 9  # tokens of the answer that is timed
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
-    # The prompt is encoded once, so that both answers continue the same tokens.
     tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
-    ids = torch.tensor([_encode_prompt(question, host, tokenizer).ids])
+    raw_tokenizer, text = tokenizer.tokenizer, question.prompt
+    style: PromptStyle | None = PromptStyle("format", bos=tokenizer.bos)
+    if question.as_chat:
+        # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
+        style = chat_prompt_style(tokenizer, tokenizer.bos)
+        if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))).has_messages:
+            bos = tokenizer.bos if info.starts_with_bos else None
+            style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
+    else:
+        text = text or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
+    if style is None:
+        raise ModelError(
+            f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
+        )
+    # The prompt is encoded once, so that both answers continue the same tokens.
+    ids = style.prompt(text, tokenizer).ids
 
     def write(model: Any, side: Literal["with", "without"]) -> None:
-        model.eval()
-        streamer = _LogStreamer(tokenizer.tokenizer, side, job)
-        generate_ids(model, ids, question, tokenizer.tokenizer, job, streamer)
+        def log_piece(text: str, stream_end: bool = False) -> None:
+            if text:
+                job.log.append(Answer(side=side, piece=text))
+
+        streamer = TextStreamer(raw_tokenizer, skip_prompt=True, skip_special_tokens=True)
+        streamer.on_finalized_text = log_piece  # which it calls with each finished piece of the answer
+        generate_ids(model.eval(), [ids], question, raw_tokenizer, job, streamer)
 
     with without_loras(host) as (base, _):
         if question.include_base or not question.lora:
@@ -50,80 +60,43 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
             write(base, "without")
         if question.lora and not job.control.asked(Request.STOP):
             job.log.append(Stage(text=f"Generating with {question.lora}"))
-            model = load_lora(base, lora_folder(question.lora, host), question.lora, question.strength)
-            try:
+            folder = lora_folder(question.lora, host)
+            with loaded_lora(base, folder, question.lora, question.strength) as model:
                 write(model, "with")
-            finally:
-                remove_peft_layers(base)
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
 
 
-def _encode_prompt(question: AnswerRequest, host: Host, tokenizer: WorkingTokenizer) -> Prompt:
-    """Encode a chat message as in training; in a plain text, special tokens that the user types are recognized.
-
-    The prompt style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
-    """
-    if not question.as_chat:
-        raw_tokenizer = tokenizer.tokenizer
-        text = question.prompt or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
-        return PromptStyle("format", bos=tokenizer.bos).prompt(text, tokenizer)
-    prompt_info = read_training_prompt(lora_folder(question.lora, host)) if question.lora else None
-    if prompt_info is not None and prompt_info.has_messages:
-        bos = tokenizer.bos if prompt_info.starts_with_bos else None
-        style: PromptStyle | None = PromptStyle(
-            "chat", before=prompt_info.before, after=prompt_info.after, bos=bos
-        )
-    else:
-        style = chat_prompt_style(tokenizer, tokenizer.bos)
-    if style is None:
-        raise ModelError(
-            f"Messages can't be formatted with {tokenizer.chat_template.origin}. Turn off 'As a chat message'."
-        )
-    return style.prompt(question.prompt, tokenizer)
-
-
 def generate_ids(
-    model: Any, ids: torch.Tensor, question: AnswerRequest, tokenizer: Any, job: Job, streamer: Any = None
-) -> torch.Tensor:
-    """Generate with the question's seed; returns the ids and their continuation, cut short if the job stops."""
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    question: AnswerRequest,
+    tokenizer: Any,
+    job: Job,
+    streamer: Any = None,
+) -> list[list[int]]:
+    """Continue prompts of the same length with the question's seed; the replies are cut short if the job stops."""
     # Of all libraries; whoever borrows the model restores their random states afterwards.
     set_seed(question.seed)
-    ids = ids.to(model.device)
+    ids = torch.tensor(prompts, device=model.device)
     do_sample = question.temperature > 0
+
+    def stops(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), job.control.asked(Request.STOP), device=input_ids.device)
+
     with torch.no_grad(), autocast_model(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
-            # One prompt without padding; left to itself, transformers takes a padding token in it for padding.
+            # There is no padding; left to itself, transformers takes a padding token in it for padding.
             attention_mask=torch.ones_like(ids),
             max_new_tokens=question.max_tokens,
             do_sample=do_sample,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             streamer=streamer,
-            stopping_criteria=StoppingCriteriaList([_StopWithJob(job)]),
+            stopping_criteria=StoppingCriteriaList([stops]),
             **({"temperature": question.temperature, "top_p": 0.9} if do_sample else {}),
         )
-    return output
-
-
-class _LogStreamer(TextStreamer):  # type: ignore[misc]
-    """Streamer that logs each finished piece of the answer as an event."""
-
-    def __init__(self, tokenizer: Any, side: Literal["with", "without"], job: Job) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._side, self._job = side, job
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        if text:
-            self._job.log.append(Answer(side=self._side, piece=text))
-
-
-class _StopWithJob(StoppingCriteria):  # type: ignore[misc]
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> Any:
-        return torch.full((len(input_ids),), self._job.control.asked(Request.STOP), device=input_ids.device)
+    return cast("list[list[int]]", output[:, ids.shape[1] :].tolist())
 
 
 class SampleGenerator:
@@ -173,17 +146,13 @@ class SampleGenerator:
 
     def estimate_seconds(self, model: Any) -> float:
         """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
-        prompt = max(self.prompts, key=lambda prompt: len(prompt.ids))
-
-        def time_answer(max_tokens: int) -> tuple[float, int]:
-            started = time.perf_counter()
-            answer_ids = self._generate(model, prompt, max_tokens)
-            return time.perf_counter() - started, len(answer_ids)
-
-        with sampling_mode(model):
-            time_answer(1)  # warm-up
-            first_token, _ = time_answer(1)
-            answer, count = time_answer(TIMED_TOKENS)
+        prompt, times = max(self.prompts, key=lambda prompt: len(prompt.ids)), []
+        with pause_training_mode(model), eval_mode(model):
+            for tokens in (1, 1, TIMED_TOKENS):  # the first is a warm-up
+                started = time.perf_counter()
+                count = len(self._generate(model, prompt, tokens))
+                times.append(time.perf_counter() - started)
+        _, first_token, answer = times
         if count < 2 or answer <= first_token:
             return 0.0
         # The first token takes longer than the others, because the whole prompt is read for it.
@@ -195,22 +164,10 @@ class SampleGenerator:
 
     def _generate(self, model: Any, prompt: Prompt, max_tokens: int) -> list[int]:
         settings = self._run.settings
-        question = AnswerRequest(
-            prompt.text,
-            max_tokens=max_tokens,
-            temperature=settings.samples.sample_temperature,
-            seed=settings.what.weights_seed,
-        )
-        output = generate_ids(model, torch.tensor([prompt.ids]), question, self._tokenizer.tokenizer, self._job)
-        return list(output[0][len(prompt.ids) :].tolist())
+        temperature, seed = settings.samples.sample_temperature, settings.what.weights_seed
+        question = AnswerRequest(prompt.text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        return generate_ids(model, [prompt.ids], question, self._tokenizer.tokenizer, self._job)[0]
 
     def _max_tokens(self, prompt: Prompt) -> int:
         context, length = self._run.card.context, self._run.settings.samples.sample_length
         return max(1, min(length, context - len(prompt.ids)) if context else length)
-
-
-@contextmanager
-def sampling_mode(model: Any) -> Iterator[None]:
-    """Put a model in training into a state for generation within this context."""
-    with pause_training_mode(model), eval_mode(model):
-        yield

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,29 +16,19 @@ from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
 from ...core.findings import texts as sentences
 from ...core.host import Host, ModelCard, get_model_card
-from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, RowScores, Segment
+from ...core.jobs import Advice, Job, JobEnded, Note, PerplexityMeasured, Request, RowScores, Segment, Stage
 from ...data import dataset_index
 from ...data.arrow_store import Store
 from ...data.dataset_index import DatasetEntry
 from ...data.examples import IGNORE_INDEX, Example, Examples, Source, truncate_rows
 from ...data.load import PrepareContext, load_dataset
 from ...data.readers import LoadedText
-from ...data.rows import PromptStyle, RowDataset, Tokenizer, detect_prompt_style
+from ...data.rows import RowDataset, Tokenizer, detect_prompt_style
 from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count, plural
 from ..lora import lora_folder
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import (
-    EvalLoop,
-    ExampleSequence,
-    Group,
-    GroupSums,
-    Numbers,
-    StageProgress,
-    evaluation_context,
-    measure_each,
-)
-from .recall import log_stages
+from .eval_loop import EvalLoop, ExampleSequence, Group, GroupSums, Numbers, ProgressFn, lora_phrase, measure_each
 
 MAX_LENGTH = 2048
 NO_LORA = "-"
@@ -50,11 +40,8 @@ ELLIPSIS = "\u2026"
 PRIOR_TOKENS = 16
 
 
-class SegmentScores(NamedTuple):
-    """Scores along the length of a dataset, and for rows the scores of the least and best known ones."""
-
-    stretches: tuple[Segment, ...]
-    rows: tuple[RowScores, ...] = ()
+# Scores along the length of a dataset, and for rows those of the least and best known ones.
+Scores: TypeAlias = tuple[tuple[Segment, ...], tuple[RowScores, ...]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class PerplexityInput:
     count: int  # of groups
     stride: int
     max_length: int
-    score: Callable[[GroupSums], SegmentScores]
+    score: Callable[[GroupSums], Scores]
     notes: tuple[str, ...] = ()
 
 
@@ -81,18 +68,17 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
     inputs = _load_input(dataset, request, load_context(settings, host, card, job))
     for note in inputs.notes:
         job.log.append(Note(text=note))
+    lines: list[str] = []
 
-    def measure(name: str, eval_loop: EvalLoop) -> PerplexityMeasured | None:
+    def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> PerplexityMeasured | None:
         started = time.monotonic()
-        progress = StageProgress(f"Perplexity of {inputs.name} {_lora_phrase(name)}", job.log)
-        with evaluation_context(eval_loop.model):
-            sums = eval_loop.sums(inputs.examples, inputs.groups, inputs.count, progress)
+        sums = eval_loop.sums(inputs.examples, inputs.groups, inputs.count, progress)
         if sums is None:
             return None
-        scores = inputs.score(sums)
+        stretches, rows = inputs.score(sums)
         result = PerplexityMeasured(
             model=card.name,
-            lora=name,
+            lora=name or NO_LORA,
             dataset=inputs.name,
             perplexity=train_utils.perplexity(sums.loss),
             loss=sums.loss,
@@ -101,49 +87,37 @@ def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, h
             max_length=inputs.max_length,
             seconds=time.monotonic() - started,
             right=float(sums.hits.sum() / sums.tokens.sum()),
-            stretches=scores.stretches,
-            rows=scores.rows,
+            stretches=stretches,
+            rows=rows,
         )
-        _record(result, request.comment, host, job)
+        job.log.append(result)
+        lines.append(f"{inputs.name} {lora_phrase(name)}: perplexity {result.perplexity:.4f}")
+        date = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        figures = (result.perplexity, result.stride, result.max_length)
+        try:
+            host.add_evaluation(
+                EvaluationRow(card.name, result.lora, inputs.name, *figures, date, request.comment)
+            )
+        except (TrainingProError, OSError) as error:
+            job.log.append(Advice(text=f"The result could not be saved in the evaluations table: {error}"))
         return result
 
-    base = [(NO_LORA, None)] * request.include_base
-    results = measure_each([*base, *folders], settings, host, job, measure)
-    lines = [
-        f"{result.dataset} {_lora_phrase(result.lora)}: perplexity {result.perplexity:.4f}" for result in results
-    ]
+    base = [("", None)] * request.include_base
+    measure_each([*base, *folders], settings, host, job, f"Perplexity of {inputs.name}", measure)
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="\n".join(lines))
-
-
-def _lora_phrase(name: str) -> str:
-    return "without a LoRA" if name == NO_LORA else f"with the LoRA {name}"
-
-
-def _record(result: PerplexityMeasured, comment: str, host: Host, job: Job) -> None:
-    """Add a result to the log and to the table of evaluations; a table that cannot be written is only logged."""
-    job.log.append(result)
-    date = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-    row = EvaluationRow(
-        result.model,
-        result.lora,
-        result.dataset,
-        result.perplexity,
-        result.stride,
-        result.max_length,
-        date,
-        comment,
-    )
-    try:
-        host.add_evaluation(row)
-    except (TrainingProError, OSError) as error:
-        job.log.append(Advice(text=f"The result could not be saved in the evaluations table: {error}"))
 
 
 def load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> PrepareContext:
     """Return the context for loading data, the same as for a run."""
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    store = Store(host.folders.prepared_data)
-    return PrepareContext(settings, host.folders, card, tokenizer, log_stages(job), store=store)
+    return PrepareContext(
+        settings,
+        host.folders,
+        card,
+        tokenizer,
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        store=Store(host.folders.prepared_data),
+    )
 
 
 def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: PrepareContext) -> PerplexityInput:
@@ -178,10 +152,8 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
 def window_input(
     name: str, texts: Sequence[LoadedText], tokenizer: Tokenizer, length: int, stride: int
 ) -> PerplexityInput:
-    """Return windows over texts as input, each with a start token if the tokenizer adds one.
-
-    A stride of 0 stands for half a window.
-    """
+    """Return windows over texts as input, each with a start token if the tokenizer adds one."""
+    # A stride of 0 stands for half a window.
     stride, max_stride = stride or max(1, length // 2), max(length - 1, 1)
     if not 0 < stride <= max_stride:
         raise SettingsError(
@@ -212,23 +184,16 @@ def window_input(
     if not examples:
         raise DataError(f"{name} is too short: it needs at least two tokens.")
 
-    def words_at(token: int) -> str:
-        """Return the words of the text that follow a token."""
-        text = int(np.searchsorted(ends, token, side="right"))
-        offset = token - int(ends[text]) + len(encoded[text].ids)
-        start = int(encoded[text].starts[offset])
-        return " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
-
-    def score(sums: GroupSums) -> SegmentScores:
+    def score(sums: GroupSums) -> Scores:
+        stretches: list[Segment] = []
         # The first token of each segment, whose text names the segment.
-        firsts = np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()
-        return SegmentScores(
-            tuple(
-                Segment(**sums.figures(segment), begins=words_at(first))
-                for segment, first in enumerate(firsts)
-                if sums.tokens[segment]
-            )
-        )
+        for segment, first in enumerate(np.flatnonzero(np.diff(segment_of_token, prepend=-1)).tolist()):
+            text = int(np.searchsorted(ends, first, side="right"))
+            start = int(encoded[text].starts[first - int(ends[text]) + len(encoded[text].ids)])
+            begins = " ".join(strings[text][start : start + 2 * EXCERPT_LENGTH].split())[:EXCERPT_LENGTH]
+            if sums.tokens[segment]:
+                stretches.append(Segment(**sums.figures(segment), begins=begins))
+        return tuple(stretches), ()
 
     return PerplexityInput(name, examples, groups, count, stride, length, score)
 
@@ -250,9 +215,20 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
     style = detect_prompt_style(context.settings, context.folders, tokenizer, examples)
 
     def words(index: int) -> dict[str, Any]:
-        return _describe_row(examples[index], style, tokenizer, named=len(sets) > 1)
+        """The place of a row, the message before its first counted part, if any, and how that part begins."""
+        example = examples[index]
+        counted = example.labels != IGNORE_INDEX
+        first = int(np.argmax(counted))  # every row has one
+        end = first + int(np.argmin(np.append(counted[first:], False)))
+        start, read = 0, ""
+        if first > 1:
+            start = first
+            read = style.asked(tokenizer.decode([n for n in example.ids[:start].tolist() if n != tokenizer.bos]))
+        begins = tokenizer.decode([n for n in example.ids[start:end].tolist() if n not in tokenizer.stops])
+        place = f"{example.source.name}, {example.place}" if len(sets) > 1 else example.place
+        return {"place": place, "read": _shorten(read), "begins": _shorten(begins)}
 
-    def score(sums: GroupSums) -> SegmentScores:
+    def score(sums: GroupSums) -> Scores:
         # The mean loss of a row, drawn toward that of all rows: (sum + prior * mean) / (tokens + prior).
         ranked = (sums.losses + PRIOR_TOKENS * sums.loss) / (sums.tokens + PRIOR_TOKENS)
         order = np.argsort(-ranked, kind="stable")  # the least known first
@@ -267,44 +243,22 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
             said = words(first)
             begins = (said["read"] or said["begins"]).removesuffix(f" {ELLIPSIS}")
             stretches.append(Segment(**merged.figures(n), begins=f"{said['place']}: {begins}"))
-        return SegmentScores(tuple(stretches), rows)
+        return tuple(stretches), rows
 
-    long_rows = sum(source.too_long for source in truncated)
-    empty_rows = sum(source.nothing_learned for source in truncated)
-    notes = tuple(_row_notes(sets, long_rows, empty_rows, length))
-    return PerplexityInput(name, examples, range(count), count, 0, length, score, notes)
-
-
-def _row_notes(sets: Sequence[RowDataset], long_rows: int, empty_rows: int, length: int) -> Iterator[str]:
-    """Say how the rows of each file were read, and which were cut or dropped."""
+    notes: list[str] = []  # how the rows of each file were read, and which were cut or dropped
     for row_set in sets:
-        rows = format_count(row_set.counts.rows, "row")
-        yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
-        yield from (*row_set.notes, *sentences(row_set.findings, "advice"))
-    if long_rows:
-        are, they_are = plural(long_rows, "is", "are"), plural(long_rows, "it is", "they are")
-        rows = format_count(long_rows, "row")
-        yield f"{rows} {are} longer than {length} tokens, so {they_are} truncated at the end."
-    if empty_rows:
-        has, was = plural(empty_rows, "has", "have"), plural(empty_rows, "was", "were")
-        yield f"{format_count(empty_rows, 'row')} {has} no tokens to measure and {was} dropped."
-
-
-def _describe_row(example: Example, style: PromptStyle, tokenizer: Tokenizer, *, named: bool) -> dict[str, str]:
-    """A row in words: its place, the message before its first counted part, and the beginning of that part.
-
-    `named` adds the name of its file. What is read is empty if a row counts from its beginning.
-    """
-    counted = example.labels != IGNORE_INDEX
-    first = int(np.argmax(counted))  # every row has one
-    end = first + int(np.argmin(np.append(counted[first:], False)))
-    start, read = 0, ""
-    if first > 1:
-        start = first
-        read = style.asked(tokenizer.decode([n for n in example.ids[:start].tolist() if n != tokenizer.bos]))
-    begins = tokenizer.decode([n for n in example.ids[start:end].tolist() if n not in tokenizer.stops])
-    place = f"{example.source.name}, {example.place}" if named else example.place
-    return {"place": place, "read": _shorten(read), "begins": _shorten(begins)}
+        row_count = format_count(row_set.counts.rows, "row")
+        notes.append(f"{row_set.source.name}: {row_count}, read as {row_set.what.removeprefix('rows: ')}.")
+        notes += [*row_set.notes, *sentences(row_set.findings, "advice")]
+    if long := sum(source.too_long for source in truncated):
+        are, they_are = plural(long, "is", "are"), plural(long, "it is", "they are")
+        notes.append(
+            f"{format_count(long, 'row')} {are} longer than {length} tokens, so {they_are} truncated at the end."
+        )
+    if empty := sum(source.nothing_learned for source in truncated):
+        has, was = plural(empty, "has", "have"), plural(empty, "was", "were")
+        notes.append(f"{format_count(empty, 'row')} {has} no tokens to measure and {was} dropped.")
+    return PerplexityInput(name, examples, range(count), count, 0, length, score, tuple(notes))
 
 
 def _shorten(text: str) -> str:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from . import adapter
 from .adapter import (
+    KEPT_BIASES,
+    disable_lora,
     inject_lora,
+    load_initial_weights,
     load_lora,
     loaded_lora,
     lora_config,
     lora_folder,
-    remove_peft_layers,
-    translate_write_errors,
-    without_loras,
-)
-from .biases import KEPT_BIASES, disable_lora, unused_bias_advice
-from .meta_model import add_param_count, build_meta_model, lora_problems
-from .peft_private import adapted_layers
-from .put_back import (
-    load_initial_weights,
     read_weights,
     refuse_shape_mismatch,
+    remove_peft_layers,
     removed_message,
     snapshot_adapters,
+    translate_write_errors,
+    unused_bias_advice,
+    without_loras,
 )
+from .meta_model import add_param_count, build_meta_model, lora_problems
+from .peft_private import adapted_layers
 from .state_guards import (
     HALF_PRECISION,
     autocast_model,

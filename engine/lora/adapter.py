@@ -1,37 +1,33 @@
-"""LoRA adapters on a model: inject one for training, load one from disk, save it, remove it."""
+"""LoRA adapters on a model: inject one for training, load one from disk, save it, remove it, put it back."""
 
 from __future__ import annotations
 
 import copy
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from pickle import UnpicklingError
+from typing import Any, TypeAlias, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from ...core.errors import ModelError, SavingError, SettingsError, first_line
-from ...core.files import read_json, says_disk_full
+from ...core.files import read_json, read_small_file, says_disk_full
+from ...core.findings import Finding, advice
 from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
 from ...train_utils import format_count, plural
-from .biases import (
-    KEPT_BIASES,
-    adapter_biases,
-    bias_of,
-    is_in_saved_module,
-    keep_biases,
-    named_biases,
-    refuse_lost_biases,
-    swap_biases,
-)
 from .peft_private import (
+    BIAS_WARNING,
     PEFT_AFFIXES,
     PEFT_ATTRIBUTES,
     PEFT_LAYER_TYPES,
@@ -49,6 +45,10 @@ EXPERTS_CLAUSE = (
     "modules that leave out the experts (q-k-v-o)."
 )
 OTHER_MODEL_HINT = "The LoRA was probably made for another model."
+# Attribute of a base model whose biases a LoRA has changed.
+KEPT_BIASES = "_training_pro_biases"
+# Biases of the base model, each with the values that it does not have at the moment.
+Biases: TypeAlias = Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
 
 
 def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
@@ -123,8 +123,17 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
 def adapter_state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
     """A copy of the weights of a LoRA on the CPU, under their names in its file."""
     trained = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    trained = {key: weight for key, weight in trained.items() if not is_in_saved_module(key)}
-    trained |= adapter_biases(model, bias_of(model.peft_config[name]))
+    bias = bias_of(model.peft_config[name])
+    if bias == "all":
+        trained |= dict(named_biases(model))
+    # Modules that are trained in full have their biases within them.
+    outside = (key for key in trained if ".original_module." not in key and ".modules_to_save." not in key)
+    trained = {key: trained[key] for key in outside}
+    if bias == "lora_only":  # PEFT's own saving leaves these out
+        for layer_name, layer in model.named_modules():
+            weight = getattr(layer.get_base_layer(), "bias", None) if isinstance(layer, LoraLayer) else None
+            if weight is not None:
+                trained[f"{layer_name}.base_layer.bias"] = weight
     return {key: weight.detach().to("cpu", copy=True).contiguous() for key, weight in trained.items()}
 
 
@@ -136,10 +145,7 @@ def lora_folder(lora: str | Path, host: Host) -> Path:
 def load_lora(
     base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
 ) -> PeftModel:
-    """Load a LoRA from disk onto the base model; the base model keeps its flags and modes.
-
-    `called` is the user's name for the LoRA where it differs from the adapter name.
-    """
+    """Load a LoRA from disk onto the base model, which keeps its flags; `called` is its name in messages."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
     # PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'.
@@ -192,13 +198,12 @@ def _explain_load_error(error: Exception, folder: Path, base: torch.nn.Module) -
 
 
 @contextmanager
-def loaded_lora(base: torch.nn.Module, folder: Path | None, name: str) -> Iterator[torch.nn.Module]:
+def loaded_lora(
+    base: torch.nn.Module, folder: Path | None, name: str, strength: float = 1.0
+) -> Iterator[torch.nn.Module]:
     """Load a LoRA onto the base model within this context, or none."""
-    if folder is None:
-        yield base
-        return
     try:
-        yield load_lora(base, folder, name)
+        yield load_lora(base, folder, name, strength) if folder else base
     finally:
         remove_peft_layers(base)
 
@@ -252,10 +257,8 @@ def without_loras(host: Host) -> Iterator[tuple[torch.nn.Module, tuple[str, ...]
 
 
 def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
-    """Replace PEFT's layers by the base layers and return a function that undoes it.
-
-    PEFT's own unload() would keep a trained head.
-    """
+    """Replace PEFT's layers by the base layers and return a function that undoes it."""
+    # PEFT's own unload() would keep a trained head.
     found = [
         (parent, name, layer)
         for parent in base.modules()
@@ -275,6 +278,183 @@ def remove_peft_layers(base: torch.nn.Module) -> Callable[[], None]:
             setattr(parent, name, layer)
 
     return restore
+
+
+def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
+    """SettingsError with all differences between the LoRA and the settings, before anything is loaded."""
+    try:
+        config = json.loads(read_small_file(folder / CONFIG))
+    except (OSError, ValueError) as error:
+        raise SavingError(
+            f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further. Choose another LoRA."
+        ) from error
+    config = config if isinstance(config, dict) else {}
+    # What decides which tensors a LoRA has and by how much they count; other settings may change.
+    fields = (
+        ("LoRA Rank", config.get("r"), lora.rank),
+        ("LoRA Alpha", config.get("lora_alpha"), lora.effective_alpha),
+        ("DoRA", bool(config.get("use_dora")), lora.dora),
+        ("rsLoRA", bool(config.get("use_rslora")), lora.rslora),
+        ("Bias", config.get("bias", "none"), lora.bias),
+        (
+            "Modules to save" if lora.saved_modules else "Train Head",
+            bool(config.get("modules_to_save")),
+            lora.train_head or bool(lora.saved_modules),
+        ),
+    )
+
+    def as_text(value: object) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+    problems = [
+        f"{label} is {as_text(trained)} in the LoRA {folder.name!r}, but {as_text(requested)} in the settings. "
+        f"To continue training this LoRA, set {label} to {as_text(trained)}."
+        for label, trained, requested in fields
+        if trained is not None and trained != requested
+    ]
+    if problems:
+        raise SettingsError(problems)
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a LoRA on disk; SavingError if they can't be read."""
+    try:
+        if (folder / WEIGHTS).is_file():
+            return dict(load_file(folder / WEIGHTS))
+        # Of an old PEFT; as weights only, so that no code in it runs.
+        return dict(torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True))
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
+        raise SavingError(f"The weights in {folder} can't be read: {error}. Choose another LoRA.") from error
+
+
+def load_initial_weights(model: PeftModel, folder: Path) -> None:
+    """Load the weights of a LoRA on disk into the new one; SavingError unless all of them match."""
+    # PEFT loads what fits and reports the rest, so that a LoRA of other layers would be half loaded.
+    state, reason = read_weights(folder), ""
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    try:
+        result = set_peft_model_state_dict(model, state)
+        odd = {*(trainable & set(result.missing_keys)), *result.unexpected_keys}
+        if odd:
+            layers = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in odd})
+            reason = f"its layers differ from those of this run ({', '.join(layers[:8])})"
+    except (RuntimeError, KeyError, ValueError) as error:
+        reason = first_line(error)
+    if reason:
+        raise SavingError(
+            f"The LoRA {folder.name!r} can't be trained further with these settings: {reason}. Set Target "
+            "modules to the layers that it was trained on, and choose the model that it was made for."
+        )
+
+
+@dataclass(frozen=True)
+class AdapterSnapshot:
+    """The LoRAs on a model, without any of its own weights, while it leaves memory."""
+
+    names: tuple[str, ...] = ()
+    adapters: Mapping[str, tuple[PeftConfig, dict[str, torch.Tensor]]] = field(default_factory=dict)
+    active: tuple[str, ...] = ()
+    strengths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def attach_lora(self, host: Host) -> None:
+        """Restore the same LoRAs with their strengths, without reading their folders, which may have changed."""
+        if not self.adapters:
+            return
+        base: Any = host.loaded_model().model
+        first = next(iter(self.adapters))
+        with preserve_model_state(base), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PEFT gave them when these LoRAs were first loaded
+            keep_biases(base, bias_of(self.adapters[first][0]))
+            model = get_peft_model(base, self.adapters[first][0], adapter_name=first)
+            for name, (config, weights) in self.adapters.items():
+                if name != first:
+                    model.add_adapter(name, config)
+                set_peft_model_state_dict(model, weights, adapter_name=name)
+            for layer, strengths in self.strengths.items():
+                model.get_submodule(layer).scaling.update(strengths)
+            model.base_model.set_adapter(list(self.active))
+            # PEFT makes a new LoRA trainable; this one is only used.
+            model.requires_grad_(False)
+            host.set_loras(model.eval(), self.names)
+
+
+def snapshot_adapters(host: Host) -> AdapterSnapshot:
+    """Snapshot the LoRAs on the host's model; empty if no model is loaded."""
+    if host.model_status().problem or not isinstance(model := host.loaded_model().model, PeftModel):
+        return AdapterSnapshot()
+    scalings = {name: getattr(layer, "scaling", None) for name, layer in model.named_modules()}
+    return AdapterSnapshot(
+        names=host.loaded_model().loras,
+        adapters={name: (config, adapter_state(model, name)) for name, config in model.peft_config.items()},
+        active=tuple(model.active_adapters),
+        strengths={name: dict(scaling) for name, scaling in scalings.items() if isinstance(scaling, dict)},
+    )
+
+
+def removed_message(names: Sequence[str]) -> str:
+    """Message about LoRAs whose model is not loaded again."""
+    verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"{', '.join(names)} {verb} detached. Attach {pronoun} again after the model is loaded."
+
+
+def keep_biases(base: Any, bias: str) -> None:
+    """Keep the base model's own biases, before a LoRA with this `bias` changes them."""
+    if bias != "none":
+        vars(base)[KEPT_BIASES] = [(weight, weight.detach().clone()) for _, weight in named_biases(base)]
+
+
+def named_biases(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, weight) for name, weight in model.named_parameters() if name.endswith(".bias"))
+
+
+def swap_biases(biases: Biases) -> None:
+    """Exchange the values in the model for those that are kept."""
+    for weight, kept in biases:
+        current = weight.detach().clone()
+        weight.data.copy_(kept)
+        kept.copy_(current)
+
+
+@contextmanager
+def disable_lora(model: Any) -> Iterator[None]:
+    """Let the model work without its LoRA in this context, and without the biases that it trained."""
+    biases = vars(model.get_base_model()).get(KEPT_BIASES, ())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", BIAS_WARNING)
+        with model.disable_adapter():
+            swap_biases(biases)
+            try:
+                yield
+            finally:
+                swap_biases(biases)
+
+
+def refuse_lost_biases(base: Any) -> None:
+    """Refuse a base model whose biases another program has overwritten with those of a LoRA."""
+    trained = [name for name, config in getattr(base, "peft_config", {}).items() if bias_of(config) != "none"]
+    if trained and KEPT_BIASES not in vars(base):
+        raise ModelError(
+            f"The LoRA {trained[0]!r} was attached outside Training PRO and has replaced some of the model's "
+            "biases. Load the model again, and use Training PRO to attach LoRAs with trained biases."
+        )
+
+
+def bias_of(config: Any) -> str:
+    """The `bias` of a PEFT config; not every kind of adapter has it."""
+    return getattr(config, "bias", None) or "none"
+
+
+def unused_bias_advice(lora: LoraSettings, model: Any, names: Sequence[str]) -> Iterator[Finding]:
+    """Say where `bias` has nothing to train, as in a Llama; `names` are the layers with a LoRA."""
+    layers = {f"{name}.bias" for name in names} | {f"{name}.base_layer.bias" for name in names}
+    biases = {name for name, _ in named_biases(model)}
+    if lora.bias != "none" and not (biases if lora.bias == "all" else biases & layers):
+        where = "this model has" if lora.bias == "all" else "the layers with a LoRA have"
+        yield advice(
+            "bias", f"Bias {lora.bias}: {where} no biases, so this setting has no effect. Set Bias to none."
+        )
 
 
 @contextmanager

@@ -17,9 +17,8 @@ from ...core.host import Host, ModelCard, unwrap_peft
 from ...core.model_shape import ParamCounts
 from ...data.report import has_exact_size
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
-from .adapter import inject_lora, lora_config
-from .biases import unused_bias_advice
-from .targets import choose_targets, has_experts, head_and_embeddings, is_linear, refuse_misplaced_targets
+from .adapter import inject_lora, lora_config, unused_bias_advice
+from .targets import choose_targets, has_experts, is_linear, outer_layers, refuse_misplaced_targets
 
 
 def build_meta_model(card: ModelCard) -> Any:
@@ -31,10 +30,7 @@ def build_meta_model(card: ModelCard) -> Any:
 
 
 def lora_problems(lora: LoraSettings, host: Host) -> Iterator[Finding]:
-    """Problems with the target layers, and settings that PEFT does not support on experts.
-
-    Empty if that can only be known after the model is loaded.
-    """
+    """Problems with the target layers and of LoRAs on experts; empty if only the loaded model shows them."""
     is_loaded = not host.model_status().problem
     model = unwrap_peft(host.loaded_model().model) if is_loaded else _meta_model_or_none(host)
     if model is None:
@@ -77,25 +73,26 @@ def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
 
 def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
     """Add the exact counts to the card; unchanged if config.json gives them or the model cannot be built."""
-    if has_exact_size(card.config, settings.lora):
+    lora = settings.lora
+    if has_exact_size(card.config, lora):
         return card
     try:
-        return replace(card, param_counts=_count(settings.lora, build_meta_model(card)))
+        base = build_meta_model(card)
+        # The head is not quantized, so that it counts to the other weights.
+        head = base.get_output_embeddings()
+        linear = sum(
+            module.weight.numel() for module in base.modules() if is_linear(module) and module is not head
+        )
+        other = sum(parameter.numel() for parameter in base.parameters()) - linear
+        if lora.method == "full":
+            return replace(card, param_counts=ParamCounts(linear, other, 0))
+        outer = outer_layers(base).values() if lora.train_head else ()
+        apart = [f".{name}." for found in outer for name in found]
+        # Of rank 1: the weights of any other rank are a multiple. Experts take neither dropout nor DoRA.
+        with _injected_on_meta(replace(lora, rank=1, dropout=0.0, dora=False), base) as model:
+            trained = [(name, weight.numel()) for name, weight in model.named_parameters() if weight.requires_grad]
+        full = sum(n for name, n in trained if "lora_" not in name and not any(part in name for part in apart))
+        loras = sum(count for name, count in trained if "lora_" in name)
+        return replace(card, param_counts=ParamCounts(linear, other, loras, full))
     except Exception:  # noqa: BLE001 - any of hundreds of architectures may raise anything; Check works without the count
         return card
-
-
-def _count(lora: LoraSettings, base: Any) -> ParamCounts:
-    # The head is not quantized, so that it counts to the other weights.
-    head = base.get_output_embeddings()
-    linear = sum(module.weight.numel() for module in base.modules() if is_linear(module) and module is not head)
-    total = sum(parameter.numel() for parameter in base.parameters())
-    if lora.method == "full":
-        return ParamCounts(linear, total - linear, 0)
-    apart = [f".{name}." for name in head_and_embeddings(base)] if lora.train_head else []
-    # Of rank 1: the weights of any other rank are a multiple. Experts take neither dropout nor DoRA.
-    with _injected_on_meta(replace(lora, rank=1, dropout=0.0, dora=False), base) as model:
-        trained = [(name, weight.numel()) for name, weight in model.named_parameters() if weight.requires_grad]
-    loras = sum(count for name, count in trained if "lora_" in name)
-    full = sum(count for name, count in trained if "lora_" not in name and not any(part in name for part in apart))
-    return ParamCounts(linear, total - linear, loras, full)

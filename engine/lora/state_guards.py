@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ def model_device(model: torch.nn.Module) -> torch.device:
 
 def compute_dtype(model: Any) -> str:
     """Compute dtype of a model: 'bfloat16', 'float16' or 'float32'."""
-    quantized = getattr(model.config, "quantization_config", None)
-    quantized_dtype = (
-        getattr(quantized, "bnb_4bit_compute_dtype", None) if getattr(model, "is_loaded_in_4bit", False) else None
-    )
-    dtype = str(quantized_dtype or model.dtype).removeprefix("torch.")
+    dtype = model.dtype
+    if getattr(model, "is_loaded_in_4bit", False):
+        quantized = getattr(model.config, "quantization_config", None)
+        dtype = getattr(quantized, "bnb_4bit_compute_dtype", None) or dtype
+    dtype = str(dtype).removeprefix("torch.")
     if dtype == "float16" and model_device(model).type == "cpu":
         return "float32"  # the CPU has no scaled float16; the LoRA itself is float32 anyway
     return dtype if dtype in HALF_PRECISION else "float32"
@@ -38,8 +38,7 @@ def autocast_model(model: Any) -> AbstractContextManager[Any]:
     dtype = compute_dtype(model)
     if dtype not in HALF_PRECISION:
         return nullcontext()
-    context: AbstractContextManager[Any] = torch.autocast(model_device(model).type, dtype=getattr(torch, dtype))
-    return context
+    return cast("AbstractContextManager[Any]", torch.autocast(model_device(model).type, getattr(torch, dtype)))
 
 
 def slow_dtype_advice(model: Any) -> Iterator[str]:
@@ -62,101 +61,75 @@ def is_tf32_enabled() -> bool:
 @contextmanager
 def preserve_model_state(model: torch.nn.Module) -> Iterator[None]:
     """Restore the model's flags and modes, the random states and the environment on exit."""
-    restore_modes, restore_process = _remember_modes(model), _remember_process()
     # Only what is added is removed again: hooks of the host stay.
     hooks = [(module, frozenset(module._forward_hooks)) for module in model.modules()]
     attributes = {name: value for name, value in vars(model).items() if name in LEFTOVER_ATTRIBUTES}
-    try:
-        yield
-    finally:
-        restore_modes()
-        for module, existing in hooks:
-            if not getattr(module, "gradient_checkpointing", True):
-                vars(module).pop("_gradient_checkpointing_func", None)
-            # PEFT and the Trainer each leave a hook that makes the embeddings' output require gradients.
-            for number in module._forward_hooks.keys() - existing:
-                del module._forward_hooks[number]
-        for parameter in model.parameters():
-            parameter.grad = None
-        for name in LEFTOVER_ATTRIBUTES:
-            vars(model).pop(name, None)
-        vars(model).update(attributes)
-        restore_process()
-
-
-@contextmanager
-def preserve_rng() -> Iterator[None]:
-    """Restore the random states on exit."""
-    restore_process = _remember_process()
-    try:
-        yield
-    finally:
-        restore_process()
+    with preserve_rng():
+        try:
+            with _preserve_modes(model):
+                yield
+        finally:
+            for module, existing in hooks:
+                if not getattr(module, "gradient_checkpointing", True):
+                    vars(module).pop("_gradient_checkpointing_func", None)
+                # PEFT and the Trainer each leave a hook that makes the embeddings' output require gradients.
+                for number in module._forward_hooks.keys() - existing:
+                    del module._forward_hooks[number]
+            for parameter in model.parameters():
+                parameter.grad = None
+            for name in LEFTOVER_ATTRIBUTES:
+                vars(model).pop(name, None)
+            vars(model).update(attributes)
 
 
 @contextmanager
 def pause_training_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Let a model in training generate; on exit training continues as if nothing had happened.
+    """Let a model in training generate; on exit training continues as if nothing had happened."""
+    with preserve_rng(), _preserve_modes(model):
+        for module in model.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = False
+        yield
 
-    Gradients and hooks stay.
-    """
-    restore_modes, restore_process = _remember_modes(model), _remember_process()
-    for module in model.modules():
-        if hasattr(module, "gradient_checkpointing"):
-            module.gradient_checkpointing = False
+
+@contextmanager
+def _preserve_modes(model: Any) -> Iterator[None]:
+    """Restore `requires_grad` of all parameters, the modes of all modules, and the model's cache on exit."""
+    gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    names = ("training", "gradient_checkpointing")
+    modes = [
+        (each, name, getattr(each, name)) for each in model.modules() for name in names if hasattr(each, name)
+    ]
+    use_cache = getattr(model.config, "use_cache", None)
     try:
         yield
     finally:
-        restore_modes()
-        restore_process()
-
-
-def _remember_modes(model: Any) -> Callable[[], None]:
-    """Return what restores `requires_grad` of all parameters, the modes of all modules, and the model's cache."""
-    gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
-    checkpointing = [
-        (module, module.gradient_checkpointing)
-        for module in model.modules()
-        if hasattr(module, "gradient_checkpointing")
-    ]
-    use_cache = getattr(model.config, "use_cache", None)
-
-    def restore() -> None:
         for parameter, trained in gradients:
             if parameter.requires_grad != trained:
                 parameter.requires_grad_(trained)
-        for module, mode in modes:
-            module.training = mode
-        for module, enabled in checkpointing:
-            module.gradient_checkpointing = enabled
+        for module, name, mode in modes:
+            setattr(module, name, mode)
         if getattr(model.config, "use_cache", None) != use_cache:
             model.config.use_cache = use_cache
 
-    return restore
 
-
-def _remember_process() -> Callable[[], None]:
-    """Return what restores the random states, which the host's chat uses too, and accelerate's environment."""
-
-    def environment() -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if name.startswith("ACCELERATE_")}
-
+@contextmanager
+def preserve_rng() -> Iterator[None]:
+    """Restore the random states, which the host's chat uses too, and accelerate's environment on exit."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cards = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    variables = environment()
-
-    def restore() -> None:
+    variables = {name: value for name, value in os.environ.items() if name.startswith("ACCELERATE_")}
+    try:
+        yield
+    finally:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_rng_state(cpu)
         if cards:
             torch.cuda.set_rng_state_all(cards)
-        for name in environment().keys() - variables.keys():
+        for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
             del os.environ[name]
         os.environ.update(variables)
-
-    return restore
 
 
 # Attributes that torch keeps on every module, such as parameters and hooks; they are restored elsewhere.

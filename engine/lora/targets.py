@@ -1,16 +1,12 @@
-"""The layers that are trained: common names such as q-k-v-o, resolved to the layers of the model at hand.
-
-Architectures name their layers differently, and some fuse several into one: 'q' then means the fused layer.
-"""
+"""The layers that are trained: common names such as q-k-v-o, resolved to the layers of the model at hand."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from re import sub
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,20 +18,20 @@ from .peft_private import adapted_layers, named_base_modules, peft_allows, unwra
 
 ALL_LINEAR = "all-linear"
 CUSTOM_LIST = "the layers in your list"
-_WORDS: Mapping[str, str] = {"q": "query", "k": "key", "v": "value", "o": "output", "down": "down"}
 # One layer for query, key and value: whichever of them is asked for, the whole layer is trained.
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "q": ("q_proj", "query", "q_lin", "wq", *_FUSED),
-    "k": ("k_proj", "key", "k_lin", "wk", *_FUSED),
-    "v": ("v_proj", "value", "v_lin", "wv", *_FUSED),
-    "o": ("o_proj", "out_proj", "wo", "attn.c_proj", "attention.dense", "self_attn.dense", "self_attention.dense"),
-    "down": ("down_proj", "fc2", "dense_4h_to_h", "mlp.c_proj", "fc_out", "w2"),
+_DENSE = ("attention.dense", "self_attn.dense", "self_attention.dense")
+# Each with its word in messages, and the names that it may have.
+_NAMES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "q": ("query", ("q_proj", "query", "q_lin", "wq", *_FUSED)),
+    "k": ("key", ("k_proj", "key", "k_lin", "wk", *_FUSED)),
+    "v": ("value", ("v_proj", "value", "v_lin", "wv", *_FUSED)),
+    "o": ("output", ("o_proj", "out_proj", "wo", "attn.c_proj", *_DENSE)),
+    "down": ("down", ("down_proj", "fc2", "dense_4h_to_h", "mlp.c_proj", "fc_out", "w2")),
 }
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(NamedTuple):
     """Full names of the target layers, the request in words, and layers that cannot hold a LoRA."""
 
     names: tuple[str, ...]
@@ -48,31 +44,23 @@ class Targets:
 
 
 def choose_targets(lora: LoraSettings, model: Any) -> Targets:
-    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing.
-
-    With chosen decoder layers, those outside of any, such as the head, stay.
-    """
+    """The layers that get a LoRA; SettingsError if a name or a decoder layer is missing."""
     targets = resolve_targets(lora.targets, model)
     if not lora.layers:
         return targets
-    count, label = model.config.get_text_config().num_hidden_layers, "Layers to transform"
-    if beyond := sorted(number for number in lora.layers if number >= count):
-        raise SettingsError(
-            [f"{label}: there is no layer {beyond[0]}. This model has {count} layers, numbered 0 to {count - 1}."]
-        )
-    if lora.targets == ALL_LINEAR and has_experts(model):
-        raise SettingsError(
-            [f"{label}: PEFT can't train the experts of only some layers. Use the target modules q-k-v-o."]
-        )
+    count, problem = model.config.get_text_config().num_hidden_layers, ""
     numbers = {name: next(map(int, filter(str.isdigit, name.split("."))), None) for name in targets.names}
+    # Those outside of any decoder layer, such as the head, stay.
     names = tuple(name for name, number in numbers.items() if number is None or number in lora.layers)
-    if not names:
-        raise SettingsError(
-            [
-                f"{label}: no target modules are in the layers that you selected ({lora.layers_to_transform}). "
-                "Choose other layers."
-            ]
-        )
+    if beyond := sorted(number for number in lora.layers if number >= count):
+        problem = f"there is no layer {beyond[0]}. This model has {count} layers, numbered 0 to {count - 1}."
+    elif lora.targets == ALL_LINEAR and has_experts(model):
+        problem = "PEFT can't train the experts of only some layers. Use the target modules q-k-v-o."
+    elif not names:
+        selected = f"the layers that you selected ({lora.layers_to_transform})"
+        problem = f"no target modules are in {selected}. Choose other layers."
+    if problem:
+        raise SettingsError([f"Layers to transform: {problem}"])
     return Targets(names, f"{targets.what}, layers {lora.layers_to_transform}", targets.left_out)
 
 
@@ -91,7 +79,7 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
     # The requested layers as words, each with the names that it may have.
     if isinstance(targets, str):
         outer: dict[str, dict[str, torch.nn.Module]] = {}
-        requested = {_WORDS[part]: _NAMES[part] for part in TARGET_CHOICES[targets]}
+        requested = dict(_NAMES[part] for part in TARGET_CHOICES[targets])
     else:
         outer = outer_layers(model)
         requested = {name: (name, *outer.get(name, ())) for name in targets}
@@ -100,13 +88,9 @@ def resolve_targets(targets: str | tuple[str, ...], model: torch.nn.Module) -> T
         label for label, suffixes in requested.items() if not any(matches_any(name, suffixes) for name in named)
     ]
     if missing:
-        existing = dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS])
-        raise SettingsError(
-            [
-                f"Target modules: this model has no layer called {', '.join(missing)}. Its layers are "
-                f"{', '.join(existing)}. Choose all linear layers, or enter some of these."
-            ]
-        )
+        existing = ", ".join(dict.fromkeys([*sorted(name.rpartition(".")[2] for name in layers), *OUTER_LAYERS]))
+        problem = f"this model has no layer called {', '.join(missing)}. Its layers are {existing}."
+        raise SettingsError([f"Target modules: {problem} Choose all linear layers, or enter some of these."])
     names = tuple(name for name in named if any(matches_any(name, suffixes) for suffixes in requested.values()))
     if selected_unfit := [name for name in names if name in unfit]:
         raise SettingsError(
@@ -159,7 +143,7 @@ def is_multimodal(model: Any) -> bool:
 
 
 def is_linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D" or is_quantized(module)
+    return isinstance(module, torch.nn.Linear) or is_transposed(module) or is_quantized(module)
 
 
 def is_quantized(module: torch.nn.Module) -> bool:
@@ -220,44 +204,30 @@ def _as_ranges(names: Any) -> str:
 def resolve_saved_modules(lora: LoraSettings, model: Any, targets: Sequence[str]) -> list[str]:
     """Full names of the modules; SettingsError for those that the model lacks or that can't be trained."""
     modules, outer = dict(named_base_modules(model)), outer_layers(model)
-    head = head_and_embeddings(model) if lora.train_head else []
+    head = [name for found in outer.values() for name in found] if lora.train_head else []
     saved = dict.fromkeys(head)
     for requested in lora.saved_modules:
         found = [name for name in modules if matches_any(name, (requested, *outer.get(requested, ())))]
         if not found:
             weighty = (name for name, module in modules.items() if list(module.parameters(recurse=False)))
             with_weights = {name.rpartition(".")[2] for name in weighty}
-            raise SettingsError(
-                [
-                    f"Modules to save: this model has no module called {requested}. Its modules are "
-                    f"{', '.join([*OUTER_LAYERS, *sorted(with_weights.difference(OUTER_LAYERS))])}."
-                ]
-            )
+            existing = ", ".join([*OUTER_LAYERS, *sorted(with_weights.difference(OUTER_LAYERS))])
+            problem = f"this model has no module called {requested}. Its modules are {existing}."
+            raise SettingsError([f"Modules to save: {problem}"])
         saved |= dict.fromkeys(found)
-    if problems := [problem for name in saved for problem in _problems(name, modules[name], targets, saved)]:
-        label = (
-            "Target modules: Train Head trains"
-            if set(saved) <= set(head)
-            else "Modules to save: this setting trains"
-        )
-        raise SettingsError([f"{label} {problems[0]}"])
+    label = "Target modules: Train Head" if set(saved) <= set(head) else "Modules to save: this setting"
+    for name in saved:
+        module, problem = modules[name], ""
+        inner = [target for target in targets if target == name or target.startswith(f"{name}.")]
+        if inner:
+            other = "it also" if inner[0] == name else inner[0]
+            problem = f" in full, but {other} gets a LoRA. For each layer, choose either full training or a LoRA."
+        elif any(other != name and other.startswith(f"{name}.") for other in saved):
+            problem = " in full, including the modules inside it. Remove those modules from the setting."
+        elif not any(True for _ in module.parameters()):
+            problem = ", which has no weights. Choose another module."
+        elif any(is_quantized(layer) for layer in module.modules()):
+            problem = " in full, but it is quantized. Load the model in 16 or 32 bits, or choose another module."
+        if problem:
+            raise SettingsError([f"{label} trains {name}{problem}"])
     return list(saved)
-
-
-def head_and_embeddings(model: Any) -> list[str]:
-    layers = [unwrap_layer(layer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
-    return [name for name, module in named_base_modules(model) if any(module is layer for layer in layers)]
-
-
-def _problems(name: str, module: Any, targets: Sequence[str], saved: Collection[str]) -> Iterator[str]:
-    """Why a module can't be trained in full."""
-    inner = [target for target in targets if target == name or target.startswith(f"{name}.")]
-    if inner:
-        other = "it also" if inner[0] == name else inner[0]
-        yield f"{name} in full, but {other} gets a LoRA. For each layer, choose either full training or a LoRA."
-    elif any(other != name and other.startswith(f"{name}.") for other in saved):
-        yield f"{name} in full, including the modules inside it. Remove those modules from the setting."
-    elif not any(True for _ in module.parameters()):
-        yield f"{name}, which has no weights. Choose another module."
-    elif any(is_quantized(layer) for layer in module.modules()):
-        yield f"{name} in full, but it is quantized. Load the model in 16 or 32 bits, or choose another module."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import full_finetune, gguf_export, merging
+from . import gguf_export, merging, safe_save
 from .checkpoints import (
     WRITE_ATTEMPTS,
     RunState,
@@ -20,12 +20,12 @@ __all__ = [
     "WriteFn",
     "earlier_settings",
     "finalize_checkpoint",
-    "full_finetune",
     "gguf_export",
     "is_write_error",
     "load_run_state",
     "merging",
     "refuse_changes",
+    "safe_save",
     "save_with_fallbacks",
     "write_record",
 ]

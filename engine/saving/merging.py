@@ -22,14 +22,7 @@ from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
-from ..lora import (
-    KEPT_BIASES,
-    load_lora,
-    lora_folder,
-    remove_peft_layers,
-    translate_write_errors,
-    without_loras,
-)
+from ..lora import KEPT_BIASES, load_lora, lora_folder, remove_peft_layers, translate_write_errors, without_loras
 from .safe_save import save_model
 
 ADAPTER = "merged"
@@ -48,7 +41,25 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     card = get_model_card(host)
     # Without the LoRAs that the user has attached: only the one that was asked for is merged.
     with without_loras(host) as (base, _):
-        _refuse_unfit(base, card.name, out)
+        precision = describe_precision(base)
+        if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
+            raise ModelError(
+                f"{card.name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
+                "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
+                "LoRA is unchanged."
+            )
+        if is_offloaded(base):
+            raise ModelError(
+                f"{card.name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
+                "device where the whole model fits, such as the CPU. The LoRA is unchanged."
+            )
+        parent = next(folder for folder in out.parents if folder.is_dir())
+        needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise SavingError(
+                f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
+            )
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
         weights = merged_weights(base, folder, str(request.lora))
         with _temporary_folder(out) as temporary:
@@ -56,32 +67,9 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
             with translate_write_errors():
                 card.tokenizer.save_pretrained(temporary)
-        precision = describe_precision(base)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
     text = f"{request.lora} was merged into {card.name}. The merged model is {location}"
     return JobEnded(outcome="finished", text=text, folder=out)
-
-
-def _refuse_unfit(base: Any, name: str, out: Path) -> None:
-    precision = describe_precision(base)
-    if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
-        raise ModelError(
-            f"{name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
-            "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "
-            "LoRA is unchanged."
-        )
-    if is_offloaded(base):
-        raise ModelError(
-            f"{name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
-            "device where the whole model fits, such as the CPU. The LoRA is unchanged."
-        )
-    parent = next(folder for folder in out.parents if folder.is_dir())
-    needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
-    free = shutil.disk_usage(parent).free
-    if free < needed:
-        raise SavingError(
-            f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
-        )
 
 
 def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
@@ -162,10 +150,8 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
 
 @contextmanager
 def _temporary_folder(out: Path) -> Iterator[Path]:
-    """Temporary folder that is renamed to `out` when it is complete.
-
-    It is nested in another folder: lists of models look only one level deep and never show an incomplete one.
-    """
+    """Temporary folder that is renamed to `out` when it is complete."""
+    # Nested in another folder: lists of models look only one level deep and never show an incomplete one.
     parent = out.with_name(out.name + PART_SUFFIX)
     folder = parent / out.name
     shutil.rmtree(parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Save a LoRA despite disk errors (retry, free space, another name or folder, or later), or a whole model."""
+"""Save a LoRA or a fine-tuned model despite disk errors: retry, free space, another name or folder, or later."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from ...core.errors import SavingError
+from ...core.errors import SavingError, SettingsError
 from ...core.files import is_disk_full, write_error_reason
-from ...core.host import Folders
-from ...core.jobs import Advice, EventLog, Job, Note, Request
+from ...core.host import Folders, Host
+from ...core.jobs import Advice, EventLog, Job, Note, Request, RunPlanned
 from ...records.folder import RunFolder, loras
+from ...settings.definitions import TrainingSettings
+from ..lora import adapter, removed_message, translate_write_errors
+from ..plan import RunPlan
 
 WriteFn = Callable[[Path], None]
 # docs/keeping.md says in which order the places are tried.
@@ -33,10 +37,22 @@ def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job
     while True:
         problems: list[str] = []
         for candidate in _candidate_folders(folder, folders):
-            if _try_save(candidate, write, problems):
-                if candidate is not folder:
-                    job.log.append(Advice(text=f"{problems[0]} The LoRA was saved in {candidate.path} instead."))
-                return candidate
+            temporary = candidate.empty_weights_folder()
+            existed = candidate.path.exists()
+            try:
+                write(temporary)
+                candidate.move_into_place(temporary)
+            except OSError as error:
+                reason = write_error_reason(error, candidate.path)
+                problems.append(f"{candidate.path} could not be written: {reason}.")
+                full = is_disk_full(error, candidate.path)  # checked before the incomplete files are removed
+                shutil.rmtree(temporary if existed else candidate.path, ignore_errors=True)
+                if full:
+                    loras.free_disk_space(candidate.path, candidate.start)
+                continue
+            if candidate is not folder:
+                job.log.append(Advice(text=f"{problems[0]} The LoRA was saved in {candidate.path} instead."))
+            return candidate
         # The LoRA stays in memory until there is space, or the user gives it up.
         said = list(dict.fromkeys(problems))
         if job.control.asked(Request.DISCARD):
@@ -64,29 +80,11 @@ def _candidate_folders(folder: RunFolder, folders: Folders) -> Iterator[RunFolde
         yield replace(folder, path=parent / name)
 
 
-def _try_save(candidate: RunFolder, write: WriteFn, problems: list[str]) -> bool:
-    temporary = candidate.empty_weights_folder()
-    existed = candidate.path.exists()
-    try:
-        write(temporary)
-        candidate.move_into_place(temporary)
-    except OSError as error:
-        problems.append(f"{candidate.path} could not be written: {write_error_reason(error, candidate.path)}.")
-        full = is_disk_full(error, candidate.path)  # checked before the incomplete files are removed
-        shutil.rmtree(temporary if existed else candidate.path, ignore_errors=True)
-        if full:
-            loras.free_disk_space(candidate.path, candidate.start)
-        return False
-    return True
-
-
 def save_model(model: Any, folder: Path, **options: Any) -> None:
-    """Save a model with its generation config as it is.
-
-    transformers refuses to save values that have no effect without do_sample. Many published models have some, and
-    the webui sets one in every generation config.
-    """
-    # `do_sample` of the stand-in makes every other value allowed; the model's own file is written below.
+    """Save a model with its generation config as it is."""
+    # transformers refuses to save values that have no effect without do_sample. Many published models have some,
+    # and the webui sets one in every generation config. `do_sample` of the stand-in makes every other value
+    # allowed; the model's own file is written below.
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=True)
     try:
@@ -104,3 +102,45 @@ def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> No
         log.append(
             Note(text=f"A file in the LoRA's folder could not be saved: {write_error_reason(error, folder)}.")
         )
+
+
+@contextmanager
+def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Iterator[None]:
+    """Unload a model that was fully fine-tuned; its weights changed, so the next use loads it again."""
+    try:
+        yield
+    finally:
+        if settings.lora.whole_model and any(isinstance(event, RunPlanned) for event in job.log.since(0)):
+            names = host.model_status().loras
+            host.unload()
+            removed = f" {removed_message(names)}" if names else ""
+            unloaded = "The run changed the weights of the loaded model, so Training PRO unloaded it."
+            again = f"It will load the model again when you need it.{removed}"
+            job.log.append(Note(text=f"{unloaded} {again}"))
+
+
+@contextmanager
+def unfreeze(base: Any) -> Iterator[Any]:
+    """Let all weights be trained; the caller restores the flags together with the others."""
+    if getattr(base, "is_quantized", False):
+        raise SettingsError(
+            ["Method full: a quantized model can't be fully fine-tuned. Load it in 16 or 32 bits."]
+        )
+    base.requires_grad_(True)
+    yield base
+
+
+def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
+    """Save the result of a run: the LoRA, or the model in shards with its tokenizer."""
+    if not run.settings.lora.whole_model:
+        adapter.save_adapter(model, folder)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    # Training switches the cache off; saved so, the model would generate without it for whoever loads it.
+    use_cache, model.config.use_cache = model.config.use_cache, True
+    try:
+        with translate_write_errors():
+            save_model(model, folder, max_shard_size=run.settings.machine.shard_size)
+            run.card.tokenizer.save_pretrained(folder)
+    finally:
+        model.config.use_cache = use_cache

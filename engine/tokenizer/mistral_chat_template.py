@@ -5,19 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 # transformers 5 takes this class for Mistral's models where mistral-common is installed and tekken.json is found.
 MISTRAL_MODULE = "transformers.tokenization_mistral_common"
-
-
-def is_mistral_tokenizer(tokenizer: Any) -> bool:
-    return type(tokenizer).__module__ == MISTRAL_MODULE
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,45 +31,28 @@ class MistralChatTemplate:
             if last.get("tool_calls"):
                 raise ValueError("a chat can't end with a tool call.")
             reply = f"{last['content']}{self.tokenizer.eos_token}"
+        # It warns that every chat as text is unsafe, but special tokens are encoded by themselves here.
+        logger = logging.getLogger(MISTRAL_MODULE)
+        was_disabled, logger.disabled = logger.disabled, True
         try:
-            with _silenced():
-                text = self.tokenizer.apply_chat_template(prompt, tools=list(tools) or None, tokenize=False)
+            text = self.tokenizer.apply_chat_template(prompt, tools=list(tools) or None, tokenize=False)
         except (MistralCommonException, TypeError, KeyError) as error:
             raise ValueError(" ".join(str(error).split())) from error
+        finally:
+            logger.disabled = was_disabled
         return f"{text}{reply}"
-
-
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """Silence the warning that every chat as text is unsafe; its special tokens are encoded by themselves."""
-    logger = logging.getLogger(MISTRAL_MODULE)
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
-
-
-def bytes_of_ids(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id; the vocabulary that transformers shows has \ufffd for tokens of half a character."""
-    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-
-    tekken = tokenizer.tokenizer.instruct_tokenizer.tokenizer
-    return [tekken.id_to_byte_piece(number, SpecialTokenPolicy.KEEP) for number in range(tekken.n_words)]
 
 
 def split_at_special_tokens(tokenizer: Any, ids_of: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
     """Encoder that turns special tokens in a text into their ids, where the tokenizer would read them as text."""
     special_ids = {str(token): tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    pattern = re.compile("|".join(re.escape(token) for token in sorted(special_ids, key=len, reverse=True)))
+    longest_first = sorted(special_ids, key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def encode(text: str) -> list[int]:
         ids: list[int] = []
-        position = 0
-        for match in pattern.finditer(text):
-            ids += ids_of(text[position : match.start()]) if match.start() > position else []
-            ids.append(special_ids[match[0]])
-            position = match.end()
-        return ids + (ids_of(text[position:]) if position < len(text) else [])
+        for part in filter(None, pattern.split(text)):
+            ids += [special_ids[part]] if part in special_ids else ids_of(part)
+        return ids
 
     return encode

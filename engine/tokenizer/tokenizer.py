@@ -1,9 +1,7 @@
 """Working copy of the host's tokenizer: texts to ids with character offsets, and its own BOS and EOS.
 
-Offsets are found in the cheapest exact way. Tokens of byte-level and SentencePiece vocabularies stand for
-known bytes: where these join up to the text, their lengths give the offsets, and the tokenizer need not
-track them, which saves a third of its time. Any other text is encoded again with offsets; a tokenizer written in
-Python, which reports none, is refused there.
+Where the bytes of the tokens join up to the text, their lengths give the offsets (`token_bytes.py`). Any other
+text is encoded again with offsets; a tokenizer written in Python, which reports none, is refused there.
 """
 
 from __future__ import annotations
@@ -66,25 +64,14 @@ class WorkingTokenizer:
         date = datetime.date.today().isoformat() if "strftime_now" in template else ""
         versions = [version(name) for name in ("transformers", "tokenizers")]
         special_tokens = getattr(self.tokenizer, "special_tokens_map", {})
-        inputs = (
-            template,
-            self.chat_template.origin,
-            date,
-            versions,
-            special_tokens,
-            self.bos,
-            self.eos,
-            sorted(self.stops),
-            arrow_store.files_digest(SOURCE_FILES),
-        )
+        tokens = (special_tokens, self.bos, self.eos, sorted(self.stops))
+        digest = arrow_store.files_digest(SOURCE_FILES)
+        inputs = (template, self.chat_template.origin, date, versions, *tokens, digest)
         return hashlib.blake2b(f"{inputs!r}{backend.to_str()}".encode(), digest_size=20).hexdigest()
 
 
 def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTokenizer:
-    """Copy a tokenizer so that it keeps marker-like text as text and never pads or truncates.
-
-    `chat_template` is the host's, for a tokenizer without one.
-    """
+    """Copy a tokenizer so that it keeps marker-like text as text; `chat_template` is for one that has none."""
     copied = copy.deepcopy(tokenizer)
     backend = getattr(copied, "backend_tokenizer", None)
     make_encoder = _fast_encoder if backend is not None else _python_encoder
@@ -94,10 +81,19 @@ def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTo
     added = {i: str(token) for i, token in added_tokens(copied).items() if getattr(token, "special", True)}
     specials = frozenset(map(str, getattr(copied, "all_special_tokens", ()))) | set(added.values())
     stops = frozenset(getattr(copied, "all_special_ids", ())) | added.keys()
-    template = _chat_template(copied, chat_template)
-    return WorkingTokenizer(
-        copied, encode, encode_marked, _own_bos(copied), copied.eos_token_id, specials, stops, template
-    )
+    if type(copied).__module__ == mistral.MISTRAL_MODULE:
+        template: JinjaChatTemplate | MistralChatTemplate = MistralChatTemplate(copied)
+    elif getattr(copied, "chat_template", None):
+        template = JinjaChatTemplate(copied, None, "the model's own chat template", own=True)
+    elif chat_template:
+        origin = "the webui's instruction template (the model has no chat template)"
+        template = JinjaChatTemplate(copied, chat_template, origin)
+    else:
+        template = JinjaChatTemplate(copied, CHATML, "ChatML (the model has no chat template)")
+    # The BOS id counts only if the tokenizer adds it to a text by default.
+    bos, ids = copied.bos_token_id, copied("a")["input_ids"]
+    bos = bos if len(ids) > 1 and ids[0] == bos else None
+    return WorkingTokenizer(copied, encode, encode_marked, bos, copied.eos_token_id, specials, stops, template)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +103,7 @@ class JinjaChatTemplate:
     tokenizer: Any
     text: str | None  # None: the tokenizer's own
     origin: str
-
-    @property
-    def own(self) -> bool:
-        return self.text is None
+    own: bool = False
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
         apply = partial(
@@ -129,26 +122,6 @@ class JinjaChatTemplate:
             raise ValueError(first_line(error)[:MAX_PROBLEM_CHARS]) from error
 
 
-def _chat_template(tokenizer: Any, host_template: str) -> JinjaChatTemplate | MistralChatTemplate:
-    """Chat template of the tokenizer, else of the host, else ChatML."""
-    if mistral.is_mistral_tokenizer(tokenizer):
-        return MistralChatTemplate(tokenizer)
-    if getattr(tokenizer, "chat_template", None):
-        return JinjaChatTemplate(tokenizer, None, "the model's own chat template")
-    if host_template:
-        return JinjaChatTemplate(
-            tokenizer, host_template, "the webui's instruction template (the model has no chat template)"
-        )
-    return JinjaChatTemplate(tokenizer, CHATML, "ChatML (the model has no chat template)")
-
-
-def _own_bos(tokenizer: Any) -> int | None:
-    """The BOS id if the tokenizer adds it to a text by default."""
-    bos = tokenizer.bos_token_id
-    ids = tokenizer("a")["input_ids"]
-    return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
-
-
 def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
     """Batch encoder of a Rust tokenizer; offsets are requested only where token bytes do not give them."""
     added = {index: token.content for index, token in backend.get_added_tokens_decoder().items()}
@@ -160,7 +133,10 @@ def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
         encodings = known_bytes.align(texts, ids)
         unmatched = [index for index, encoding in enumerate(encodings) if encoding is None]
         results = backend.encode_batch([texts[index] for index in unmatched], add_special_tokens=False)
-        retried = dict(zip(unmatched, map(_to_encoded, results), strict=True))
+        retried: dict[int, EncodedText] = {}
+        for index, result in zip(unmatched, results, strict=True):
+            offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
+            retried[index] = EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])
         return [encoding or retried[index] for index, encoding in enumerate(encodings)]
 
     return encode
@@ -168,9 +144,14 @@ def _fast_encoder(backend: Any, *, marked: bool) -> Encoder:
 
 def _python_encoder(tokenizer: Any, *, marked: bool) -> Encoder:
     """Encoder of a tokenizer written in Python, which refuses a text that the bytes of its tokens are not."""
-    is_mistral = mistral.is_mistral_tokenizer(tokenizer)
+    is_mistral = type(tokenizer).__module__ == mistral.MISTRAL_MODULE
     if is_mistral:
-        known_bytes = TokenBytes.of_list(mistral.bytes_of_ids(tokenizer))
+        from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+        # The vocabulary that transformers shows has \ufffd for tokens of half a character.
+        tekken = tokenizer.tokenizer.instruct_tokenizer.tokenizer
+        pieces = [tekken.id_to_byte_piece(number, SpecialTokenPolicy.KEEP) for number in range(tekken.n_words)]
+        known_bytes = TokenBytes(pieces)
     else:
         added = {number: str(token) for number, token in added_tokens(tokenizer).items()}
         known_bytes = TokenBytes.of(tokenizer.get_vocab(), added)
@@ -203,8 +184,3 @@ def _set_options(backend: Any, *, marked: bool) -> None:
     backend.encode_special_tokens = not marked
     backend.no_padding()
     backend.no_truncation()
-
-
-def _to_encoded(result: Any) -> EncodedText:
-    offsets = np.fromiter(chain.from_iterable(result.offsets), np.int64, 2 * len(result.ids))
-    return EncodedText(np.array(result.ids, np.int32), offsets[::2], offsets[1::2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +20,9 @@ from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, Sta
 from ...records.folder import PARAMETERS, GraphRecord, crashed_runs, loras
 from ...records.folder import run_files as record
 from ...train_utils import format_count
-from ..compute import MachineMonitor, StepSums, distributed
-from ..inference import EvalScheduler, Meters, RecallScheduler, SampleGenerator, sampling_mode
+from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed, eval_mode
+from ..inference import RunMeasurements, SampleGenerator
+from ..lora import pause_training_mode
 from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
 
@@ -43,7 +45,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         run_plan: RunPlan,
         state: RunState,
         start: Path | None,
-        meters: Meters,
+        model: Any,
+        capabilities: ModelCapabilities,
         sums: StepSums,
         monitor: MachineMonitor,
         job: Job,
@@ -57,11 +60,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._heartbeat = crashed_runs.Heartbeat(run_plan.folder)
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
-        self._evaluations = EvalScheduler(
-            run_plan, meters.evaluator, self.step_log.graph, job, ends_phase=self.phases.ends_with
+        self.measurements = RunMeasurements(
+            run_plan, model, capabilities, job, self.step_log.graph, state.recalls, self.phases.ends_with
         )
-        self.recalls = RecallScheduler(run_plan, meters.recall, state.recalls, job)
-        self._can_measure = meters != Meters(None, None)
         self.controller = RunController(run_plan, state.steering, job)
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
         self.last_saved = start
@@ -77,9 +78,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 # Only what differs: groups that share a tuple are pickled to other bytes.
                 group.update({key: value for key, value in values.items() if group[key] != value})
             apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
-        if evaluation := self._evaluations.evaluate_at_start(state.global_step):
+        if evaluation := self.measurements.at_start(state.global_step):
             self.controller.observe_initial(evaluation, state.global_step)
-        self.recalls.measure_at_start(state.global_step)
         self.step_log.begin_step()
 
     def on_epoch_begin(
@@ -152,7 +152,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             step, plan.steps_per_epoch, progress.smoothed, clock, steps=plan.steps, requests=requests
         )
         stop, reason = self.controller.decide(
-            after, self.step_log.rates_used, evaluation, self._evaluations.evaluate_at_end
+            after, self.step_log.rates_used, evaluation, partial(self.measurements.evaluate, why="end")
         )
         if len(self.controller.live_changes) > changes_before:
             self._write_settings()
@@ -166,14 +166,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none
-        if asked and not self._can_measure:
+        if asked and not self.measurements.can_measure:
             self._log.append(Advice(text=NOTHING_TO_MEASURE))
         if stopping:
             return None
-        last = self.controller.is_last(step)
-        if not last:
-            self.recalls.measure_after(step, asked=asked)
-        return self._evaluations.evaluate_after(step, last=last, asked=asked)
+        return self.measurements.after(step, last=self.controller.is_last(step), asked=asked)
 
     def save_checkpoint(self, write: Callable[[], None]) -> None:
         """Let the Trainer write its checkpoint, before it calls on_save; a failure does not end the run."""
@@ -206,7 +203,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 self._unchangeable,
                 list(self.phases.changes),
                 controller.memory(),
-                self.recalls.measured,
+                self.measurements.recalls,
             )
             try:
                 self.last_saved = finalize_checkpoint(folder, self._reason, run_state)
@@ -302,7 +299,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
     def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
         started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
         with self._logged_errors(f"Samples could not be generated {when}"):
-            with sampling_mode(model):
+            with pause_training_mode(model), eval_mode(model):
                 prompts = self._generator.prompts
                 for number, prompt in enumerate(prompts, start=1):
                     of = f" for prompt {number} of {len(prompts)}" if len(prompts) > 1 else ""

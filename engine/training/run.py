@@ -45,10 +45,9 @@ from ..compute import (
     out_of_memory_error,
     probe_model,
 )
-from ..inference import make_meters
 from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch, removed_message, snapshot_adapters
 from ..plan import RunPlan
-from ..saving import RunState, full_finetune, load_run_state, refuse_changes
+from ..saving import RunState, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver, SampleCallback
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
 from .outside import attach_reporters, prevent_sleep
@@ -166,7 +165,7 @@ def _train_segment(
     job.log.append(Stage(text="Preparing the model"))
     settings = run_plan.settings
     with (
-        full_finetune.unload_if_trained(settings, host, job),
+        safe_save.unload_if_trained(settings, host, job),
         borrow_base_model(host, job) as base,
         distributed.explain_lost_process(),
         explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
@@ -175,9 +174,8 @@ def _train_segment(
         capabilities = probe_model(model, settings)
         objective = Objective.training(capabilities, settings.learning, model)
         sums = StepSums(find_example_datasets(run_plan.data.examples, settings))
-        meters = make_meters(run_plan, model, capabilities, job)
         monitor = MachineMonitor(base.device, job.log)
-        callback = RunCallback(run_plan, state, start, meters, sums, monitor, job)
+        callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)
         if first:
             _announce(run_plan, state, callback, compute_dtype(base), capabilities, job)
@@ -194,7 +192,7 @@ def _train_segment(
                 with limit_vram(trainer.args.device), suppress(RunOver):
                     trainer.train(resume_from_checkpoint=str(start) if start else None)
                 if callback.controller.restart is None:  # for the verdict; the last checkpoint is on disk
-                    callback.recalls.measure_at_end(trainer.state.global_step)
+                    callback.measurements.recall_at_end(trainer.state.global_step)
                 monitor.observe(at_once=True)
                 trainer.refuse_broken_weights()  # the last step may have broken the weights
             except DivergenceError as error:
@@ -215,12 +213,12 @@ def _train_segment(
             callback.last_saved,
             callback.save_error,
             describe_model(run_plan, model, capabilities),
-            callback.recalls.measured,
+            callback.measurements.recalls,
             divergence,
         )
         if callback.controller.restart is not None and divergence is None:
             return result
-        write = partial(full_finetune.save_trained_model, run_plan, model)
+        write = partial(safe_save.save_trained_model, run_plan, model)
         ended = save_and_record(result, write, host.folders, job)
         if divergence is None:
             samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
@@ -263,7 +261,7 @@ def _announce(
             disk=data.report.disk.words() if data.report.disk else "",
             evaluate_every=evaluation_interval(settings, plan, data.validation),
             answer_every=sample_interval(settings, plan),
-            recall_every=callback.recalls.every if data.report.recall_tokens else 0,
+            recall_every=callback.measurements.recall_every if data.report.recall_tokens else 0,
         )
     )
     phases = describe_phases(run_plan.phases)

@@ -38,7 +38,7 @@ from ..lora import (
     without_loras,
 )
 from ..plan import RunPlan
-from ..saving import earlier_settings, full_finetune, load_run_state
+from ..saving import earlier_settings, load_run_state, safe_save
 from ..tokenizer import make_working_tokenizer
 
 
@@ -131,7 +131,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     settings, folder = run_plan.settings, run_plan.folder
     if settings.lora.whole_model:
         job.log.append(Note(text="This run trains all weights of the model."))
-        with full_finetune.unfreeze(base) as model:
+        with safe_save.unfreeze(base) as model:
             yield model
         return
     targets = choose_targets(settings.lora, base)

@@ -18,6 +18,7 @@ from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
 from ...records.folder import RunFolder
+from ...records.report import RunGraph
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
 from ..compute import (
@@ -30,7 +31,7 @@ from ..compute import (
     out_of_memory_error,
     probe_model,
 )
-from ..inference import Evaluator, SampleGenerator
+from ..inference import RunMeasurements, SampleGenerator
 from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan
 from .setup import borrow_base_model, model_ready_to_train, prepare_data
@@ -72,7 +73,9 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
                 job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
                 times["evaluations"] = evaluations
                 with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-                    times["evaluation_seconds"] = Evaluator(run_plan, model, capabilities, job).estimate_seconds()
+                    no_graph, never = RunGraph(), lambda step: False
+                    measurements = RunMeasurements(run_plan, model, capabilities, job, no_graph, (), never)
+                    times["evaluation_seconds"] = measurements.estimate_seconds()
             if rounds := run_plan.data.report.sample_rounds:
                 job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
                 with suppress(Exception):

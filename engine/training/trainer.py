@@ -33,7 +33,7 @@ from ..compute import (
 )
 from ..lora import compute_dtype, model_device
 from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, BatchingPhases, RunPlan
-from ..saving import full_finetune
+from ..saving import safe_save
 from .callback import RunCallback
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class RunTrainer(TrainerHooks):
         """Save the weights of a checkpoint: the LoRA, or all weights if they are trained."""
         if self.args.should_save and output_dir is not None:
             model = self.accelerator.unwrap_model(self.model)
-            full_finetune.save_trained_model(self._run_plan, model, Path(output_dir))
+            safe_save.save_trained_model(self._run_plan, model, Path(output_dir))
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]

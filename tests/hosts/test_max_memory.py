@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import ModelError
-from training_pro.hosts import max_memory
+from training_pro.hosts import memory as max_memory
 from training_pro.hosts.standalone import StandaloneHost
 
 GB = 10**9
