@@ -202,8 +202,13 @@ def slicing_rules(
     )
 
 
-def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules) -> Iterator[Finding]:
-    """Yield what the model makes of the cutoff and of the end token."""
+def check_rules(
+    settings: TrainingSettings, card: ModelCard, rules: SlicingRules, longest: int
+) -> Iterator[Finding | Suggestion]:
+    """Yield what the model makes of the cutoff, the end token and the longest row, which has so many tokens."""
+    if not card.is_causal_lm:
+        architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
+        yield problem("", f"{card.name} ({architectures}) can't generate text. Choose one that can.")
     if card.context and rules.cutoff > card.context:
         yield problem(
             "cutoff",
@@ -214,15 +219,11 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
         yield note("cutoff", f"Maximum context length (Cutoff): with auto, the cutoff is {rules.cutoff} tokens.")
-
-
-def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:
-    """Suggest a cutoff that fits the longest row, or keep the present one."""
+    why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
+    if longest:
+        why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
     fitting = auto_cutoff(longest, card.context)
-    if not longest:
-        why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
-        return Suggestion("cutoff", text.cutoff, why, keep=True)
-    why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
-    if longest > rules.cutoff and fitting > rules.cutoff:
-        return Suggestion("cutoff", fitting, why)
-    return Suggestion("cutoff", text.cutoff, why, keep=True)
+    if min(longest, fitting) > rules.cutoff:
+        yield Suggestion("cutoff", fitting, why)
+    else:
+        yield Suggestion("cutoff", settings.text.cutoff, why, keep=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .data_checks import check_examples, check_model, count_learned_stops, suggest_for_data
+from ..rows import RowReport
+from .data_checks import check_examples, count_learned_stops
 from .estimates import (
-    DiskEstimate,
     MemoryModel,
     apply_changes,
     estimate_disk,
@@ -15,7 +15,6 @@ from .estimates import (
     uses_checkpointing,
 )
 from .plan_checks import (
-    RunFacts,
     check_plan,
     count_evaluations,
     count_sample_rounds,
@@ -27,28 +26,26 @@ from .preview import ExamplePreview, PreviewPiece, preview_examples
 from .report import (
     DatasetReport,
     LengthHistogram,
-    RowReport,
     SourceReport,
+    StopTokenCount,
     TextReport,
-    report_examples,
-    report_source,
-    report_texts,
+    ValidationSplit,
+    padding_shares,
 )
 
 __all__ = [
     "DatasetReport",
-    "DiskEstimate",
     "ExamplePreview",
     "LengthHistogram",
     "MemoryModel",
     "PreviewPiece",
     "RowReport",
-    "RunFacts",
     "SourceReport",
+    "StopTokenCount",
     "TextReport",
+    "ValidationSplit",
     "apply_changes",
     "check_examples",
-    "check_model",
     "check_plan",
     "count_evaluations",
     "count_learned_stops",
@@ -59,12 +56,9 @@ __all__ = [
     "fit_to_memory",
     "has_exact_size",
     "largest_batch",
+    "padding_shares",
     "preview_examples",
-    "report_examples",
-    "report_source",
-    "report_texts",
     "sample_interval",
-    "suggest_for_data",
     "suggest_settings",
     "uses_checkpointing",
 ]

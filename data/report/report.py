@@ -12,6 +12,7 @@ from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...train_utils import format_count, format_times_range, plural
 from ..examples import Examples, TextSource, batch_order, group_parts
 from ..load import ResolvedSettings
+from ..rows import RowReport
 from ..text import (
     LOST_REASON,
     SliceMap,
@@ -38,6 +39,20 @@ class LengthHistogram:
     longest: int = 0
     second: int = 0
 
+    @staticmethod
+    def of(lengths: Sequence[int]) -> LengthHistogram:
+        """The histogram of these lengths; the width of its columns is a power of two."""
+        if not len(lengths):
+            return LengthHistogram()
+        two_longest = sorted(lengths)[-2:]
+        width = 8
+        while two_longest[-1] > width * MAX_COLUMNS:
+            width *= 2
+        # A length of exactly one column's width still belongs to that column.
+        counts = np.bincount((np.asarray(lengths) - 1) // width)
+        second = two_longest[0] if len(two_longest) > 1 else 0
+        return LengthHistogram(width, tuple(counts.tolist()), two_longest[-1], second)
+
 
 @dataclass(frozen=True)
 class TextReport:
@@ -58,37 +73,34 @@ class TextReport:
     seen_most: int = 0
     maps: tuple[tuple[str, SliceMap], ...] = ()
 
+    @staticmethod
+    def of(sources: Sequence[TextSource]) -> TextReport:
+        """The report of how these texts were sliced; the parts of a large text are one."""
+        groups = group_parts(sources)
+        parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
+        maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
+        seen = combine_coverage(maps)
+        return TextReport(
+            parts=sum(m.sections for m in maps),
+            sentences=sum(m.sentences for m in maps),
+            lines=sum(m.lines for m in maps),
+            parts_by_lines=sum(m.parts_by_lines for m in maps),
+            blocks=sum(m.blocks + m.windows for m in maps),
+            overlaps=sum(m.overlaps for m in maps),
+            text_tokens=sum(m.tokens for m in maps),
+            characters=sum(m.characters for m in maps),
+            left_out=sum(m.left_out for m in maps),
+            characters_lost=sum(m.lost_characters for m in maps),
+            seen_least=seen.least,
+            seen_mean=seen.mean,
+            seen_most=seen.most,
+            maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
+        )
+
     @property
     def units_text(self) -> str:
         """The number of sentences and of lines, in words."""
         return describe_units(self.sentences, self.lines)
-
-
-@dataclass(frozen=True)
-class RowReport:
-    """How many rows were read, dropped or truncated."""
-
-    rows: int = 0
-    unreadable: int = 0
-    without_marker: int = 0
-    without_reply: int = 0
-    too_long: int = 0
-    too_long_how: str = ""
-    long_prompts: int = 0
-    long_replies: int = 0
-    nothing_learned: int = 0
-
-    def exclusion_counts(self) -> list[tuple[int, str]]:
-        """The number of rows that are dropped or truncated, for each reason."""
-        return [
-            (self.unreadable, "can't be read"),
-            (self.without_marker, "without the text in 'Train only after'"),
-            (self.without_reply, "without a reply to train on"),
-            (self.long_prompts, "with the end of the prompt truncated"),
-            (self.long_replies, "with the end of the reply truncated"),
-            (self.too_long, f"too long ({self.too_long_how})"),
-            (self.nothing_learned, "without any token to train on"),
-        ]
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,24 @@ class SourceReport:
     rows: RowReport | None = None
     notes: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(
+        name: str,
+        what: str,
+        examples: Examples,
+        notes: Iterable[str],
+        *,
+        files: int = 1,
+        text: TextReport | None = None,
+        rows: RowReport | None = None,
+    ) -> SourceReport:
+        """The report of a dataset: how its texts were sliced or its rows read, and the examples that are used."""
+        count, lengths, trained_tokens = len(examples), examples.lengths(), sum(examples.learned())
+        histogram = LengthHistogram.of(lengths)
+        return SourceReport(
+            name, what, files, count, sum(lengths), trained_tokens, histogram, text, rows, tuple(notes)
+        )
+
     @property
     def summary(self) -> str:
         """The dataset in one sentence."""
@@ -118,15 +148,6 @@ class SourceReport:
         files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
         parts += " between hard cuts" if text.parts > 1 else ""
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
-
-    @property
-    def growth(self) -> float:
-        """Tokens trained in an epoch, divided by the tokens of the text."""
-        return self.tokens / self.text.text_tokens if self.text and self.text.text_tokens else 0.0
-
-    @property
-    def maps(self) -> tuple[tuple[str, SliceMap], ...]:
-        return self.text.maps if self.text else ()
 
 
 @dataclass(frozen=True)
@@ -285,10 +306,11 @@ def _describe_source(source: SourceReport) -> Iterator[str]:
             f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
             f"characters lost: {text.characters_lost}{lost_reason}"
         )
+        growth = source.tokens / text.text_tokens if text.text_tokens else 0.0
         yield (
             f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
             f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} per "
-            f"epoch; an epoch has {source.growth:.2f} times as many tokens as the text"
+            f"epoch; an epoch has {growth:.2f} times as many tokens as the text"
         )
     if rows := source.rows:
         excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
@@ -302,90 +324,7 @@ def _describe_source(source: SourceReport) -> Iterator[str]:
     yield from (f"  {note}" for note in source.notes)
 
 
-def _histogram(values: Sequence[int]) -> LengthHistogram:
-    """Make a histogram of lengths; the width of its columns is a power of two."""
-    if not len(values):
-        return LengthHistogram()
-    two_longest = sorted(values)[-2:]
-    width = 8
-    while two_longest[-1] > width * MAX_COLUMNS:
-        width *= 2
-    # A length of exactly one column's width still belongs to that column.
-    counts = np.bincount((np.asarray(values) - 1) // width)
-    return LengthHistogram(
-        width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0
-    )
-
-
-def report_source(
-    name: str,
-    what: str,
-    examples: Examples,
-    notes: tuple[str, ...],
-    *,
-    files: int = 1,
-    text: TextReport | None = None,
-    rows: RowReport | None = None,
-) -> SourceReport:
-    """Report on a dataset: how its texts were sliced, or its rows read, and the examples that are used."""
-    lengths = examples.lengths()
-    return SourceReport(
-        name=name,
-        what=what,
-        files=files,
-        examples=len(examples),
-        tokens=sum(lengths),
-        trained_tokens=sum(examples.learned()),
-        lengths=_histogram(lengths),
-        text=text,
-        rows=rows,
-        notes=notes,
-    )
-
-
-def report_texts(sources: Sequence[TextSource]) -> TextReport:
-    """Report on how texts were sliced into blocks."""
-    groups = group_parts(sources)
-    parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
-    maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
-    combined = combine_coverage(maps)
-    return TextReport(
-        parts=sum(m.sections for m in maps),
-        sentences=sum(m.sentences for m in maps),
-        lines=sum(m.lines for m in maps),
-        parts_by_lines=sum(m.parts_by_lines for m in maps),
-        blocks=sum(m.blocks + m.windows for m in maps),
-        overlaps=sum(m.overlaps for m in maps),
-        text_tokens=sum(m.tokens for m in maps),
-        characters=sum(m.characters for m in maps),
-        left_out=sum(m.left_out for m in maps),
-        characters_lost=sum(m.lost_characters for m in maps),
-        seen_least=combined.least,
-        seen_mean=combined.mean,
-        seen_most=combined.most,
-        maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
-    )
-
-
-def report_examples(examples: Examples, validation: Examples, batch: int, seed: int) -> DatasetReport:
-    """Report the figures of all examples; the steps of the run are still missing in it."""
-    lengths, kept_aside = examples.lengths(), None
-    if validation.sources:
-        parts = sum(len(set(source.sections)) for source in validation.sources)
-        tokens, trained = sum(validation.lengths()), sum(validation.learned())
-        kept_aside = ValidationSplit(parts, len(validation), tokens, trained)
-    return DatasetReport(
-        examples=len(examples),
-        tokens=sum(lengths),
-        trained_tokens=sum(examples.learned()),
-        longest=max(lengths),
-        lengths=_histogram(lengths),
-        kept_aside=kept_aside,
-        padding=_padding_shares(lengths, batch, seed),
-    )
-
-
-def _padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
+def padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
     """Return the share of padding for each order of the examples, and with packing."""
     array, numbers = np.asarray(lengths), np.arange(len(lengths))
     orders = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import PrepareContext, Tokenizer
+from .encoding import PrepareContext, RowReport, Tokenizer
 from .prompt_formats import (
     PROMPT_COUNT,
     Prompt,
@@ -23,6 +23,7 @@ __all__ = [
     "Prompt",
     "PromptStyle",
     "RowDataset",
+    "RowReport",
     "Tokenizer",
     "chat_prompt_style",
     "detect_prompt_style",

@@ -278,7 +278,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 def _row_notes(sets: Sequence[RowDataset], long_rows: int, empty_rows: int, length: int) -> Iterator[str]:
     """Say how the rows of each file were read, and which were cut or dropped."""
     for row_set in sets:
-        rows = format_count(row_set.counts.rows, "row")
+        rows = format_count(row_set.report.rows, "row")
         yield f"{row_set.source.name}: {rows}, read as {row_set.what.removeprefix('rows: ')}."
         yield from (*row_set.notes, *sentences(row_set.findings, "advice"))
     if long_rows:

@@ -143,7 +143,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
     if report.kept_aside:
         lines.append(f"Validation split: {report.kept_aside.words()}.")
     # Slice maps of the first few texts.
-    maps = [sliced for source in report.sources for sliced in source.maps][:MAX_MAPS]
+    maps = [sliced for source in report.sources if source.text for sliced in source.text.maps][:MAX_MAPS]
     legend = markup.legend(legend_entries([sliced for _, sliced in maps]))
     # Suggested settings, each with its reason and a button that applies it; what fits already is folded away.
     fitting = [s for s in report.suggestions if s.keep]
