@@ -59,8 +59,9 @@ class Store:
     def temporary(folder: Path) -> Store:
         """A store without a limit, in a folder inside this one that is removed with the last use of the store."""
         for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-            if time.time() - _last_used(path) > STALE_PART_SECONDS:  # a crash left it behind
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE_PART_SECONDS:  # a crash left it behind
+                    shutil.rmtree(path, ignore_errors=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
@@ -97,9 +98,10 @@ class Store:
             _write(arrow, temporary, key, entry)
         # Remove the files used longest ago beyond the size limit, and partial files that a crash left behind.
         now, free_bytes = time.time(), self.largest
-        for path in sorted(_store_files(self.folder), key=_last_used, reverse=True):
-            free_bytes -= _file_size(path)
-            is_stale = path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS
+        files = _store_files(self.folder)
+        for path, status in sorted(files, key=lambda file: file[1].st_mtime, reverse=True):
+            free_bytes -= status.st_size
+            is_stale = path.suffix == PART_SUFFIX and now - status.st_mtime > STALE_PART_SECONDS
             if free_bytes < 0 or is_stale:
                 with suppress(OSError):
                     path.unlink()
@@ -120,17 +122,16 @@ def has_arrow() -> bool:
 
 def store_size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
-    return sum(_file_size(path) for path in _store_files(folders.prepared_data))
+    return sum(status.st_size for _, status in _store_files(folders.prepared_data))
 
 
 def clear_store(folders: Folders) -> int:
     """Remove all prepared data and return the bytes that were freed."""
     freed = 0
-    for path in _store_files(folders.prepared_data):
-        file_bytes = _file_size(path)
+    for path, status in _store_files(folders.prepared_data):
         with suppress(OSError):
             path.unlink()
-            freed += file_bytes
+            freed += status.st_size
     return freed
 
 
@@ -231,22 +232,11 @@ def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
         written.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
 
 
-def _store_files(folder: Path) -> Iterable[Path]:
+def _store_files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     """Only this store's own files: nothing else in the folder is counted or removed."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if path.suffix in (ARROW_SUFFIX, PART_SUFFIX) and path.is_file()]
-
-
-def _last_used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    files = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix in (ARROW_SUFFIX, PART_SUFFIX) and path.is_file():
+            with suppress(OSError):  # another process has removed it
+                files.append((path, path.stat()))
+    return files

@@ -16,12 +16,11 @@ from ..chunking import SlicedText, SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, StoppedError, TrainingProError
-from ..core.findings import Finding, Suggestion, advice, merge_suggestions, note, problem, texts
+from ..core.findings import Finding, Suggestion, advice, note, problem
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from ..settings.rules import check_settings, unused_settings
+from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
-from . import report
 from .arrow_store import Store
 from .dataset_index import DatasetEntry, DatasetShare
 from .examples import (
@@ -31,7 +30,6 @@ from .examples import (
     TextSource,
     group_parts,
     pick_examples,
-    pick_passages,
     split_rows,
     split_texts,
     truncate_rows,
@@ -48,7 +46,15 @@ from .load import (
     slicing_rules,
 )
 from .readers import LoadedText, reader_process, unsupported
-from .report import DatasetReport, LengthHistogram, MemoryModel, SourceReport, StopTokenCount, TextReport
+from .report import (
+    DatasetReport,
+    MemoryModel,
+    SourceReport,
+    TextReport,
+    preview_examples,
+    report_run,
+    uses_checkpointing,
+)
 from .rows import RowDataset, Tokenizer, inspect_texts
 from .stored_text import StoredText
 from .text import slice_parts, slice_texts
@@ -95,9 +101,8 @@ def check_datasets(
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
-    return replace(
-        data.report, shown=report.preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
-    )
+    shown = preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
+    return replace(data.report, shown=shown)
 
 
 def prepare(
@@ -142,87 +147,27 @@ def prepare(
     # One order for all: that of the datasets as the user listed them, then that of their files.
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
     made.said += check_rules(settings, card, rules, longest_row(loaded))
+    said = DatasetReport(sources=tuple(made.reports)).with_findings(made.said)
     if not len(examples):
-        problems = texts((each for each in made.said if isinstance(each, Finding)), "problem")
         reason = "Raise the cutoff, change 'Train on', or choose another dataset."
         if marker := settings.rows.train_only_after:
             reason = f"No row contains {marker!r} followed by text. Change 'Train only after'."
         elif settings.text.min_chars:
             reason = "Lower 'Ignore small blocks', or choose another dataset."
-        raise DataError("\n".join(problems) or f"Dataset: there is nothing left to train on. {reason}")
+        raise DataError("\n".join(said.problems) or f"Dataset: there is nothing left to train on. {reason}")
     steps = settings.steps
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     plan = StepPlan(len(examples), *sizes, dist_env.world_size())
+    memory = MemoryModel.of(card, examples, machine)
+    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
-    memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
-    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
-    figures = _report(context, examples, validation, plan, memory, machine)
     loaded_texts = [text for dataset in loaded for text in dataset.texts]
-    said = [
-        *made.said,
-        *(figures.disk.findings() if figures.disk else ()),
-        *check_settings(settings),
-        *report.check_plan(settings, plan, examples, validation, card.context),
-        *report.suggest_settings(settings, plan, memory, figures.trained_tokens),
-        *report.check_examples(examples, validation, loaded_texts, tokenizer.stops),
-        *unused,
-    ]
-    figures = replace(
-        figures,
-        sources=tuple(made.reports),
-        findings=tuple(each for each in said if isinstance(each, Finding)),
-        suggestions=merge_suggestions(*(each for each in said if isinstance(each, Suggestion))),
-        resolved=resolved,
-    )
-    return TrainingData(examples, validation, plan, resolved, figures, unused)
-
-
-def _report(
-    context: PrepareContext,
-    examples: Examples,
-    validation: Examples,
-    plan: StepPlan,
-    memory: MemoryModel | None,
-    machine: DeviceMemory | None,
-) -> DatasetReport:
-    """The figures of the examples and the steps of a run."""
-    settings, tokenizer, lengths = context.settings, context.tokenizer, examples.lengths()
-    kept_aside = None
-    if validation.sources:
-        parts = sum(len(set(source.sections)) for source in validation.sources)
-        trained = sum(validation.learned())
-        kept_aside = report.ValidationSplit(parts, len(validation), sum(validation.lengths()), trained)
-    ends = [report.count_learned_stops(source, tokenizer.stops) for source in examples.sources if len(source)]
-    units = {"rows" if isinstance(source, RowSource) else "sections" for source in examples.sources}
-    count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
-    passages = pick_passages(examples, count, bos)
-    passages += pick_passages(validation, count, bos) if passages else []
-    folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
-    return DatasetReport(
-        examples=len(examples),
-        tokens=sum(lengths),
-        trained_tokens=sum(examples.learned()),
-        longest=max(lengths),
-        steps_per_epoch=plan.steps_per_epoch,
-        steps=plan.steps,
-        lengths=LengthHistogram.of(lengths),
-        kept_aside=kept_aside,
-        padding=report.padding_shares(lengths, settings.steps.batch_size, settings.what.order_seed),
-        memory=memory.memory(settings) if memory else None,
-        disk=report.estimate_disk(settings, context.card, plan, folder, machine),
-        stops=StopTokenCount(sum(n for n, _ in ends), sum(n for _, n in ends), " or ".join(sorted(units))),
-        evaluations=report.count_evaluations(settings, plan, validation),
-        sample_rounds=report.count_sample_rounds(settings, plan),
-        recall_tokens=sum(len(passage.example.ids) for passage in passages),
-        tokens_known={
-            "BOS": "not added" if bos is None else tokenizer.decode([bos]),
-            "EOS": "none" if eos is None else tokenizer.decode([eos]),
-            "padding": "masked",
-        },
-    )
+    report = report_run(context, said, examples, validation, plan, loaded_texts, memory, machine)
+    report = replace(report.with_findings(unused), resolved=resolved)
+    return TrainingData(examples, validation, plan, resolved, report, unused)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..rows import RowReport
-from .data_checks import check_examples, count_learned_stops
 from .estimates import (
     MemoryModel,
     apply_changes,
@@ -16,8 +15,6 @@ from .estimates import (
 )
 from .plan_checks import (
     check_plan,
-    count_evaluations,
-    count_sample_rounds,
     evaluation_interval,
     sample_interval,
     suggest_settings,
@@ -27,10 +24,8 @@ from .report import (
     DatasetReport,
     LengthHistogram,
     SourceReport,
-    StopTokenCount,
     TextReport,
-    ValidationSplit,
-    padding_shares,
+    report_run,
 )
 
 __all__ = [
@@ -41,23 +36,17 @@ __all__ = [
     "PreviewPiece",
     "RowReport",
     "SourceReport",
-    "StopTokenCount",
     "TextReport",
-    "ValidationSplit",
     "apply_changes",
-    "check_examples",
     "check_plan",
-    "count_evaluations",
-    "count_learned_stops",
-    "count_sample_rounds",
     "estimate_disk",
     "evaluation_interval",
     "find_remedies",
     "fit_to_memory",
     "has_exact_size",
     "largest_batch",
-    "padding_shares",
     "preview_examples",
+    "report_run",
     "sample_interval",
     "suggest_settings",
     "uses_checkpointing",

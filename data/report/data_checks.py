@@ -233,8 +233,9 @@ def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] |
         wider, alone = hard_cut + "\n", _count_headings(text, hard_cut)
         if alone and only_breaks and text.count(wider) >= MIN_MATCHES and not _count_headings(text, wider):
             why = (
-                f"{format_count(alone, 'section')} {plural(alone, 'has', 'have')} only a heading, so the model would "
-                "learn to stop after it. One more line break in the hard cut keeps each heading with its text."
+                f"{format_count(alone, 'section')} {plural(alone, 'has', 'have')} only a heading, so the model "
+                "would learn to stop after it. One more line break in the hard cut keeps each heading with "
+                "its text."
             )
             return escape_hard_cut(wider), why
         # The word of the headings, if most of them are inside sections. By the whole line, so that a heading and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
@@ -47,30 +47,28 @@ def preview_examples(
     examples: Examples, query: PreviewQuery, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> tuple[ExamplePreview, ...]:
     """Preview the examples of a query, in the order of the search."""
+    if query.first or query.containing:
+        first = max(1, query.first) - 1
+        searched = range(first, len(examples))
+        if query.backward:
+            searched = range(min(first, len(examples) - 1), -1, -1)
+        words = query.containing.casefold()
+        found = (n for n in searched if not words or words in examples[n].text.casefold())
+        numbers = list(islice(found, query.count))
+    else:
+        # Examples of each source at equal distances, since a book begins with its title and its contents.
+        by_source: dict[int, list[int]] = {}
+        for number, source in enumerate(examples.source_numbers()):
+            by_source.setdefault(source, []).append(number)
+        turns = Counter(islice(cycle(by_source), query.count))
+        shares = [(by_source[source], min(turn, len(by_source[source]))) for source, turn in turns.items()]
+        numbers = sorted(own[len(own) * n // share] for own, share in shares for n in range(share))
     previews = []
-    for number in _select(examples, query):
+    for number in numbers:
         example = examples[number]
         pieces = tuple(_pieces(example, decode, specials))
         previews.append(ExamplePreview(number + 1, example.source.name, example.place, len(example.ids), pieces))
     return tuple(previews)
-
-
-def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
-    if query.first or query.containing:
-        first = max(1, query.first) - 1
-        numbers = range(first, len(examples))
-        if query.backward:
-            numbers = range(min(first, len(examples) - 1), -1, -1)
-        words = query.containing.casefold()
-        found = (n for n in numbers if not words or words in examples[n].text.casefold())
-        return islice(found, query.count)
-    # Examples of each source at equal distances, since a book begins with its title and its contents.
-    by_source: dict[int, list[int]] = {}
-    for number, source in enumerate(examples.source_numbers()):
-        by_source.setdefault(source, []).append(number)
-    turns = Counter(islice(cycle(by_source), query.count))
-    sources = [(by_source[source], min(turn, len(by_source[source]))) for source, turn in turns.items()]
-    return sorted(numbers[len(numbers) * n // share] for numbers, share in sources for n in range(share))
 
 
 def _pieces(

@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core.findings import Finding, Suggestion, sort_findings, texts
-from ...train_utils import format_count, format_times_range, plural
-from ..examples import Examples, TextSource, batch_order, group_parts
+from ...core.findings import Finding, Suggestion, merge_suggestions, sort_findings, texts
+from ...core.host import DeviceMemory
+from ...settings.rules import check_settings
+from ...train_utils import StepPlan, format_count, format_times_range, plural
+from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
 from ..load import ResolvedSettings
-from ..rows import RowReport
+from ..readers import LoadedText
+from ..rows import PrepareContext, RowReport
 from ..text import (
     LOST_REASON,
     SliceMap,
@@ -23,7 +26,9 @@ from ..text import (
     join_maps,
     unit_name,
 )
-from .estimates import DiskEstimate, MemoryEstimate
+from .data_checks import check_examples, count_learned_stops
+from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
+from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
 from .preview import ExamplePreview
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
@@ -215,8 +220,15 @@ class DatasetReport:
         """A report that only says why nothing could be prepared."""
         return DatasetReport(findings=tuple(Finding("problem", "", sentence) for sentence in sentences))
 
-    def with_findings(self, findings: Iterable[Finding]) -> DatasetReport:
-        return replace(self, findings=(*self.findings, *findings))
+    def with_findings(self, said: Iterable[Finding | Suggestion]) -> DatasetReport:
+        """The report with what else is to say, behind what it says so far."""
+        findings, suggestions = list(self.findings), list(self.suggestions)
+        for each in said:
+            if isinstance(each, Finding):
+                findings.append(each)
+            else:
+                suggestions.append(each)
+        return replace(self, findings=tuple(findings), suggestions=merge_suggestions(*suggestions))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -324,7 +336,65 @@ def _describe_source(source: SourceReport) -> Iterator[str]:
     yield from (f"  {note}" for note in source.notes)
 
 
-def padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
+def report_run(
+    context: PrepareContext,
+    said: DatasetReport,
+    examples: Examples,
+    validation: Examples,
+    plan: StepPlan,
+    loaded_texts: Sequence[LoadedText],
+    memory: MemoryModel | None,
+    machine: DeviceMemory | None,
+) -> DatasetReport:
+    """The report on the examples and the steps of a run, after what was `said` while they were made."""
+    settings, tokenizer, lengths = context.settings, context.tokenizer, examples.lengths()
+    trained_tokens, kept_aside = sum(examples.learned()), None
+    if validation.sources:
+        sections = [s.rows if isinstance(s, RowSource) else s.sections for s in validation.sources]
+        parts, tokens = sum(len(np.unique(numbers)) for numbers in sections), sum(validation.lengths())
+        kept_aside = ValidationSplit(parts, len(validation), tokens, sum(validation.learned()))
+    ends = [count_learned_stops(source, tokenizer.stops) for source in examples.sources if len(source)]
+    units = {"rows" if isinstance(source, RowSource) else "sections" for source in examples.sources}
+    count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
+    passages = pick_passages(examples, count, bos)
+    passages += pick_passages(validation, count, bos) if passages else []
+    folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
+    disk = estimate_disk(settings, context.card, plan, folder, machine)
+    report = replace(
+        said,
+        examples=len(examples),
+        tokens=sum(lengths),
+        trained_tokens=trained_tokens,
+        longest=max(lengths),
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.steps,
+        lengths=LengthHistogram.of(lengths),
+        kept_aside=kept_aside,
+        padding=_padding_shares(lengths, settings.steps.batch_size, settings.what.order_seed),
+        memory=memory.memory(settings) if memory else None,
+        disk=disk,
+        stops=StopTokenCount(sum(n for n, _ in ends), sum(n for _, n in ends), " or ".join(sorted(units))),
+        evaluations=count_evaluations(settings, plan, validation),
+        sample_rounds=count_sample_rounds(settings, plan),
+        recall_tokens=sum(len(passage.example.ids) for passage in passages),
+        tokens_known={
+            "BOS": "not added" if bos is None else tokenizer.decode([bos]),
+            "EOS": "none" if eos is None else tokenizer.decode([eos]),
+            "padding": "masked",
+        },
+    )
+    return report.with_findings(
+        [
+            *(disk.findings() if disk else ()),
+            *check_settings(settings),
+            *check_plan(settings, plan, examples, validation, context.card.context),
+            *suggest_settings(settings, plan, memory, trained_tokens),
+            *check_examples(examples, validation, loaded_texts, tokenizer.stops),
+        ]
+    )
+
+
+def _padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, float]:
     """Return the share of padding for each order of the examples, and with packing."""
     array, numbers = np.asarray(lengths), np.arange(len(lengths))
     orders = {
