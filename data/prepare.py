@@ -22,7 +22,7 @@ from ..settings.definitions import TrainingSettings
 from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
 from .arrow_store import Store
-from .dataset_index import DatasetEntry, DatasetShare
+from .dataset_index import DatasetEntry
 from .examples import (
     Examples,
     RowSource,
@@ -197,12 +197,13 @@ class _Making:
         notes = [
             *(text_note for text in learned for text_note in text.notes),
             *_slicing_notes(sources, learned, rules),
-            *_share_note(data.share, examples),
         ]
         kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
         files = len({text.name for text in dataset.texts})
         text_report = TextReport.of(sources)
-        self.reports.append(SourceReport.of(data.name, kind, examples, notes, files=files, text=text_report))
+        self.reports.append(
+            SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text_report)
+        )
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
         fingerprint = self.context.tokenizer.fingerprint
@@ -228,39 +229,25 @@ class _Making:
             if not group[0].part:
                 sliced.append(next(whole_texts))
                 continue
-            name, count, stored_texts = group[0].name, len(group), [cast(StoredText, part.text) for part in group]
-            parts, stored = slice_parts(
-                stored_texts,
-                tokenizer.encode,
-                tokenizer.fingerprint,
-                rules,
-                partial(_say_part, context.say, name, count),
-                context.check_stop,
-            )
+            name, texts = group[0].name, [cast(StoredText, part.text) for part in group]
+            say = partial(_say_part, context.say, name, len(texts))
+            encode, fingerprint = tokenizer.encode, tokenizer.fingerprint
+            parts, stored = slice_parts(texts, encode, fingerprint, rules, say, context.check_stop)
             if stored:
                 context.say(f"Using the cached version of {name}", None)
             sliced += parts
         # Files are named within a folder, whose name ends in /.
-        is_folder = dataset.name.endswith("/")
+        names = [dataset.name + text.name * dataset.name.endswith("/") for text in loaded]
         return [
-            TextSource(
-                dataset.name + text.name if is_folder else dataset.name,
-                blocks,
-                text.open_end,
-                text.part,
-                text.start,
-            )
-            for text, blocks in zip(loaded, sliced, strict=True)
+            TextSource(name, blocks, text.open_end, text.part, text.start)
+            for name, text, blocks in zip(names, loaded, sliced, strict=True)
         ]
 
     def add_rows(self, dataset: DatasetEntry, rows: RowDataset) -> None:
         """Split and truncate the rows of a file."""
-        settings, seed, bos = (
-            self.context.settings,
-            self.context.settings.what.order_seed,
-            self.context.tokenizer.bos,
-        )
-        source, too_long, share = rows.source, settings.rows.too_long, settings.aside.eval_share
+        settings, bos = self.context.settings, self.context.tokenizer.bos
+        seed, share = settings.what.order_seed, settings.aside.eval_share
+        source, too_long = rows.source, settings.rows.too_long
         self.said += rows.findings
         # Before truncation, so that the pieces of one row stay on one side.
         if share:
@@ -278,8 +265,8 @@ class _Making:
             too_long_how=TRUNCATION_WORDS[too_long],
             nothing_learned=truncated.nothing_learned,
         )
-        notes = [*rows.notes, *_share_note(dataset.share, examples)]
-        self.reports.append(SourceReport.of(source.name, rows.what, examples, notes, rows=figures))
+        report = SourceReport.of(source.name, rows.what, examples, rows.notes, dataset.share, rows=figures)
+        self.reports.append(report)
         self.said += _dropped_rows_problem(too_long, source, truncated.too_long, self.rules)
 
     def add_validation(self, dataset: LoadedDataset) -> None:
@@ -350,8 +337,3 @@ def _slicing_notes(
             f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
             "It is left out of the blocks, so the model never sees it."
         )
-
-
-def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
-    if share.percent != 100:
-        yield f"{share.percent:g}% of this dataset is used: {format_count(len(examples), 'example')}."

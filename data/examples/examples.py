@@ -306,56 +306,51 @@ class TruncatedRows(NamedTuple):
 
 
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
-    """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting."""
+    """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting.
+
+    A piece from inside a row that begins with BOS gets one, too.
+    """
     is_long: Flags = source.lengths > cutoff
-    if not is_long.any():
-        shortened = source
-    elif too_long in ("drop", "drop_any"):
+    shortened = source
+    if is_long.any() and too_long in ("drop", "drop_any"):
         shortened = select_rows(source, np.flatnonzero(~is_long))
-    else:
-        shortened = _cut_rows(source, cutoff, too_long, bos)
+    elif is_long.any():
+        bos_id: Ids = np.array([bos or 0], np.int32)
+        not_learned: Flags = np.zeros(1, bool)
+        ids, flags = list[Ids](), list[Flags]()
+        lengths, rows = [0], list[int]()
+        for row, (first, last) in enumerate(pairwise(source.first.tolist())):
+            has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
+            room = cutoff - has_bos
+            pieces = [(first, last)]
+            if last - first > cutoff and too_long == "cut_end":
+                pieces = [(first, first + cutoff)]
+            elif last - first > cutoff and too_long == "cut_start":
+                pieces = [(last - room, last)]
+            elif last - first > cutoff:
+                starts = range(first + cutoff, last, room)
+                pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
+            for start, end in pieces:
+                if has_bos and start > first:
+                    ids.append(bos_id)
+                    flags.append(not_learned)
+                ids.append(source.all_ids[start:end])
+                flags.append(source.all_trained[start:end])
+                lengths.append(end - start + (has_bos and start > first))
+                rows.append(row)
+        shortened = replace(
+            source,
+            all_ids=np.concatenate(ids),
+            all_trained=np.concatenate(flags),
+            first=np.cumsum(lengths, dtype=np.int64),
+            rows=source.rows[rows],
+            # A second piece continues the first one; what its row continues, only its first piece does.
+            follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
+        )
     # After the cut, because a reply may lie behind it.
     learned = shortened.learned > 0
     kept = shortened if learned.all() else select_rows(shortened, np.flatnonzero(learned))
     return TruncatedRows(kept, int(is_long.sum()), len(shortened) - len(kept))
-
-
-def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> RowSource:
-    """Cut long rows at one end or into pieces; a piece from inside a row that begins with BOS gets one, too."""
-    bos_id: Ids = np.array([bos or 0], np.int32)
-    not_learned: Flags = np.zeros(1, bool)
-    ids: list[Ids] = []
-    flags: list[Flags] = []
-    lengths, rows = [0], []
-    for row, (first, last) in enumerate(pairwise(source.first.tolist())):
-        has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
-        room = cutoff - has_bos
-        if last - first <= cutoff:
-            pieces = [(first, last)]
-        elif too_long == "cut_end":
-            pieces = [(first, first + cutoff)]
-        elif too_long == "cut_start":
-            pieces = [(last - room, last)]
-        else:
-            starts = range(first + cutoff, last, room)
-            pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
-        for start, end in pieces:
-            if has_bos and start > first:
-                ids.append(bos_id)
-                flags.append(not_learned)
-            ids.append(source.all_ids[start:end])
-            flags.append(source.all_trained[start:end])
-            lengths.append(end - start + (has_bos and start > first))
-            rows.append(row)
-    return replace(
-        source,
-        all_ids=np.concatenate(ids),
-        all_trained=np.concatenate(flags),
-        first=np.cumsum(lengths, dtype=np.int64),
-        rows=source.rows[rows],
-        # A second piece continues the first one; what its row continues, only its first piece does.
-        follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
-    )
 
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
@@ -386,10 +381,6 @@ class Passage(NamedTuple):
     prompt_tokens: int
     part: str  # where it comes from: the first words of its section, or the name of its file
 
-    @property
-    def target_tokens(self) -> int:
-        return len(self.example.ids) - self.prompt_tokens
-
 
 def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passage]:
     """Pick up to `count` passages, one from each of as many examples, evenly spaced; the same ones every time.
@@ -401,42 +392,32 @@ def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passa
     passages = []
     for position, number in enumerate(numbers[places].tolist()):
         example = examples[number]
-        span = _find_span(example, position)
-        if span is None:
-            continue
-        start, middle, end = span
+        mask = np.ones(len(example.ids), bool) if example.loss_mask is None else example.loss_mask
+        # Where the mask changes: the start and the end of each run of learned tokens.
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]]).astype(np.int8))).reshape(-1, 2).tolist()
+        replies = [(begin, end) for begin, end in edges if begin >= MIN_TOKENS and end - begin >= MIN_TOKENS]
+        if replies:  # of a row: the beginning of one of its replies
+            middle, end = replies[position % len(replies)]
+            start, end = 0, min(end, middle + TARGET_TOKENS)
+        else:  # of a text: a place inside it
+            start, end = max(edges, key=lambda run: run[1] - run[0])
+            length = end - start
+            if length < MIN_PASSAGE_TOKENS:
+                continue
+            target = min(TARGET_TOKENS, length // 2)
+            prompt = min(PROMPT_TOKENS, length - target)
+            # Each time somewhere else, or all passages would come from the beginnings of their examples.
+            start += int((length - prompt - target) * (position * GOLDEN_RATIO % 1))
+            middle, end = start + prompt, start + prompt + target
         start_token = example.ids[:1][[bos is not None and start > 0 and example.ids[0] == bos]]
         ids: Ids = np.concatenate([start_token, example.ids[start:end]])
         prompt_tokens = len(start_token) + middle - start
         labelled: Flags = np.arange(len(ids)) >= prompt_tokens
-        passage = Example(ids, labelled, example.source, example.number)
         part, source = example.source.name, example.source
         if isinstance(source, TextSource):
             begin = int(source.sliced.sections.start[source.sliced[example.number].section])
             part = " ".join(source.sliced.text[begin : begin + 3 * HEADING_CHARS].split())
             if len(part) > HEADING_CHARS:
                 part = f"{part[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."
-        passages.append(Passage(passage, prompt_tokens, part))
+        passages.append(Passage(Example(ids, labelled, source, example.number), prompt_tokens, part))
     return passages
-
-
-def _find_span(example: Example, position: int) -> tuple[int, int, int] | None:
-    """Find where a prompt begins, where it ends and the tokens to continue with begin, and where these end.
-
-    In a text it is a place inside it, in a row the beginning of one of its replies.
-    """
-    mask = np.ones(len(example.ids), bool) if example.loss_mask is None else example.loss_mask
-    # Where the mask changes: the start and the end of each run of learned tokens.
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]]).astype(np.int8))).reshape(-1, 2)
-    replies = [(start, end) for start, end in edges.tolist() if start >= MIN_TOKENS and end - start >= MIN_TOKENS]
-    if replies:
-        start, end = replies[position % len(replies)]
-        return 0, start, min(end, start + TARGET_TOKENS)
-    start, end = max(edges.tolist(), key=lambda run: run[1] - run[0])
-    if end - start < MIN_PASSAGE_TOKENS:
-        return None
-    target = min(TARGET_TOKENS, (end - start) // 2)
-    prompt = min(PROMPT_TOKENS, end - start - target)
-    # Each time somewhere else, or all passages would come from the beginnings of their examples.
-    start += int((end - start - prompt - target) * (position * GOLDEN_RATIO % 1))
-    return start, start + prompt, start + prompt + target

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -83,7 +83,20 @@ def split_texts(
                 parts.append(TextPart(number, start, end, True))
                 start = end
     if len(parts) < MIN_PARTS:
-        parts = list(_split_sections(parts, texts, hard_cut, block_ends))
+        # Sections are split into parts of about a tenth of all of them.
+        sections, parts = parts, []
+        size = sum(section.end - section.start for section in sections) / MIN_PARTS
+        for number, loaded in enumerate(texts):
+            text = str(loaded.text)
+            found = find_sections(text, hard_cut)
+            # Where blocks may end: never within a hard cut, nor right before one.
+            ends = places_inside(find_bounds(text, found, block_ends).ends, found)
+            for _, start, stop, _ in (section for section in sections if section.file == number):
+                for end in ends[(ends > start) & (ends < stop)].tolist():
+                    if end - start >= size:
+                        parts.append(TextPart(number, start, end, False))
+                        start = end
+                parts.append(TextPart(number, start, stop, True))
     # Equal words make equal parts, whatever the spaces, case and signs between them.
     contents = [_words(texts[part.file].text[part.start : part.end]) for part in parts]
     words = [arrow_store.text_digest(" ".join(content)) for content in contents]
@@ -93,24 +106,6 @@ def split_texts(
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number not in held_out]),
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number in held_out]),
     )
-
-
-def _split_sections(
-    sections: Sequence[TextPart], texts: Sequence[LoadedText], hard_cut: str, block_ends: BlockEnds
-) -> Iterator[TextPart]:
-    """Split sections into parts of about a tenth of all of them."""
-    size = sum(section.end - section.start for section in sections) / MIN_PARTS
-    for file, loaded in enumerate(texts):
-        text = str(loaded.text)
-        found = find_sections(text, hard_cut)
-        # Where blocks may end: never within a hard cut, nor right before one.
-        ends = places_inside(find_bounds(text, found, block_ends).ends, found)
-        for _, start, stop, _ in (section for section in sections if section.file == file):
-            for end in ends[(ends > start) & (ends < stop)].tolist():
-                if end - start >= size:
-                    yield TextPart(file, start, end, False)
-                    start = end
-            yield TextPart(file, start, stop, True)
 
 
 def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> list[LoadedText]:

@@ -13,20 +13,9 @@ from .estimates import (
     largest_batch,
     uses_checkpointing,
 )
-from .plan_checks import (
-    check_plan,
-    evaluation_interval,
-    sample_interval,
-    suggest_settings,
-)
+from .plan_checks import check_plan, evaluation_interval, sample_interval, suggest_settings
 from .preview import ExamplePreview, PreviewPiece, preview_examples
-from .report import (
-    DatasetReport,
-    LengthHistogram,
-    SourceReport,
-    TextReport,
-    report_run,
-)
+from .report import DatasetReport, LengthHistogram, SourceReport, TextReport, report_run
 
 __all__ = [
     "DatasetReport",

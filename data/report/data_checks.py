@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from ...chunking import Text, escape_hard_cut
+from ...chunking import escape_hard_cut
 from ...core.findings import Finding, Suggestion, advice
 from ...dementor import fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
@@ -139,29 +139,27 @@ def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fi
         few = "so there is only one EOS token, at the end of the text"
         if not ends:
             few = "and the end of the text is in the validation split, so no EOS token is trained on"
-        verses = next(filter(None, (_describe_verses(part.sliced.text) for part in parts if part.part <= 1)), "")
-        where = verses or (
+        where = (
             "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
             "separator under Hard cut."
         )
+        # A text whose lines are numbered by chapter and verse.
+        for text in (part.sliced.text[:MAX_CHARS] for part in parts if part.part <= 1):
+            verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text)]
+            lines = sum(not line.isspace() for line in text.split("\n") if line)
+            # Reversed, so that the first verse of each chapter is the one that stays.
+            first_verses = dict(reversed(verses))
+            if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
+                continue
+            chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
+            named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
+            where = (
+                f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard "
+                "cut matches only one fixed string, so it can't match chapter numbers that change. Insert the "
+                f"hard cut before the first verse of each chapter in your text (before {named} and so on)."
+            )
+            break
         yield advice("hard_cut", f"{name}: no hard cut was found, {few}. The model may not learn to stop. {where}")
-
-
-def _describe_verses(text: Text) -> str:
-    """What to do with a text whose lines are numbered by chapter and verse; empty for other texts."""
-    verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
-    lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
-    # Reversed, so that the first verse of each chapter is the one that stays.
-    first_verses = dict(reversed(verses))
-    if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
-        return ""
-    chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
-    named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
-    return (
-        f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut "
-        "matches only one fixed string, so it can't match chapter numbers that change. Insert the hard cut before "
-        f"the first verse of each chapter in your text (before {named} and so on)."
-    )
 
 
 def _check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:

@@ -172,13 +172,30 @@ def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
 
 def suggest_settings(
     settings: TrainingSettings, plan: StepPlan, memory: MemoryModel | None, trained_tokens: int
-) -> list[Suggestion]:
+) -> Iterator[Suggestion]:
     """One suggestion for each setting that a beginner asks about: a value with its reason, or "as it is"."""
-    return [
-        *_suggest_steps(settings, plan, memory),
-        *_suggest_learning(settings, plan, memory, trained_tokens),
-        _suggest_saves(settings, plan),
-    ]
+    yield from _suggest_steps(settings, plan, memory)
+    yield from _suggest_learning(settings, plan, memory, trained_tokens)
+    saving, asked = settings.saving, interval_steps(settings.saving.save_every, plan.steps)
+    count = plan.steps // asked if asked else 0
+    if asked and not count:
+        why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
+        yield Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
+    elif count > MAX_SAVES:
+        why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
+        yield Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
+    elif count:
+        why = f"This setting saves {format_count(count, 'checkpoint')} during the run."
+        yield _keep("save_every", saving.save_every, why)
+    elif min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
+        why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
+        yield Suggestion("save_every", round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2), why)
+    elif not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
+        yield Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
+    else:
+        minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
+        when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
+        yield _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
 
 
 def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryModel | None) -> Iterator[Suggestion]:
@@ -275,28 +292,6 @@ def _suggest_learning(
     else:
         why = f"The warmup takes {warmup:,} of {total} ({warmup / plan.steps:.0%})."
         yield _keep("warmup_steps", asked, why)
-
-
-def _suggest_saves(settings: TrainingSettings, plan: StepPlan) -> Suggestion:
-    saving, asked = settings.saving, interval_steps(settings.saving.save_every, plan.steps)
-    count = plan.steps // asked if asked else 0
-    if asked and not count:
-        why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
-        return Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
-    if count > MAX_SAVES:
-        why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
-        return Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
-    if count:
-        why = f"This setting saves {format_count(count, 'checkpoint')} during the run."
-        return _keep("save_every", saving.save_every, why)
-    if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
-        why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
-        return Suggestion("save_every", round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2), why)
-    if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
-        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
-    minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
-    when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
-    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
 
 
 def _keep(key: str, value: float, why: str) -> Suggestion:

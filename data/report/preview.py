@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
 from ...core.engine import PreviewQuery
-from ..examples import IGNORE_INDEX, Example, Examples
+from ..examples import IGNORE_INDEX, Examples
 
 LEARNED_MARKS = ("⟦", "⟧")
 PARTIAL_CHARACTER = "\ufffd"  # what the first bytes of a character decode to
@@ -65,29 +65,20 @@ def preview_examples(
         numbers = sorted(own[len(own) * n // share] for own, share in shares for n in range(share))
     previews = []
     for number in numbers:
-        example = examples[number]
-        pieces = tuple(_pieces(example, decode, specials))
-        previews.append(ExamplePreview(number + 1, example.source.name, example.place, len(example.ids), pieces))
+        example, pieces = examples[number], list[PreviewPiece]()
+        ids, labels = example.ids.tolist(), example.labels.tolist()
+        kinds = [(label != IGNORE_INDEX, token in specials) for token, label in zip(ids, labels, strict=True)]
+        # The text of a piece is what it adds to the decoded text, since tokens can't be decoded one by one. A
+        # character whose bytes two pieces share is in the second one.
+        decoded, start = "", 0
+        for end in range(1, len(ids) + 1):
+            if end < len(ids) and kinds[end] == kinds[start]:
+                continue
+            text = decode(ids[:end])
+            if end < len(ids):
+                text = text.rstrip(PARTIAL_CHARACTER)
+            pieces.append(PreviewPiece(text[len(decoded) :], *kinds[start]))
+            decoded, start = text, end
+        name = example.source.name
+        previews.append(ExamplePreview(number + 1, name, example.place, len(ids), tuple(pieces)))
     return tuple(previews)
-
-
-def _pieces(
-    example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> Iterator[PreviewPiece]:
-    """Split an example into pieces.
-
-    The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one. A character
-    whose bytes two pieces share is in the second one.
-    """
-    ids, labels = example.ids.tolist(), example.labels.tolist()
-    kinds = [(label != IGNORE_INDEX, number in specials) for number, label in zip(ids, labels, strict=True)]
-    decoded, start = "", 0
-    for end in range(1, len(ids) + 1):
-        if end < len(ids) and kinds[end] == kinds[start]:
-            continue
-        text = decode(ids[:end])
-        # The rest of a character's bytes is in the next piece.
-        if end < len(ids):
-            text = text.rstrip(PARTIAL_CHARACTER)
-        yield PreviewPiece(text[len(decoded) :], *kinds[start])
-        decoded, start = text, end

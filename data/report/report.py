@@ -12,6 +12,7 @@ from ...core.findings import Finding, Suggestion, merge_suggestions, sort_findin
 from ...core.host import DeviceMemory
 from ...settings.rules import check_settings
 from ...train_utils import StepPlan, format_count, format_times_range, plural
+from ..dataset_index import DatasetShare
 from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
 from ..load import ResolvedSettings
 from ..readers import LoadedText
@@ -129,6 +130,7 @@ class SourceReport:
         what: str,
         examples: Examples,
         notes: Iterable[str],
+        share: DatasetShare,
         *,
         files: int = 1,
         text: TextReport | None = None,
@@ -136,7 +138,9 @@ class SourceReport:
     ) -> SourceReport:
         """The report of a dataset: how its texts were sliced or its rows read, and the examples that are used."""
         count, lengths, trained_tokens = len(examples), examples.lengths(), sum(examples.learned())
-        histogram = LengthHistogram.of(lengths)
+        histogram, notes = LengthHistogram.of(lengths), list(notes)
+        if share.percent != 100:
+            notes.append(f"{share.percent:g}% of this dataset is used: {format_count(count, 'example')}.")
         return SourceReport(
             name, what, files, count, sum(lengths), trained_tokens, histogram, text, rows, tuple(notes)
         )
@@ -153,6 +157,36 @@ class SourceReport:
         files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
         parts += " between hard cuts" if text.parts > 1 else ""
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
+
+    def lines(self) -> Iterator[str]:
+        """The dataset in the lines of a report."""
+        if text := self.text:
+            overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
+            left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
+            lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
+            yield (
+                f"{self.name}: {self.what}, {self.files} {plural(self.files, 'file')}, "
+                f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
+                f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
+                f"characters lost: {text.characters_lost}{lost_reason}"
+            )
+            growth = self.tokens / text.text_tokens if text.text_tokens else 0.0
+            yield (
+                f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
+                f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} "
+                f"per epoch; an epoch has {growth:.2f} times as many tokens as the text"
+            )
+        if rows := self.rows:
+            excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
+            which = f"longest example has {self.lengths.longest}"
+            if self.lengths.second:
+                which = f"two longest examples have {self.lengths.longest} and {self.lengths.second}"
+            yield (
+                f"{self.name}: {self.what}; {rows.rows} {plural(rows.rows, 'row')} -> {self.examples} "
+                f"{plural(self.examples, 'example')}{excluded}; {self.tokens} tokens, "
+                f"{self.trained_tokens} trained on; the {which} tokens"
+            )
+        yield from (f"  {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -282,7 +316,7 @@ class DatasetReport:
         lines += [f"Problem: {p}" for p in self.problems] + [f"Advice: {a}" for a in self.advice]
         lines += [f"{s.heading}: {s.key} = {s.words}. {s.why}" for s in self.suggestions]
         lines += [f"Note: {n}" for n in self.notes]
-        lines += [line for source in self.sources for line in _describe_source(source)]
+        lines += [line for source in self.sources for line in source.lines()]
         if len(self.sources) > 1:
             lines.append(f"Trained tokens by dataset: {self.mixture}")
         if self.kept_aside:
@@ -305,35 +339,6 @@ class DatasetReport:
             }
             lines += [f"{name}: {words}" for name, words in parts.items() if words]
         return "\n".join([*lines, *(s.text() for s in self.shown)])
-
-
-def _describe_source(source: SourceReport) -> Iterator[str]:
-    if text := source.text:
-        overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-        left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
-        lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
-        yield (
-            f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-            f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
-            f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
-            f"characters lost: {text.characters_lost}{lost_reason}"
-        )
-        growth = source.tokens / text.text_tokens if text.text_tokens else 0.0
-        yield (
-            f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
-            f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} per "
-            f"epoch; an epoch has {growth:.2f} times as many tokens as the text"
-        )
-    if rows := source.rows:
-        excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
-        longest, second = source.lengths.longest, source.lengths.second
-        which = f"two longest examples have {longest} and {second}" if second else f"longest example has {longest}"
-        yield (
-            f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
-            f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
-            f"{source.trained_tokens} trained on; the {which} tokens"
-        )
-    yield from (f"  {note}" for note in source.notes)
 
 
 def report_run(

@@ -221,8 +221,7 @@ def _unreadable_rows(encoder: RowEncoder) -> Iterator[Finding]:
     elif few:
         label = SETTINGS["bad_rows"].label
         yield problem(
-            "bad_rows",
-            f"{label}: {len(bad)} of {count} rows can't be read. Fix them, or choose to skip them.",
+            "bad_rows", f"{label}: {len(bad)} of {count} rows can't be read. Fix them, or choose to skip them."
         )
 
 

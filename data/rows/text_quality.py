@@ -41,10 +41,7 @@ DESCRIPTIONS = {
     "html": ("contains", "contain", "leftover HTML"),
     "template": ("contains", "contain", "prompt template markers"),
 }
-TEMPLATE_REASONS = {
-    "row": "although the template adds its own",
-    "section": "which the model would learn to write",
-}
+TEMPLATE_REASONS = {"row": "although the template adds its own", "section": "which the model would learn to write"}
 # Near duplicates: texts of which 80 % of the shingles, runs of five words, are the same. With 5 bands of 4 hashes
 # MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**5: 0.93 for 0.8, 0.28 for 0.5.
 MIN_SIMILARITY = 0.8
