@@ -289,36 +289,26 @@ def make_prompts(
     for start in spread_evenly(len(examples), PROMPT_COUNT):
         # Where an example makes no prompt of its own, one of those after it.
         for number in range(start, min(start + EXAMPLES_INSPECTED, len(examples))):
-            prompt = _prompt_from(examples[number], style, tokenizer)
-            if prompt is not None and prompt.text not in unique:
-                unique[prompt.text] = prompt
+            # Up to its first reply, or the first words of a text.
+            ids, end = examples[number].ids.tolist(), _first_learned(examples[number])
+            is_text = end <= 1
+            if is_text:
+                # Where a word ends; where there is none, as in Chinese, where a character ends.
+                end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2))
+                for place in range(end, end // 2, -1):
+                    before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
+                    is_inside_word = before[-1:].isalnum() and after[len(before) :][:1].isalnum()
+                    if not before.endswith(HALF_CHARACTER) and not is_inside_word:
+                        end = place
+                        break
+                while end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
+                    end -= 1
+            decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
+            message = decoded if is_text else style.asked(decoded)
+            if end <= MAX_PROMPT_TOKENS and message.strip() and message not in unique:
+                unique[message] = Prompt(message, tuple(ids[:end]))
                 break
     return list(unique.values())
-
-
-def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> Prompt | None:
-    """Cut a prompt from an example: up to its first reply, or the first words of a text.
-
-    None where it would be too long.
-    """
-    ids, end = example.ids.tolist(), _first_learned(example)
-    is_text = end <= 1
-    if is_text:
-        # Where a word ends; where there is none, as in Chinese, where a character ends.
-        end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2))
-        for place in range(end, end // 2, -1):
-            before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
-            is_inside_word = before[-1:].isalnum() and after[len(before) :][:1].isalnum()
-            if not before.endswith(HALF_CHARACTER) and not is_inside_word:
-                end = place
-                break
-        while end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
-            end -= 1
-    if end > MAX_PROMPT_TOKENS:
-        return None
-    decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
-    message = decoded if is_text else style.asked(decoded)
-    return Prompt(message, tuple(ids[:end])) if message.strip() else None
 
 
 def _first_learned(example: Example) -> int:
