@@ -2,7 +2,6 @@
 
 __all__ = [
     "arrow_store",
-    "cleaning",
     "dataset_index",
     "examples",
     "general",

@@ -58,8 +58,9 @@ class Store:
     def temporary(folder: Path) -> Store:
         """A store without a limit, in a folder inside this one that is removed with the last use of the store."""
         for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-            if time.time() - _last_used(path) > STALE_PART_SECONDS:  # a crash left it behind
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE_PART_SECONDS:  # a crash left it behind
+                    shutil.rmtree(path, ignore_errors=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             own = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
@@ -76,14 +77,33 @@ class Store:
         """
         if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
             return None
+        import numpy as np
+
         path = self.folder / (key + ARROW_SUFFIX)
         try:
-            entry = _read(arrow, path, key, mapped=mapped)
+            if mapped:
+                with arrow.memory_map(str(path)) as file:  # the system reads and frees these bytes by itself
+                    data = memoryview(file.read_buffer())
+            else:
+                data = memoryview(path.read_bytes())
+            # Arrow trusts what it reads: one wrong number in a file could crash the whole program.
+            body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+            if zlib.crc32(body) != int.from_bytes(checksum, "little"):
+                return None
+            with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
+                metadata = json.loads((reader.schema.metadata or {})[METADATA_KEY])
+                table = reader.read_all()
+            arrays = {}
+            for name, dtype in metadata["arrays"].items():
+                values = table.column(name).chunk(0).values.to_numpy().view(dtype)
+                arrays[name] = values if mapped else np.array(values)
         except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException):
+            return None
+        if metadata["key"] != key:  # a file that was renamed
             return None
         with suppress(OSError):
             os.utime(path)  # the files used longest ago are removed first
-        return entry
+        return StoreEntry(arrays, metadata["said"])
 
     def save(self, key: str, entry: StoreEntry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
@@ -91,14 +111,36 @@ class Store:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
+        import numpy as np
+
+        # One row in which each array is a list, so that arrays of different lengths fit.
+        arrays = {name: np.ascontiguousarray(array) for name, array in entry.arrays.items()}
+        dtypes = {name: str(array.dtype) for name, array in arrays.items()}
+        metadata = json.dumps({"key": key, "arrays": dtypes, "said": entry.metadata}).encode()
+        # Arrow packs flags into bits, which NumPy can't map.
+        columns = [array.view("uint8") if array.dtype == bool else array for array in arrays.values()]
+        lists = [
+            arrow.LargeListArray.from_arrays(arrow.array([0, len(a)], arrow.int64()), arrow.array(a))
+            for a in columns
+        ]
+        table = arrow.Table.from_arrays(lists, names=list(arrays)).replace_schema_metadata(
+            {METADATA_KEY: metadata}
+        )
         path, temporary_name = self.folder / (key + ARROW_SUFFIX), f".{key}-{os.getpid()}{PART_SUFFIX}"
         with suppress(OSError, arrow.ArrowException), atomic_write(path, temporary_name) as temporary:
-            _write(arrow, temporary, key, entry)
+            with temporary.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+            checksum = 0
+            with temporary.open("r+b") as written:
+                while chunk := written.read(READ_BYTES):
+                    checksum = zlib.crc32(chunk, checksum)
+                written.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
         # Remove the files used longest ago beyond the size limit, and partial files that a crash left behind.
         now, free_bytes = time.time(), self.largest
-        for path in sorted(_store_files(self.folder), key=_last_used, reverse=True):
-            free_bytes -= _file_size(path)
-            is_stale = path.suffix == PART_SUFFIX and now - _last_used(path) > STALE_PART_SECONDS
+        files = _store_files(self.folder)
+        for path, status in sorted(files, key=lambda file: file[1].st_mtime, reverse=True):
+            free_bytes -= status.st_size
+            is_stale = path.suffix == PART_SUFFIX and now - status.st_mtime > STALE_PART_SECONDS
             if free_bytes < 0 or is_stale:
                 with suppress(OSError):
                     path.unlink()
@@ -119,17 +161,16 @@ def has_arrow() -> bool:
 
 def store_size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
-    return sum(_file_size(path) for path in _store_files(folders.prepared_data))
+    return sum(status.st_size for _, status in _store_files(folders.prepared_data))
 
 
 def clear_store(folders: Folders) -> int:
     """Remove all prepared data and return the bytes that were freed."""
     freed = 0
-    for path in _store_files(folders.prepared_data):
-        file_bytes = _file_size(path)
+    for path, status in _store_files(folders.prepared_data):
         with suppress(OSError):
             path.unlink()
-            freed += file_bytes
+            freed += status.st_size
     return freed
 
 
@@ -175,77 +216,11 @@ def _import_pyarrow() -> Any:
     return pyarrow
 
 
-def _read(arrow: Any, path: Path, key: str, *, mapped: bool = False) -> StoreEntry:
-    """The arrays of a file, writable and in memory unless they are mapped; a ValueError where it was changed.
-
-    Arrow trusts what it reads: one wrong number in a file could crash the whole program, hence the checksum.
-    """
-    import numpy as np
-
-    if mapped:
-        with arrow.memory_map(str(path)) as file:  # the system reads and frees these bytes by itself
-            data = memoryview(file.read_buffer())
-    else:
-        data = memoryview(path.read_bytes())
-    body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
-    if zlib.crc32(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("its checksum does not match")
-    with arrow.ipc.open_file(arrow.py_buffer(body)) as reader:
-        metadata = json.loads((reader.schema.metadata or {})[METADATA_KEY])
-        table = reader.read_all()
-    arrays = {}
-    for name, dtype in metadata["arrays"].items():
-        values = table.column(name).chunk(0).values.to_numpy().view(dtype)
-        arrays[name] = values if mapped else np.array(values)
-    if metadata["key"] != key:
-        raise ValueError("it was saved under a different cache key")
-    return StoreEntry(arrays, metadata["said"])
-
-
-def _write(arrow: Any, path: Path, key: str, entry: StoreEntry) -> None:
-    """Write one row in which each array is a list, so that arrays of different lengths fit."""
-    import numpy as np
-
-    arrays = {name: np.ascontiguousarray(array) for name, array in entry.arrays.items()}
-    # Arrow packs flags into bits, which NumPy can't map.
-    columns = {name: array.view("uint8") if array.dtype == bool else array for name, array in arrays.items()}
-    metadata = {
-        "key": key,
-        "arrays": {name: str(array.dtype) for name, array in arrays.items()},
-        "said": entry.metadata,
-    }
-    lists = [
-        arrow.LargeListArray.from_arrays(arrow.array([0, len(a)], arrow.int64()), arrow.array(a))
-        for a in columns.values()
-    ]
-    table = arrow.Table.from_arrays(lists, names=list(columns)).replace_schema_metadata(
-        {METADATA_KEY: json.dumps(metadata).encode()}
-    )
-    with path.open("wb") as file, arrow.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    checksum = 0
-    with path.open("r+b") as written:
-        while chunk := written.read(READ_BYTES):
-            checksum = zlib.crc32(chunk, checksum)
-        written.write(checksum.to_bytes(CHECKSUM_BYTES, "little"))
-
-
-def _store_files(folder: Path) -> Iterable[Path]:
+def _store_files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     """Only this store's own files: nothing else in the folder is counted or removed."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if path.suffix in (ARROW_SUFFIX, PART_SUFFIX) and path.is_file()]
-
-
-def _last_used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    files = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix in (ARROW_SUFFIX, PART_SUFFIX) and path.is_file():
+            with suppress(OSError):  # another process has removed it
+                files.append((path, path.stat()))
+    return files

@@ -77,10 +77,31 @@ def list_datasets(folders: Folders) -> list[DatasetEntry]:
 
 def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
     """The datasets of these names; a DataError lists all that were not found."""
-    datasets, problems = [], []
+    datasets, problems = list[DatasetEntry](), list[str]()
     for name in names:
         try:
-            datasets.append(_find_dataset(name, folders))
+            share = parse_share(name)
+        except ValueError as error:
+            problems.append(f"Dataset: {error}")
+            continue
+        stem = share.name.rstrip("/\\")
+        if _is_outside(stem):
+            problems.append(
+                f"Dataset: {name!r} is a path, but a name is needed. "
+                f"Enter the name of a file or folder in {folders.datasets}."
+            )
+            continue
+        own, example = _existing(folders.datasets, stem), _existing(folders.examples, stem)
+        if not (path := own or example):
+            problems.append(
+                f"Dataset: there is no dataset named {name!r} in {folders.datasets}. "
+                f"Available: {_existing_names(folders)}."
+            )
+            continue
+        try:
+            if path.is_file():
+                unsupported.refuse_unsupported(path, stem)
+            datasets.append(DatasetEntry(stem + "/" * path.is_dir(), path, not own, share))
         except DataError as error:
             problems.append(str(error))
     found = [dataset.name.rstrip("/") for dataset in datasets]
@@ -93,28 +114,6 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
     return datasets
 
 
-def _find_dataset(name: str, folders: Folders) -> DatasetEntry:
-    try:
-        share = parse_share(name)
-    except ValueError as error:
-        raise DataError(f"Dataset: {error}") from error
-    stem = share.name.rstrip("/\\")
-    if _is_outside(stem):
-        raise DataError(
-            f"Dataset: {name!r} is a path, but a name is needed. "
-            f"Enter the name of a file or folder in {folders.datasets}."
-        )
-    for root, example in ((folders.datasets, False), (folders.examples, True)):
-        if path := _existing(root, stem):
-            if path.is_file():
-                unsupported.refuse_unsupported(path, stem)
-            return DatasetEntry(stem + "/" * path.is_dir(), path, example, share)
-    raise DataError(
-        f"Dataset: there is no dataset named {name!r} in {folders.datasets}. "
-        f"Available: {_existing_names(folders)}."
-    )
-
-
 # How every command resolves a DATA argument, for its help.
 LOOKUP_ORDER = (
     "the name of a dataset, a path relative to the current folder (./NAME is always a path), or the name of an "
@@ -124,14 +123,14 @@ LOOKUP_ORDER = (
 
 def locate_dataset(name: str, folders: Folders) -> Path:
     """The path of a dataset; a DataError names the places that were searched."""
-    stem, from_current = name.rstrip("/\\"), absolute_path(name)
+    stem = name.rstrip("/\\")
     may_be_a_name = not _is_outside(stem) and not stem.startswith(("./", ".\\"))
     roots = (folders.datasets, None, folders.examples) if may_be_a_name else (None,)
     for root in roots:
-        if path := _existing(root, stem) if root else _if_exists(from_current):
+        if path := _existing(root, stem if root else name):
             return path
     raise DataError(
-        f"There is no dataset {name!r} in {folders.datasets}, and no file {from_current}. Available: "
+        f"There is no dataset {name!r} in {folders.datasets}, and no file {absolute_path(name)}. Available: "
         f"{_existing_names(folders)}."
     )
 
@@ -170,18 +169,14 @@ def _is_outside(name: str) -> bool:
     return Path(name).is_absolute() or not parts or ":" in name or ".." in re.split(r"[/\\]", name)
 
 
-def _existing(root: Path, name: str) -> Path | None:
-    """The path of a dataset in `root`, if there is one. Links that users put there are followed."""
+def _existing(root: Path | None, name: str) -> Path | None:
+    """The path of a file or folder in `root` or the current folder, if there is one. Links are followed."""
     try:
-        return _if_exists(safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True))
-    except DataError:  # an impossible name
-        return None
-
-
-def _if_exists(path: Path) -> Path | None:
-    try:
+        path = absolute_path(name)
+        if root:
+            path = safe_paths.descendant(root, name, "Data", refusal=DataError, follow_links=True)
         return path if path.is_dir() or path.is_file() else None
-    except OSError:  # a name longer than the system allows
+    except (DataError, OSError):  # an impossible name, or one that is longer than the system allows
         return None
 
 

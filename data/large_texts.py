@@ -10,6 +10,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -54,12 +55,6 @@ def is_large(file: Path) -> bool:
     return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.has_arrow()
 
 
-def store_for(file: Path, store: Store, folder: Path) -> Store:
-    """The store, or a temporary one in a folder where nothing is kept or a file is too large for it."""
-    fits = STORED_BYTES_PER_BYTE * file.stat().st_size <= store.largest
-    return store if store.folder and fits else Store.temporary(folder)
-
-
 def describe_first_part() -> str:
     """How much of a large text is searched where not all of it is: 'first 17 million characters'."""
     return f"first {PART_CHARS / 1e6:.0f} million characters"
@@ -70,26 +65,35 @@ def load_parts(
     name: str,
     hard_cut: str,
     store: Store,
+    folder: Path,
     cleaning: Cleaning,
-    *,
-    check_stop: Callable[[], None] = lambda: None,
+    check_stop: Callable[[], None],
 ) -> list[LoadedText]:
-    """The parts of a text file, stored or read now; `check_stop` is called with each part that is read."""
+    """The parts of a text file, stored or read now; `check_stop` is called with each part that is read.
+
+    They lie in a temporary store in the folder where nothing is kept or the file is too large for the store.
+    """
+    if not store.folder or STORED_BYTES_PER_BYTE * file.stat().st_size > store.largest:
+        store = Store.temporary(folder)
     content = text_files.file_digest(file, name)
     limits = PART_CHARS, MAX_PART_CHARS
     key = arrow_store.cache_key("parts", content, name, hard_cut, astuple(cleaning), limits)
     if entry := store.load(key):
-        parts = [(values, StoredText.load(store, values["text"])) for values in entry.metadata]
+        stored = [(values, StoredText.load(store, values["text"])) for values in entry.metadata]
         restored = [
             LoadedText(**{**values, "text": text, "notes": tuple(values["notes"]), "menus": ()})
-            for values, text in parts
+            for values, text in stored
             if text
         ]
-        if len(restored) == len(parts):  # one that was removed makes the others useless
+        if len(restored) == len(stored):  # one that was removed makes the others useless
             return restored
     encoding, notes = text_files.detect_file_encoding(file, name)
-    chunks = text_files.normalize_chunks(_read_chunks(file, name, encoding))
-    texts, found, width = _store_parts(divide(read_stretches(chunks), hard_cut), name, store, cleaning, check_stop)
+    with text_files.open_binary(file, name) as stream:
+        # What can't be decoded becomes \ufffd.
+        data = iter(partial(stream.read, text_files.READ_BYTES), b"")
+        chunks = text_files.normalize_chunks(codecs.iterdecode(data, encoding, "replace"))
+        parts = divide(read_stretches(chunks), hard_cut)
+        texts, found, width = _store_parts(parts, name, store, cleaning, check_stop)
     if not texts:
         raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
     words = describe_boilerplate(found)
@@ -104,15 +108,6 @@ def load_parts(
     texts[0] = mark(replace(texts[0], notes=notes), words, width, cleaning)
     store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
     return texts
-
-
-def _read_chunks(file: Path, name: str, encoding: str) -> Iterator[str]:
-    """The text of a file; what can't be decoded becomes \\ufffd."""
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    with text_files.open_binary(file, name) as stream:
-        while data := stream.read(text_files.READ_BYTES):
-            yield decoder.decode(data)
-    yield decoder.decode(b"", final=True)
 
 
 def _store_parts(

@@ -62,32 +62,23 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
-    hard_cut = unescape_hard_cut(context.settings.text.hard_cut)
-    cleaning = Cleaning.of(context.settings.text)
-
-    def divide(file: Path, name: str) -> list[LoadedText]:
-        # Nothing of a large text is kept if the tokenizer can't be told from others.
-        kept = context.store if context.tokenizer.fingerprint else Store()
-        store = large_texts.store_for(file, kept, context.folders.prepared_data)
-        return large_texts.load_parts(file, name, hard_cut, store, cleaning, check_stop=context.check_stop)
-
-    texts = read_texts(dataset.path, hard_cut, context.store, cleaning=cleaning, divide=divide)
+    hard_cut, cleaning = unescape_hard_cut(context.settings.text.hard_cut), Cleaning.of(context.settings.text)
+    texts = read_texts(dataset.path, hard_cut, cleaning=cleaning, context=context)
     return LoadedDataset(dataset, tuple(texts), tuple(rows))
 
 
 def read_texts(
     path: Path,
     hard_cut: str = "\n\n\n",
-    store: Store | None = None,
     *,
     cleaning: Cleaning = Cleaning(),  # noqa: B008  # frozen
-    divide: Callable[[Path, str], list[LoadedText]] | None = None,
+    context: PrepareContext | None = None,
 ) -> list[LoadedText]:
     """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
 
-    `hard_cut` is put between the chapters of documents that have some; `divide` reads a large text file in parts.
+    `hard_cut` is put between the chapters of documents that have some; with a context, large texts come in parts.
     """
-    store = store or Store()
+    store = context.store if context else Store()
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
     if not files:
         raise DataError(
@@ -100,14 +91,23 @@ def read_texts(
             name = file.relative_to(path).as_posix() if file != path else path.name
             try:
                 with as_data_error(name):
-                    texts += _read_file(file, name, hard_cut, store, divide)
+                    unsupported.refuse_unsupported(file, name)
+                    if context and file.suffix.lower() not in documents.READERS and large_texts.is_large(file):
+                        # Nothing of a large text is kept if the tokenizer can't be told from others.
+                        kept = store if context.tokenizer.fingerprint else Store()
+                        folder = context.folders.prepared_data
+                        texts += large_texts.load_parts(
+                            file, name, hard_cut, kept, folder, cleaning, context.check_stop
+                        )
+                    else:
+                        texts.append(_read_file(file, name, hard_cut, store))
             except DataError as error:
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
     # Boilerplate is looked for in all texts together; each part of a large text was cleaned when it was read.
     found = iter(load_or_find([(str(text.text), text.menus) for text in texts if not text.part], store))
-    kept, words = list[LoadedText](), []
+    kept_texts, words = list[LoadedText](), []
     for text in texts:
         if not text.part:
             boilerplate, content = next(found), str(text.text)
@@ -118,38 +118,28 @@ def read_texts(
             if not str(text.text).strip():
                 words.append(f"{text.name}: everything in it looks like boilerplate.")
                 continue
-        kept.append(text)
-    if not kept:
+        kept_texts.append(text)
+    if not kept_texts:
         raise DataError("\n".join(f"{reason} Turn off 'Drop boilerplate'." for reason in words))
-    return [replace(kept[0], notes=(*kept[0].notes, *words)), *kept[1:]]
+    return [replace(kept_texts[0], notes=(*kept_texts[0].notes, *words)), *kept_texts[1:]]
 
 
-def _read_file(
-    file: Path,
-    name: str,
-    hard_cut: str,
-    store: Store,
-    divide: Callable[[Path, str], list[LoadedText]] | None,
-) -> list[LoadedText]:
-    """The text of a file: of a document, stored or read now; of a large text, in parts."""
-    unsupported.refuse_unsupported(file, name)
-    if file.suffix.lower() in documents.READERS:
-        key = arrow_store.cache_key(
-            "document", text_files.file_digest(file, name), file.suffix.lower(), name, hard_cut
-        )
-        if entry := store.load(key):
-            menus = tuple((start, end) for start, end in entry.metadata["menus"])
-            return [LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)]
-        document = documents.read_document(file, name, hard_cut)
-        said = {"text": document.text, "notes": document.notes, "menus": document.menus}
-        store.save(key, StoreEntry({}, said))
-        return [document]
-    if divide and large_texts.is_large(file):
-        return divide(file, name)
-    text, notes = text_files.read_text(file, name)
-    if not text or text.isspace():
-        raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
-    return [LoadedText(name, text, notes)]
+def _read_file(file: Path, name: str, hard_cut: str, store: Store) -> LoadedText:
+    """The text of a file: of a document, stored or read now, or of a plain text."""
+    kind = file.suffix.lower()
+    if kind not in documents.READERS:
+        text, notes = text_files.read_text(file, name)
+        if not text or text.isspace():
+            raise DataError(f"{name} is empty. Add text to it, or remove it from the dataset.")
+        return LoadedText(name, text, notes)
+    key = arrow_store.cache_key("document", text_files.file_digest(file, name), kind, name, hard_cut)
+    if entry := store.load(key):
+        menus = tuple((start, end) for start, end in entry.metadata["menus"])
+        return LoadedText(name, entry.metadata["text"], tuple(entry.metadata["notes"]), menus=menus)
+    document = documents.read_document(file, name, hard_cut)
+    said = {"text": document.text, "notes": document.notes, "menus": document.menus}
+    store.save(key, StoreEntry({}, said))
+    return document
 
 
 @dataclass(frozen=True)
@@ -202,8 +192,13 @@ def slicing_rules(
     )
 
 
-def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules) -> Iterator[Finding]:
-    """Yield what the model makes of the cutoff and of the end token."""
+def check_rules(
+    settings: TrainingSettings, card: ModelCard, rules: SlicingRules, longest: int
+) -> Iterator[Finding | Suggestion]:
+    """Yield what the model makes of the cutoff, the end token and the longest row, which has so many tokens."""
+    if not card.is_causal_lm:
+        architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
+        yield problem("", f"{card.name} ({architectures}) can't generate text. Choose one that can.")
     if card.context and rules.cutoff > card.context:
         yield problem(
             "cutoff",
@@ -214,15 +209,11 @@ def check_rules(settings: TrainingSettings, card: ModelCard, rules: SlicingRules
         yield advice("add_eos", "This tokenizer has no EOS token, so the model will not learn where a text ends.")
     if settings.text.cutoff == "auto":
         yield note("cutoff", f"Maximum context length (Cutoff): with auto, the cutoff is {rules.cutoff} tokens.")
-
-
-def suggest_cutoff(text: TextSettings, rules: SlicingRules, card: ModelCard, longest: int) -> Suggestion:
-    """Suggest a cutoff that fits the longest row, or keep the present one."""
+    why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
+    if longest:
+        why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
     fitting = auto_cutoff(longest, card.context)
-    if not longest:
-        why = f"Raw text is sliced into blocks of at most {rules.cutoff} tokens."
-        return Suggestion("cutoff", text.cutoff, why, keep=True)
-    why = f"The longest row has {longest} tokens, and the cutoff is {rules.cutoff}."
-    if longest > rules.cutoff and fitting > rules.cutoff:
-        return Suggestion("cutoff", fitting, why)
-    return Suggestion("cutoff", text.cutoff, why, keep=True)
+    if min(longest, fitting) > rules.cutoff:
+        yield Suggestion("cutoff", fitting, why)
+    else:
+        yield Suggestion("cutoff", settings.text.cutoff, why, keep=True)

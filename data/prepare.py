@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from textwrap import shorten
 from typing import cast
 
@@ -15,14 +16,13 @@ from ..chunking import SlicedText, SlicingRules
 from ..core import dist_env
 from ..core.engine import NO_PREVIEW, PreviewQuery
 from ..core.errors import DataError, StoppedError, TrainingProError
-from ..core.findings import Finding, advice, note, problem, texts
+from ..core.findings import Finding, Suggestion, advice, note, problem
 from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
-from ..settings.rules import check_settings, unused_settings
+from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
-from . import report
 from .arrow_store import Store
-from .dataset_index import DatasetEntry, DatasetShare
+from .dataset_index import DatasetEntry
 from .examples import (
     Examples,
     RowSource,
@@ -30,7 +30,6 @@ from .examples import (
     TextSource,
     group_parts,
     pick_examples,
-    pick_passages,
     split_rows,
     split_texts,
     truncate_rows,
@@ -45,10 +44,17 @@ from .load import (
     load_datasets,
     longest_row,
     slicing_rules,
-    suggest_cutoff,
 )
 from .readers import LoadedText, reader_process, unsupported
-from .report import DatasetReport, MemoryModel, RowReport, SourceReport, report_source
+from .report import (
+    DatasetReport,
+    MemoryModel,
+    SourceReport,
+    TextReport,
+    preview_examples,
+    report_run,
+    uses_checkpointing,
+)
 from .rows import RowDataset, Tokenizer, inspect_texts
 from .stored_text import StoredText
 from .text import slice_parts, slice_texts
@@ -95,9 +101,8 @@ def check_datasets(
         data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
-    return replace(
-        data.report, shown=report.preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
-    )
+    shown = preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
+    return replace(data.report, shown=shown)
 
 
 def prepare(
@@ -128,234 +133,163 @@ def prepare(
         loaded_aside = load_datasets(context, settings.aside.eval_data)
     # A cutoff of "auto" depends on all of the data, so nothing is sliced before everything is loaded.
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
-    made = _Made()
+    made = _Making(context, rules)
     for dataset in loaded:
         if dataset.texts:
             context.say(f"Slicing {dataset.data.name}", 0.5)
-            _make_blocks(context, dataset, rules, made)
+            made.add_texts(dataset)
         if skipped := unsupported.describe_unsupported(dataset.data.path):
-            made.findings.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
+            made.said.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
         for rows in dataset.rows:
-            _make_row_examples(context, dataset.data, rows, rules, made)
+            made.add_rows(dataset.data, rows)
     for dataset in loaded_aside:
-        _make_validation(context, dataset, rules, made)
+        made.add_validation(dataset)
     # One order for all: that of the datasets as the user listed them, then that of their files.
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
-    findings = [*made.findings, *report.check_model(card), *check_rules(settings, card, rules)]
+    made.said += check_rules(settings, card, rules, longest_row(loaded))
+    said = DatasetReport(sources=tuple(made.reports)).with_findings(made.said)
     if not len(examples):
-        raise DataError("\n".join(texts(findings, "problem")) or _nothing_left(settings))
+        reason = "Raise the cutoff, change 'Train on', or choose another dataset."
+        if marker := settings.rows.train_only_after:
+            reason = f"No row contains {marker!r} followed by text. Change 'Train only after'."
+        elif settings.text.min_chars:
+            reason = "Lower 'Ignore small blocks', or choose another dataset."
+        raise DataError("\n".join(said.problems) or f"Dataset: there is nothing left to train on. {reason}")
     steps = settings.steps
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     plan = StepPlan(len(examples), *sizes, dist_env.world_size())
+    memory = MemoryModel.of(card, examples, machine)
+    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
-    memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = report.uses_checkpointing(memory, settings), settings.lora.effective_alpha
-    resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
-    data = TrainingData(examples, validation, plan, resolved, DatasetReport(), unused)
-    suggestions = [
-        suggest_cutoff(settings.text, rules, card, longest_row(loaded)),
-        *report.suggest_settings(report.RunFacts(settings, plan, memory, sum(examples.learned()))),
-        *report.suggest_for_data(examples.sources, [text for dataset in loaded for text in dataset.texts]),
-    ]
-    # What one suggestion changes is not fine as it is, whatever another one says.
-    changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
-    suggestions = [s for s in suggestions if not s.keep or s.key not in changed]
-    estimate = memory.estimate(settings, checkpointing=checkpointing) if memory else None
-    figures = _report(context, data, findings, machine)
-    sources = tuple(made.reports)
-    return replace(data, report=replace(figures, sources=sources, memory=estimate, suggestions=tuple(suggestions)))
-
-
-def _report(
-    context: PrepareContext, data: TrainingData, findings: Sequence[Finding], machine: DeviceMemory | None
-) -> DatasetReport:
-    """The report on the examples and the steps of a run."""
-    settings, card, tokenizer, plan = context.settings, context.card, context.tokenizer, data.plan
-    examples, validation = data.examples, data.validation
-    output_folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
-    disk = report.estimate_disk(settings, card, plan, output_folder, machine)
-    count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
-    learned_passages = pick_passages(examples, count, bos)
-    passages = [*learned_passages, *pick_passages(validation, count, bos)] if learned_passages else []
-    return replace(
-        report.report_examples(examples, validation, settings.steps.batch_size, settings.what.order_seed),
-        steps_per_epoch=plan.steps_per_epoch,
-        steps=plan.steps,
-        evaluations=report.count_evaluations(settings, plan, validation),
-        sample_rounds=report.count_sample_rounds(settings, plan),
-        recall_tokens=sum(len(passage.example.ids) for passage in passages),
-        findings=(
-            *findings,
-            *(disk.findings() if disk else ()),
-            *check_settings(settings),
-            *report.check_plan(settings, plan, examples, validation, card.context),
-            *report.check_examples(
-                examples.sources, validation.sources, examples.texts(), validation.texts(), tokenizer.stops
-            ),
-            *data.unused,
-        ),
-        resolved=data.resolved,
-        disk=disk,
-        stops=report.count_learned_stops(examples.sources, tokenizer.stops),
-        tokens_known={
-            "BOS": "not added" if bos is None else tokenizer.decode([bos]),
-            "EOS": "none" if eos is None else tokenizer.decode([eos]),
-            "padding": "masked",
-        },
-    )
-
-
-def _nothing_left(settings: TrainingSettings) -> str:
-    if marker := settings.rows.train_only_after:
-        reason = f"No row contains {marker!r} followed by text. Change 'Train only after'."
-    elif settings.text.min_chars:
-        reason = "Lower 'Ignore small blocks', or choose another dataset."
-    else:
-        reason = "Raise the cutoff, change 'Train on', or choose another dataset."
-    return f"Dataset: there is nothing left to train on. {reason}"
+    loaded_texts = [text for dataset in loaded for text in dataset.texts]
+    report = report_run(context, said, examples, validation, plan, loaded_texts, memory, machine)
+    report = replace(report.with_findings(unused), resolved=resolved)
+    return TrainingData(examples, validation, plan, resolved, report, unused)
 
 
 @dataclass
-class _Made:
-    """The examples made so far, the report of each text and file of rows, and what Check says of them."""
+class _Making:
+    """Makes examples of datasets: those made so far, the reports of the datasets, and what Check says of them."""
 
+    context: PrepareContext
+    rules: SlicingRules
     learned: list[Examples] = field(default_factory=list)
     aside: list[Examples] = field(default_factory=list)
     reports: list[SourceReport] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    said: list[Finding | Suggestion] = field(default_factory=list)
 
-
-def _make_blocks(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
-    data, seed, share = dataset.data, context.settings.what.order_seed, context.settings.aside.eval_share
-    learned, held_out = split_texts(
-        dataset.texts, share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
-    )
-    sources = _slice_texts(context, data, learned, rules)
-    examples = Examples(sources, pick_examples(sources, data.share, seed))
-    validation = Examples(_slice_texts(context, data, held_out, rules))
-    made.learned.append(examples)
-    made.aside.append(validation)
-    notes = (
-        *(text_note for text in learned for text_note in text.notes),
-        *_slicing_notes(sources, learned, rules),
-        *_share_note(data.share, examples),
-    )
-    kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
-    files = len({text.name for text in dataset.texts})
-    made.reports.append(
-        report_source(data.name, kind, examples, notes, files=files, text=report.report_texts(sources))
-    )
-    if share and not validation.sources:
-        made.findings.append(_empty_split_problem(data.name))
-    # Of a large file, the first part: searching all of it would take its whole text in memory.
-    searched = [text for text in dataset.texts if text.part <= 1]
-    fingerprint = context.tokenizer.fingerprint
-    made.findings += inspect_texts(
-        data.name, searched, rules.hard_cut, context.folders, fingerprint, context.store
-    )
-    if len(searched) < len(dataset.texts):
-        made.findings.append(
-            note(
-                "data",
-                f"{data.name}: in each large file, Check searched only the {describe_first_part()} for refusals, "
-                "leftover HTML, duplicates and similar problems.",
+    def add_texts(self, dataset: LoadedDataset) -> None:
+        """Slice the texts of a dataset, some of them as validation split."""
+        data, rules, settings, store = dataset.data, self.rules, self.context.settings, self.context.store
+        seed, share = settings.what.order_seed, settings.aside.eval_share
+        learned, held_out = split_texts(
+            dataset.texts, share, rules.hard_cut, rules.block_ends, seed=seed, name=data.name
+        )
+        sources = self.slice(data, learned)
+        examples = Examples(sources, pick_examples(sources, data.share, seed))
+        self.learned.append(examples)
+        self.aside.append(Examples(self.slice(data, held_out)))
+        if share and not held_out:
+            self.said.append(_empty_split_problem(data.name))
+        notes = [
+            *(text_note for text in learned for text_note in text.notes),
+            *_slicing_notes(sources, learned, rules),
+        ]
+        kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
+        files = len({text.name for text in dataset.texts})
+        text_report = TextReport.of(sources)
+        self.reports.append(
+            SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text_report)
+        )
+        # Of a large file, the first part: searching all of it would take its whole text in memory.
+        searched = [text for text in dataset.texts if text.part <= 1]
+        fingerprint = self.context.tokenizer.fingerprint
+        self.said += inspect_texts(data.name, searched, rules.hard_cut, self.context.folders, fingerprint, store)
+        if len(searched) < len(dataset.texts):
+            self.said.append(
+                note(
+                    "data",
+                    f"{data.name}: in each large file, Check searched only the {describe_first_part()} for "
+                    "refusals, leftover HTML, duplicates and similar problems.",
+                )
             )
+
+    def slice(self, dataset: DatasetEntry, loaded: Sequence[LoadedText]) -> list[TextSource]:
+        """The blocks of texts. Whole texts are sliced and stored together, a large one by itself, part by part."""
+        context, tokenizer, rules = self.context, self.context.tokenizer, self.rules
+        contents = [str(text.text) for text in loaded if not text.part]
+        whole, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
+        if stored:
+            context.say(f"Using the cached version of {dataset.name}", None)
+        whole_texts, sliced = iter(whole), list[SlicedText]()
+        for group in group_parts(loaded):
+            if not group[0].part:
+                sliced.append(next(whole_texts))
+                continue
+            name, texts = group[0].name, [cast(StoredText, part.text) for part in group]
+            say = partial(_say_part, context.say, name, len(texts))
+            encode, fingerprint = tokenizer.encode, tokenizer.fingerprint
+            parts, stored = slice_parts(texts, encode, fingerprint, rules, say, context.check_stop)
+            if stored:
+                context.say(f"Using the cached version of {name}", None)
+            sliced += parts
+        # Files are named within a folder, whose name ends in /.
+        names = [dataset.name + text.name * dataset.name.endswith("/") for text in loaded]
+        return [
+            TextSource(name, blocks, text.open_end, text.part, text.start)
+            for name, text, blocks in zip(names, loaded, sliced, strict=True)
+        ]
+
+    def add_rows(self, dataset: DatasetEntry, rows: RowDataset) -> None:
+        """Split and truncate the rows of a file."""
+        settings, bos = self.context.settings, self.context.tokenizer.bos
+        seed, share = settings.what.order_seed, settings.aside.eval_share
+        source, too_long = rows.source, settings.rows.too_long
+        self.said += rows.findings
+        # Before truncation, so that the pieces of one row stay on one side.
+        if share:
+            in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
+            source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
+            self.aside.append(Examples([truncate_rows(held_out, self.rules.cutoff, too_long, bos).source]))
+            if not len(held_out):
+                self.said.append(_empty_split_problem(source.name))
+        truncated = truncate_rows(source, self.rules.cutoff, too_long, bos)
+        examples = Examples([truncated.source], pick_examples([truncated.source], dataset.share, seed))
+        self.learned.append(examples)
+        figures = replace(
+            rows.report,
+            too_long=truncated.too_long,
+            too_long_how=TRUNCATION_WORDS[too_long],
+            nothing_learned=truncated.nothing_learned,
         )
+        report = SourceReport.of(source.name, rows.what, examples, rows.notes, dataset.share, rows=figures)
+        self.reports.append(report)
+        self.said += _dropped_rows_problem(too_long, source, truncated.too_long, self.rules)
+
+    def add_validation(self, dataset: LoadedDataset) -> None:
+        """Add a dataset of which all is validation data."""
+        settings, name, share = self.context.settings, dataset.data.name, dataset.data.share
+        self.said += [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
+        parts: list[Sequence[Source]] = [self.slice(dataset.data, dataset.texts)]
+        for rows in dataset.rows:
+            too_long = settings.rows.too_long
+            truncated = truncate_rows(rows.source, self.rules.cutoff, too_long, self.context.tokenizer.bos)
+            parts.append([truncated.source])
+            for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, self.rules):
+                self.said.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
+        seed = settings.what.order_seed
+        validation = Examples.join(Examples(part, pick_examples(part, share, seed)) for part in parts)
+        self.aside.append(validation)
+        if not len(validation):
+            left = f"Evaluation dataset: nothing of {name} is left to evaluate."
+            self.said.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
 
 
-def _slice_texts(
-    context: PrepareContext, dataset: DatasetEntry, loaded: Sequence[LoadedText], rules: SlicingRules
-) -> list[TextSource]:
-    tokenizer, contents = context.tokenizer, [str(text.text) for text in loaded if not text.part]
-    whole, stored = slice_texts(contents, tokenizer.encode, tokenizer.fingerprint, rules, context.store)
-    if stored:
-        context.say(f"Using the cached version of {dataset.name}", None)
-    # Whole texts are sliced together, and stored together; a large one by itself, part by part.
-    whole_texts = iter(whole)
-    sliced_texts = (
-        sliced
-        for group in group_parts(loaded)
-        for sliced in (_slice_parts(context, group, rules) if group[0].part else [next(whole_texts)])
-    )
-    # Files are named within a folder, whose name ends in /.
-    is_folder = dataset.name.endswith("/")
-    return [
-        TextSource(
-            dataset.name + text.name if is_folder else dataset.name, sliced, text.open_end, text.part, text.start
-        )
-        for text, sliced in zip(loaded, sliced_texts, strict=True)
-    ]
-
-
-def _slice_parts(context: PrepareContext, parts: Sequence[LoadedText], rules: SlicingRules) -> list[SlicedText]:
-    """The sliced parts of a large text."""
-    stored_texts, tokenizer, name = (
-        [cast(StoredText, part.text) for part in parts],
-        context.tokenizer,
-        parts[0].name,
-    )
-
-    def say(done: int) -> None:
-        words = f"Slicing {parts[0].name}: {done} of {format_count(len(stored_texts), 'part')}"
-        context.say(words, done / len(stored_texts))
-
-    sliced, stored = slice_parts(
-        stored_texts, tokenizer.encode, tokenizer.fingerprint, rules, say, context.check_stop
-    )
-    if stored:
-        context.say(f"Using the cached version of {name}", None)
-    return sliced
-
-
-def _make_row_examples(
-    context: PrepareContext, dataset: DatasetEntry, rows: RowDataset, rules: SlicingRules, made: _Made
-) -> None:
-    settings, seed, bos = context.settings, context.settings.what.order_seed, context.tokenizer.bos
-    source, too_long, share = rows.source, settings.rows.too_long, settings.aside.eval_share
-    made.findings += rows.findings
-    # Before truncation, so that the pieces of one row stay on one side.
-    if share:
-        in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
-        source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
-        made.aside.append(Examples([truncate_rows(held_out, rules.cutoff, too_long, bos).source]))
-        made.findings += [] if len(held_out) else [_empty_split_problem(source.name)]
-    truncated = truncate_rows(source, rules.cutoff, too_long, bos)
-    examples = Examples([truncated.source], pick_examples([truncated.source], dataset.share, seed))
-    made.learned.append(examples)
-    figures = RowReport(
-        rows=rows.counts.rows,
-        unreadable=len(rows.counts.bad),
-        without_marker=rows.counts.without_marker,
-        without_reply=rows.counts.no_reply,
-        too_long=truncated.too_long,
-        too_long_how=TRUNCATION_WORDS[too_long],
-        long_prompts=rows.counts.long_prompts,
-        long_replies=rows.counts.long_replies,
-        nothing_learned=truncated.nothing_learned,
-    )
-    notes = (*rows.notes, *_share_note(dataset.share, examples))
-    made.reports.append(report_source(source.name, rows.what, examples, notes, rows=figures))
-    made.findings += _dropped_rows_problem(too_long, source, truncated.too_long, rules)
-
-
-def _make_validation(context: PrepareContext, dataset: LoadedDataset, rules: SlicingRules, made: _Made) -> None:
-    """Add a dataset of which all is validation data."""
-    name, too_long = dataset.data.name, context.settings.rows.too_long
-    made.findings += [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
-    parts: list[Sequence[Source]] = [_slice_texts(context, dataset.data, dataset.texts, rules)]
-    for rows in dataset.rows:
-        truncated = truncate_rows(rows.source, rules.cutoff, too_long, context.tokenizer.bos)
-        parts.append([truncated.source])
-        for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, rules):
-            made.findings.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
-    share, seed = dataset.data.share, context.settings.what.order_seed
-    validation = Examples.join(Examples(part, pick_examples(part, share, seed)) for part in parts)
-    made.aside.append(validation)
-    if not len(validation):
-        left = f"Evaluation dataset: nothing of {name} is left to evaluate."
-        made.findings.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
+def _say_part(say: ProgressFn, name: str, count: int, done: int) -> None:
+    say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count)
 
 
 def _empty_split_problem(name: str) -> Finding:
@@ -403,8 +337,3 @@ def _slicing_notes(
             f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
             "It is left out of the blocks, so the model never sees it."
         )
-
-
-def _share_note(share: DatasetShare, examples: Examples) -> Iterator[str]:
-    if share.percent != 100:
-        yield f"{share.percent:g}% of this dataset is used: {format_count(len(examples), 'example')}."

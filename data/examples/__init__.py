@@ -6,19 +6,21 @@ from . import batch_order
 from .batch_order import BatchItem, IndexArray
 from .examples import (
     IGNORE_INDEX,
+    MIN_PASSAGE_TOKENS,
     Example,
     ExampleDatasets,
     Examples,
+    Passage,
     RowSource,
     Source,
     TextSource,
     TruncatedRows,
     find_example_datasets,
     group_parts,
+    pick_passages,
     reorder_rows,
     truncate_rows,
 )
-from .passages import MIN_PASSAGE_TOKENS, Passage, pick_passages
 from .split import (
     NGRAM_WORDS,
     copied_shares,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from functools import cache, cached_property
+from itertools import groupby, pairwise
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from ..readers import LoadedText
 
 # The label of a token that is read and not learned; what PyTorch's cross entropy ignores by default.
 IGNORE_INDEX = -100
-ROWS_AT_ONCE = 10_000
+PROMPT_TOKENS, TARGET_TOKENS = 32, 32
+MIN_TOKENS = 8  # of a prompt and of what follows it
+MIN_PASSAGE_TOKENS = 2 * MIN_TOKENS
+GOLDEN_RATIO = 0.618034  # multiples of it, without their whole part, are spread evenly
+HEADING_CHARS = 60
 KIND_WORDS = {"block": "block", "overlap": "overlap block", "dementor": "DEMENTOR window"}
 
 
@@ -55,25 +59,23 @@ class TextSource:
         return self.lengths - 1
 
     @property
-    def sections(self) -> Sequence[int]:
-        """The section of each example; of rows, the row."""
-        return [block.section for block in self.sliced]
+    def sections(self) -> Ints:
+        """The section of each example."""
+        sections: Ints = self.sliced.units.section[self.sliced.spans.first]
+        return sections
 
     @property
     def successors(self) -> Ints:
         """For each example the number of the one that begins where it ends; -1 where there is none."""
-        starts, ends, sections = self.sliced.starts, self.sliced.ends, np.asarray(self.sections)
+        starts, ends, sections = self.sliced.starts, self.sliced.ends, self.sections
         positions: Ints = np.searchsorted(starts, ends)
         candidates = np.minimum(positions, max(len(self) - 1, 0))
         continues = (starts[candidates] == ends) & (sections[candidates] == sections)
         return np.where(continues, candidates, -1)
 
-    def ids(self, number: int) -> Ids:
-        ids = self.sliced.ids_of(self.sliced[number])
-        return ids[: int(self.lengths[number])] if self.open_end else ids
-
     def example(self, number: int) -> Example:
-        return Example(self.ids(number), None, self, number)
+        ids = self.sliced.ids_of(self.sliced[number])
+        return Example(ids[: int(self.lengths[number])] if self.open_end else ids, None, self, number)
 
     def text(self, number: int) -> str:
         return self.sliced.text_of(self.sliced[number])
@@ -120,28 +122,16 @@ class RowSource:
     @cached_property
     def last_learned_ids(self) -> Ints:
         """The last learned id of each row, without the spaces that many templates put after it; -1 for none."""
+        is_space = cache(lambda token: not self.decode([token]).strip())
         last_ids: Ints = np.full(len(self), -1, np.int64)
-        # Some rows at a time: the positions of all learned ids would take twice the memory of the ids.
-        for start in range(0, len(self), ROWS_AT_ONCE):
-            bounds = self.first[start : start + ROWS_AT_ONCE + 1]
-            positions = np.flatnonzero(self.all_trained[bounds[0] : bounds[-1]]) + bounds[0]
-            last: Ints = np.searchsorted(positions, bounds[1:]) - 1
-            rows: Ints = np.arange(len(last))
-            while len(rows):  # the rows that end with spaces so far
-                rows = rows[last[rows] >= 0]
-                rows = rows[positions[last[rows]] >= bounds[:-1][rows]]
-                ids = self.all_ids[positions[last[rows]]]
-                last_ids[start + rows] = ids
-                distinct, places = np.unique(ids, return_inverse=True)
-                spaces: Flags = np.array([not self.decode([token]).strip() for token in distinct.tolist()], bool)
-                rows = rows[spaces[places]]
-                last[rows] -= 1
+        # Row by row: the positions of all learned ids would take twice the memory of the ids.
+        for row, (start, end) in enumerate(pairwise(self.first.tolist())):
+            for position in reversed(range(start, end)):
+                if self.all_trained[position]:
+                    last_ids[row] = self.all_ids[position]
+                    if not is_space(int(last_ids[row])):
+                        break
         return last_ids
-
-    @property
-    def sections(self) -> Sequence[int]:
-        rows: list[int] = self.rows.tolist()
-        return rows
 
     @property
     def successors(self) -> Ints:
@@ -152,16 +142,12 @@ class RowSource:
         continues = np.append(self.follows[1:], [False])[: len(self)]
         return np.where(continues, np.arange(1, len(self) + 1), -1)
 
-    def ids(self, number: int) -> Ids:
-        return self.all_ids[self.first[number] : self.first[number + 1]]
-
     def example(self, number: int) -> Example:
-        return Example(
-            self.ids(number), self.all_trained[self.first[number] : self.first[number + 1]], self, number
-        )
+        bounds = slice(self.first[number], self.first[number + 1])
+        return Example(self.all_ids[bounds], self.all_trained[bounds], self, number)
 
     def text(self, number: int) -> str:
-        return self.decode(self.ids(number).tolist())
+        return self.decode(self.example(number).ids.tolist())
 
     def place(self, number: int) -> str:
         return f"{self.unit} {self.rows[number]}"
@@ -183,11 +169,9 @@ class Example:
     @property
     def labels(self) -> Ids:
         """The labels, not shifted; the first id is ignored, since nothing comes before it to predict it from."""
-        labels = (
-            self.ids.copy()
-            if self.loss_mask is None
-            else np.where(self.loss_mask, self.ids, np.int32(IGNORE_INDEX))
-        )
+        labels = self.ids.copy()
+        if self.loss_mask is not None:
+            labels[~self.loss_mask] = IGNORE_INDEX
         labels[:1] = IGNORE_INDEX
         return labels
 
@@ -207,44 +191,34 @@ class Examples:
     """
 
     def __init__(self, sources: Sequence[Source], picks: Sequence[Ints | None] | None = None) -> None:
-        self._sources = sources
+        self.sources = sources
         self._picks = [
             np.arange(len(source)) if pick is None else pick
             for source, pick in zip(sources, picks or [None] * len(sources), strict=True)
         ]
-        self._ends = np.cumsum([len(pick) for pick in self._picks], dtype=np.int64)
+        self._source_of: Ints = np.repeat(np.arange(len(sources)), [len(pick) for pick in self._picks])
+        self._numbers: Ints = np.concatenate([np.zeros(0, np.int64), *self._picks])
 
     @staticmethod
     def join(parts: Iterable[Examples]) -> Examples:
         """The examples of several datasets, one after the other."""
-        listed = list(parts)
-        sources = [source for examples in listed for source in examples._sources]
-        return Examples(sources, [pick for examples in listed for pick in examples._picks])
+        pairs = [pair for part in parts for pair in zip(part.sources, part._picks, strict=True)]
+        return Examples([source for source, _ in pairs], [pick for _, pick in pairs])
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._numbers)
 
     def __getitem__(self, number: int) -> Example:
         if not 0 <= number < len(self):
             raise IndexError(number)
-        index = int(np.searchsorted(self._ends, number, side="right"))
-        first = int(self._ends[index - 1]) if index else 0
-        return self._sources[index].example(int(self._picks[index][number - first]))
+        return self.sources[int(self._source_of[number])].example(int(self._numbers[number]))
 
     def __iter__(self) -> Iterator[Example]:
-        return (
-            source.example(number)
-            for source, pick in zip(self._sources, self._picks, strict=True)
-            for number in pick.tolist()
-        )
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        return self._sources
+        return map(self.__getitem__, range(len(self)))
 
     def texts(self) -> list[Text]:
         """Return the texts that blocks were made of."""
-        return [source.sliced.text for source in self._sources if isinstance(source, TextSource)]
+        return [source.sliced.text for source in self.sources if isinstance(source, TextSource)]
 
     def lengths(self) -> list[int]:
         """Return the number of tokens of each example."""
@@ -256,12 +230,13 @@ class Examples:
 
     def source_numbers(self) -> list[int]:
         """Return for each example the number of its source in `sources`."""
-        return [index for index, pick in enumerate(self._picks) for _ in range(len(pick))]
+        numbers: list[int] = self._source_of.tolist()
+        return numbers
 
     def successors(self) -> list[int]:
         """Return for each example the number of the one that begins where it ends; -1 where the run has none."""
         result: list[int] = []
-        for source, pick in zip(self._sources, self._picks, strict=True):
+        for source, pick in zip(self.sources, self._picks, strict=True):
             following, numbers = source.successors.tolist(), pick.tolist()
             own, position = [-1] * len(numbers), {-1: -1}
             # From the end, so that of an example that a share of 200 % repeats, the nearest one after it is found.
@@ -281,7 +256,7 @@ class Examples:
         return digest.hexdigest()
 
     def _concatenate(self, column: str) -> list[int]:
-        pairs = [pair for pair in zip(self._sources, self._picks, strict=True) if len(pair[1])]
+        pairs = zip(self.sources, self._picks, strict=True)
         return [value for source, pick in pairs for value in getattr(source, column)[pick].tolist()]
 
 
@@ -318,17 +293,11 @@ Part = TypeVar("Part", LoadedText, TextSource)
 
 def group_parts(items: Iterable[Part]) -> list[list[Part]]:
     """The parts of each large file together, and everything else by itself."""
-    groups: list[list[Part]] = []
-    for item in items:
-        if item.part and groups and groups[-1][-1].part and groups[-1][-1].name == item.name:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
-    return groups
+    groups = groupby(items, key=lambda item: item.name if item.part else id(item))
+    return [list(group) for _, group in groups]
 
 
-@dataclass(frozen=True)
-class TruncatedRows:
+class TruncatedRows(NamedTuple):
     """The rows after truncation, and how many were too long or dropped."""
 
     source: RowSource
@@ -337,56 +306,51 @@ class TruncatedRows:
 
 
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
-    """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting."""
+    """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting.
+
+    A piece from inside a row that begins with BOS gets one, too.
+    """
     is_long: Flags = source.lengths > cutoff
-    if not is_long.any():
-        shortened = source
-    elif too_long in ("drop", "drop_any"):
+    shortened = source
+    if is_long.any() and too_long in ("drop", "drop_any"):
         shortened = select_rows(source, np.flatnonzero(~is_long))
-    else:
-        shortened = _cut_rows(source, cutoff, too_long, bos)
+    elif is_long.any():
+        bos_id: Ids = np.array([bos or 0], np.int32)
+        not_learned: Flags = np.zeros(1, bool)
+        ids, flags = list[Ids](), list[Flags]()
+        lengths, rows = [0], list[int]()
+        for row, (first, last) in enumerate(pairwise(source.first.tolist())):
+            has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
+            room = cutoff - has_bos
+            pieces = [(first, last)]
+            if last - first > cutoff and too_long == "cut_end":
+                pieces = [(first, first + cutoff)]
+            elif last - first > cutoff and too_long == "cut_start":
+                pieces = [(last - room, last)]
+            elif last - first > cutoff:
+                starts = range(first + cutoff, last, room)
+                pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
+            for start, end in pieces:
+                if has_bos and start > first:
+                    ids.append(bos_id)
+                    flags.append(not_learned)
+                ids.append(source.all_ids[start:end])
+                flags.append(source.all_trained[start:end])
+                lengths.append(end - start + (has_bos and start > first))
+                rows.append(row)
+        shortened = replace(
+            source,
+            all_ids=np.concatenate(ids),
+            all_trained=np.concatenate(flags),
+            first=np.cumsum(lengths, dtype=np.int64),
+            rows=source.rows[rows],
+            # A second piece continues the first one; what its row continues, only its first piece does.
+            follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
+        )
     # After the cut, because a reply may lie behind it.
     learned = shortened.learned > 0
     kept = shortened if learned.all() else select_rows(shortened, np.flatnonzero(learned))
     return TruncatedRows(kept, int(is_long.sum()), len(shortened) - len(kept))
-
-
-def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> RowSource:
-    """Cut long rows at one end or into pieces; a piece from inside a row that begins with BOS gets one, too."""
-    bos_id: Ids = np.array([bos or 0], np.int32)
-    not_learned: Flags = np.zeros(1, bool)
-    ids: list[Ids] = []
-    flags: list[Flags] = []
-    lengths, rows = [0], []
-    for row, (first, last) in enumerate(pairwise(source.first.tolist())):
-        has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
-        room = cutoff - has_bos
-        if last - first <= cutoff:
-            pieces = [(first, last)]
-        elif too_long == "cut_end":
-            pieces = [(first, first + cutoff)]
-        elif too_long == "cut_start":
-            pieces = [(last - room, last)]
-        else:
-            starts = range(first + cutoff, last, room)
-            pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
-        for start, end in pieces:
-            if has_bos and start > first:
-                ids.append(bos_id)
-                flags.append(not_learned)
-            ids.append(source.all_ids[start:end])
-            flags.append(source.all_trained[start:end])
-            lengths.append(end - start + (has_bos and start > first))
-            rows.append(row)
-    return replace(
-        source,
-        all_ids=np.concatenate(ids),
-        all_trained=np.concatenate(flags),
-        first=np.cumsum(lengths, dtype=np.int64),
-        rows=source.rows[rows],
-        # A second piece continues the first one; what its row continues, only its first piece does.
-        follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
-    )
 
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
@@ -408,3 +372,52 @@ def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
         rows=source.rows[order],
         follows=follows,
     )
+
+
+class Passage(NamedTuple):
+    """A prompt and what follows it; only what follows is labelled."""
+
+    example: Example
+    prompt_tokens: int
+    part: str  # where it comes from: the first words of its section, or the name of its file
+
+
+def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passage]:
+    """Pick up to `count` passages, one from each of as many examples, evenly spaced; the same ones every time.
+
+    `bos` is the start token that the tokenizer adds, if any: a prompt from within a text begins with it, too.
+    """
+    numbers = np.flatnonzero(np.asarray(examples.learned()) >= MIN_PASSAGE_TOKENS)
+    places = np.linspace(0, max(len(numbers) - 1, 0), min(count, len(numbers))).round().astype(int)
+    passages = []
+    for position, number in enumerate(numbers[places].tolist()):
+        example = examples[number]
+        mask = np.ones(len(example.ids), bool) if example.loss_mask is None else example.loss_mask
+        # Where the mask changes: the start and the end of each run of learned tokens.
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]]).astype(np.int8))).reshape(-1, 2).tolist()
+        replies = [(begin, end) for begin, end in edges if begin >= MIN_TOKENS and end - begin >= MIN_TOKENS]
+        if replies:  # of a row: the beginning of one of its replies
+            middle, end = replies[position % len(replies)]
+            start, end = 0, min(end, middle + TARGET_TOKENS)
+        else:  # of a text: a place inside it
+            start, end = max(edges, key=lambda run: run[1] - run[0])
+            length = end - start
+            if length < MIN_PASSAGE_TOKENS:
+                continue
+            target = min(TARGET_TOKENS, length // 2)
+            prompt = min(PROMPT_TOKENS, length - target)
+            # Each time somewhere else, or all passages would come from the beginnings of their examples.
+            start += int((length - prompt - target) * (position * GOLDEN_RATIO % 1))
+            middle, end = start + prompt, start + prompt + target
+        start_token = example.ids[:1][[bos is not None and start > 0 and example.ids[0] == bos]]
+        ids: Ids = np.concatenate([start_token, example.ids[start:end]])
+        prompt_tokens = len(start_token) + middle - start
+        labelled: Flags = np.arange(len(ids)) >= prompt_tokens
+        part, source = example.source.name, example.source
+        if isinstance(source, TextSource):
+            begin = int(source.sliced.sections.start[source.sliced[example.number].section])
+            part = " ".join(source.sliced.text[begin : begin + 3 * HEADING_CHARS].split())
+            if len(part) > HEADING_CHARS:
+                part = f"{part[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."
+        passages.append(Passage(Example(ids, labelled, source, example.number), prompt_tokens, part))
+    return passages

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ...chunking import BlockEnds, Ints, Text, find_sections, places_inside
+from ...chunking import BlockEnds, Flags, Ints, Text, find_sections, places_inside
 from .. import arrow_store
 from ..dataset_index import DatasetShare
 from ..readers import LoadedText
@@ -83,7 +83,20 @@ def split_texts(
                 parts.append(TextPart(number, start, end, True))
                 start = end
     if len(parts) < MIN_PARTS:
-        parts = list(_split_sections(parts, texts, hard_cut, block_ends))
+        # Sections are split into parts of about a tenth of all of them.
+        sections, parts = parts, []
+        size = sum(section.end - section.start for section in sections) / MIN_PARTS
+        for number, loaded in enumerate(texts):
+            text = str(loaded.text)
+            found = find_sections(text, hard_cut)
+            # Where blocks may end: never within a hard cut, nor right before one.
+            ends = places_inside(find_bounds(text, found, block_ends).ends, found)
+            for _, start, stop, _ in (section for section in sections if section.file == number):
+                for end in ends[(ends > start) & (ends < stop)].tolist():
+                    if end - start >= size:
+                        parts.append(TextPart(number, start, end, False))
+                        start = end
+                parts.append(TextPart(number, start, stop, True))
     # Equal words make equal parts, whatever the spaces, case and signs between them.
     contents = [_words(texts[part.file].text[part.start : part.end]) for part in parts]
     words = [arrow_store.text_digest(" ".join(content)) for content in contents]
@@ -93,24 +106,6 @@ def split_texts(
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number not in held_out]),
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number in held_out]),
     )
-
-
-def _split_sections(
-    sections: Sequence[TextPart], texts: Sequence[LoadedText], hard_cut: str, block_ends: BlockEnds
-) -> Iterator[TextPart]:
-    """Split sections into parts of about a tenth of all of them."""
-    size = sum(section.end - section.start for section in sections) / MIN_PARTS
-    for file, loaded in enumerate(texts):
-        text = str(loaded.text)
-        found = find_sections(text, hard_cut)
-        # Where blocks may end: never within a hard cut, nor right before one.
-        ends = places_inside(find_bounds(text, found, block_ends).ends, found)
-        for _, start, stop, _ in (section for section in sections if section.file == file):
-            for end in ends[(ends > start) & (ends < stop)].tolist():
-                if end - start >= size:
-                    yield TextPart(file, start, end, False)
-                    start = end
-            yield TextPart(file, start, stop, True)
 
 
 def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> list[LoadedText]:
@@ -162,7 +157,7 @@ def split_rows(
     for number, group in enumerate(groups.tolist()):
         parts[group].append(number)
     examples = list(parts.values())
-    contents = [b"".join(source.ids(number).tobytes() for number in numbers) for numbers in examples]
+    contents = [b"".join(source.example(number).ids.tobytes() for number in numbers) for numbers in examples]
     validation = _choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
     held_out = np.array(sorted(number for part in validation for number in examples[part]), np.int64)
     return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
@@ -196,45 +191,16 @@ def _words(text: str) -> list[str]:
 
 def find_shared_passages(validation: Iterable[Text], learned: Iterable[Text]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
-    word_numbers: dict[str, int] = {}
-    hashes = [_hash_ngrams(_words(str(text)), word_numbers) for text in validation]
-    known_ngrams = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+    numbers: dict[str, int] = {}
+    known = _known_runs(_hash_runs(_words(str(text)), NGRAM_WORDS, numbers) for text in validation)
     passages: list[str] = []
-    for text in learned if len(known_ngrams) else ():
+    for text in learned if len(known) else ():
         words = _words(str(text))
-        ngrams = _hash_ngrams(words, word_numbers)
-        positions = np.minimum(np.searchsorted(known_ngrams, ngrams), len(known_ngrams) - 1)
-        shared = known_ngrams[positions] == ngrams
+        shared = np.isin(_hash_runs(words, NGRAM_WORDS, numbers), known)
         # A passage begins where the run before it is not shared.
         starts = np.flatnonzero(shared & ~np.append(False, shared[:-1])[: len(shared)])
         passages += [" ".join(words[n : n + NGRAM_WORDS]) for n in starts.tolist()]
     return passages
-
-
-def _hash_ngrams(words: Sequence[str], word_numbers: dict[str, int]) -> Ints:
-    """Hash each run of twenty words to 64 bits (a rolling polynomial hash)."""
-    if len(words) < NGRAM_WORDS:
-        return np.zeros(0, np.uint64)
-    numbers = np.fromiter(
-        (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
-    )
-    # Small numbers are spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
-    numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    numbers ^= numbers >> np.uint64(29)
-    count = len(words) - NGRAM_WORDS + 1
-    hashes: Ints = np.zeros(count, np.uint64)
-    for offset in range(NGRAM_WORDS):
-        hashes = hashes * np.uint64(0xD1342543DE82EF95) + numbers[offset : offset + count]
-    return hashes
-
-
-def count_shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
-    """Count the validation rows that are learned as well."""
-    held_out, known = (
-        {s.ids(n).tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}
-        for sources in (validation, learned)
-    )
-    return len(held_out & known)
 
 
 def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float | None]:
@@ -242,20 +208,47 @@ def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float |
 
     Only the runs of the texts are kept in memory: the training data may be large.
     """
-    runs = [list(_runs(text)) for text in texts]
-    wanted = {run for text_runs in runs for run in text_runs}
-    found = {run for text in training for run in _runs(text) if run in wanted}
-    return [sum(run in found for run in text_runs) / len(text_runs) if text_runs else None for text_runs in runs]
+    numbers: dict[str, int] = {}
+    runs = [_hash_runs(_spoken_words(text), RUN_WORDS, numbers) for text in texts]
+    wanted = _known_runs(runs)
+    found: Flags = np.zeros(len(wanted), bool)
+    for text in training:
+        found |= np.isin(wanted, _hash_runs(_spoken_words(text), RUN_WORDS, numbers))
+    return [float(np.isin(own, wanted[found]).mean()) if len(own) else None for own in runs]
 
 
 def count_runs(text: str) -> int:
-    return sum(1 for _ in _runs(text))
+    return max(0, len(_spoken_words(text)) - RUN_WORDS + 1)
 
 
-def _runs(text: str) -> Iterator[tuple[str, ...]]:
-    """Each run of 8 words, in lowercase and without punctuation."""
-    window: deque[str] = deque(maxlen=RUN_WORDS)
-    for match in RUN_WORD.finditer(text):
-        window.append(match[0].lower())
-        if len(window) == RUN_WORDS:
-            yield tuple(window)
+def _spoken_words(text: str) -> list[str]:
+    """The words in lowercase, without punctuation; "don't" is one."""
+    return [word.lower() for word in RUN_WORD.findall(text)]
+
+
+def _known_runs(hashes: Iterable[Ints]) -> Ints:
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+
+
+def _hash_runs(words: Sequence[str], length: int, word_numbers: dict[str, int]) -> Ints:
+    """Hash each run of so many words to 64 bits (a rolling polynomial hash)."""
+    count = max(0, len(words) - length + 1)
+    numbers = np.fromiter(
+        (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
+    )
+    # Small numbers are spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
+    numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    numbers ^= numbers >> np.uint64(29)
+    hashes: Ints = np.zeros(count, np.uint64)
+    for offset in range(length):
+        hashes = hashes * np.uint64(0xD1342543DE82EF95) + numbers[offset : offset + count]
+    return hashes
+
+
+def count_shared_rows(validation: Sequence[Source], learned: Sequence[Source]) -> int:
+    """Count the validation rows that are learned as well."""
+    held_out, known = (
+        {s.example(n).ids.tobytes() for s in sources if isinstance(s, RowSource) for n in range(len(s))}
+        for sources in (validation, learned)
+    )
+    return len(held_out & known)

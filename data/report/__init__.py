@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .data_checks import check_examples, check_model, count_learned_stops, suggest_for_data
+from ..rows import RowReport
 from .estimates import (
-    DiskEstimate,
     MemoryModel,
     apply_changes,
     estimate_disk,
@@ -14,45 +13,21 @@ from .estimates import (
     largest_batch,
     uses_checkpointing,
 )
-from .plan_checks import (
-    RunFacts,
-    check_plan,
-    count_evaluations,
-    count_sample_rounds,
-    evaluation_interval,
-    sample_interval,
-    suggest_settings,
-)
+from .plan_checks import check_plan, evaluation_interval, sample_interval, suggest_settings
 from .preview import ExamplePreview, PreviewPiece, preview_examples
-from .report import (
-    DatasetReport,
-    LengthHistogram,
-    RowReport,
-    SourceReport,
-    TextReport,
-    report_examples,
-    report_source,
-    report_texts,
-)
+from .report import DatasetReport, LengthHistogram, SourceReport, TextReport, report_run
 
 __all__ = [
     "DatasetReport",
-    "DiskEstimate",
     "ExamplePreview",
     "LengthHistogram",
     "MemoryModel",
     "PreviewPiece",
     "RowReport",
-    "RunFacts",
     "SourceReport",
     "TextReport",
     "apply_changes",
-    "check_examples",
-    "check_model",
     "check_plan",
-    "count_evaluations",
-    "count_learned_stops",
-    "count_sample_rounds",
     "estimate_disk",
     "evaluation_interval",
     "find_remedies",
@@ -60,11 +35,8 @@ __all__ = [
     "has_exact_size",
     "largest_batch",
     "preview_examples",
-    "report_examples",
-    "report_source",
-    "report_texts",
+    "report_run",
     "sample_interval",
-    "suggest_for_data",
     "suggest_settings",
     "uses_checkpointing",
 ]

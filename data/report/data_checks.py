@@ -1,20 +1,20 @@
-"""What the model and the examples show: findings, and suggestions of hard cuts, a cutoff and cleaning."""
+"""What the examples show: findings, and suggestions of hard cuts, a cutoff and cleaning."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from ...chunking import Text, escape_hard_cut
-from ...core.findings import Finding, Suggestion, advice, problem
-from ...core.host import ModelCard
-from ...dementor import CutoffFit, fit_cutoff, is_one_window_each, longest_section
+from ...chunking import escape_hard_cut
+from ...core.findings import Finding, Suggestion, advice
+from ...dementor import fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
 from ..examples import (
     NGRAM_WORDS,
+    Examples,
     RowSource,
     Source,
     TextSource,
@@ -24,7 +24,6 @@ from ..examples import (
 )
 from ..readers import LoadedText
 from ..text import is_tagged
-from .report import StopTokenCount
 
 LONG_TEXT_BLOCKS = 20
 MIN_REPEATS = 1.2  # times that a sentence is seen on average
@@ -56,26 +55,42 @@ VERSE_NUMBER = re.compile(r"^[ \t]*(\d{1,3}):(\d{1,3})[ \t]", re.MULTILINE)
 VERSE_SHARE, MIN_VERSES, MAX_CHAPTERS_NAMED = 0.5, 20, 3  # of the lines
 
 
-def check_model(card: ModelCard) -> Iterator[Finding]:
-    if not card.is_causal_lm:
-        architectures = ", ".join(card.config.get("architectures") or ["an encoder"])
-        yield problem("", f"{card.name} ({architectures}) can't generate text. Choose one that can.")
-
-
 def check_examples(
-    learned: Sequence[Source],
-    validation: Sequence[Source],
-    learned_texts: Sequence[Text],
-    texts: Sequence[Text],
-    stops: Collection[int],
-) -> Iterator[Finding]:
-    """Yield what the examples say of stop tokens, hard cuts, the cutoff and the validation data."""
-    yield from _check_stops(learned, stops)
-    yield from _check_page_breaks(learned)
-    for _, why in _fit_windows(learned):
-        yield advice("cutoff", why)
+    learned: Examples, validation: Examples, texts: Sequence[LoadedText], stops: Collection[int]
+) -> Iterator[Finding | Suggestion]:
+    """Yield what the data say of stop tokens, hard cuts, the cutoff, cleaning and the validation data."""
+    yield from _check_stops(learned.sources, stops)
+    yield from _check_page_breaks(learned.sources)
+    yield from _check_windows(learned.sources)
+    for source in learned.sources:
+        if not isinstance(source, TextSource) or source.part > 1:  # of a large file only the first part
+            continue
+        text, sections = source.sliced.text[:MAX_CHARS], len(source.sliced.sections)
+        if found := _find_hard_cut(text, sections, source.sliced.rules.hard_cut):
+            value, why = found
+            yield Suggestion("hard_cut", value, f"{source.name}: {why}")
+            break
+    # What is not the book, and wrapped lines.
+    found_texts = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
+    if found_texts:
+        named = "; ".join(found_texts[:MAX_TEXTS_NAMED])
+        if (rest := len(found_texts) - MAX_TEXTS_NAMED) > 0:
+            contain = plural(rest, "contains", "contain")
+            named += f"; {format_count(rest, 'more text')} also {contain} boilerplate"
+        yield Suggestion("drop_boilerplate", True, f"{named}. The model would learn this text, too.")
+    widths = {text.name: text.wrap_width for text in texts if text.wrap_width}
+    if widths:
+        name, width = next(iter(widths.items()))
+        others = len(widths) - 1
+        more = f", and those of {format_count(others, 'more text')} are wrapped, too" if others else ""
+        yield Suggestion(
+            "join_lines",
+            True,
+            f"{name}: the lines are wrapped at about {width} characters{more}. Without this setting, the model "
+            "also learns to break lines there.",
+        )
     # Text and rows that stand in both the training and the validation data.
-    if validation and (passages := find_shared_passages(texts, learned_texts)):
+    if validation.sources and (passages := find_shared_passages(validation.texts(), learned.texts())):
         count = len(passages)
         yield advice(
             "eval_data",
@@ -83,7 +98,7 @@ def check_examples(
             f"{plural(count, 'appears', 'appear')} in the training text. {plural(count, 'It', 'One of them')} "
             f"starts with {passages[0][:60]!r}.",
         )
-    if shared := count_shared_rows(validation, learned):
+    if shared := count_shared_rows(validation.sources, learned.sources):
         yield advice(
             "eval_data",
             f"Validation data: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
@@ -91,74 +106,60 @@ def check_examples(
         )
 
 
-def count_learned_stops(sources: Sequence[Source], ids: Collection[int]) -> StopTokenCount:
-    """Count the ends of rows and sections that are learned with a stop token."""
-    stopping = of = 0
-    for source in sources:
-        if len(source):
-            ends = _ends(source)
-            of += ends
-            stopping += _stopping(source, ids, ends)
-    units = {"rows" if isinstance(source, RowSource) else "sections" for source in sources}
-    return StopTokenCount(stopping, of, " or ".join(sorted(units)))
+def count_learned_stops(source: Source, ids: Collection[int]) -> tuple[int, int]:
+    """How many rows or sections of a source end with a stop token that is learned, and how many there are.
 
-
-def _ends(source: Source) -> int:
-    """The rows, or the sections without one that goes on in the validation split."""
-    return len(source.sliced.sections) - source.open_end if isinstance(source, TextSource) else len(source)
-
-
-def _stopping(source: Source, ids: Collection[int], ends: int) -> int:
-    """How many of these ends are learned with a stop token."""
+    A section that goes on in the validation split is none of them.
+    """
     if isinstance(source, RowSource):
-        return int(np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64)).sum())
-    rules = source.sliced.rules
-    return ends if rules.eos is not None and rules.add_eos != "never" else 0
+        return int(np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64)).sum()), len(source)
+    ends, rules = len(source.sliced.sections) - source.open_end, source.sliced.rules
+    return (ends if rules.eos is not None and rules.add_eos != "never" else 0), ends
 
 
 def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
     """Yield advice on sources with few learned stop tokens."""
+    texts: dict[str, list[TextSource]] = {}
     for source in sources:
-        if isinstance(source, RowSource) and (stopping := _stopping(source, ids, 0)) < len(source):
+        if isinstance(source, TextSource):
+            if source.sliced.rules.closing:  # the validation split may divide one text into several
+                texts.setdefault(source.name, []).append(source)
+            continue
+        stopping, rows = count_learned_stops(source, ids)
+        if stopping < rows:
             yield advice(
                 "data",
-                f"{source.name}: only {stopping} of {len(source)} examples end with a trained stop token, so the "
+                f"{source.name}: only {stopping} of {rows} examples end with a trained stop token, so the "
                 "model may not learn to stop.",
             )
-    texts: dict[str, list[TextSource]] = {}
-    for source in sources:  # the validation split may divide one text into several
-        if isinstance(source, TextSource) and source.sliced.rules.closing:
-            texts.setdefault(source.name, []).append(source)
     for name, parts in texts.items():
-        ends = sum(map(_ends, parts))
+        ends = sum(count_learned_stops(part, ids)[1] for part in parts)
         if ends > 1 or sum(map(len, parts)) < LONG_TEXT_BLOCKS:
             continue
         few = "so there is only one EOS token, at the end of the text"
         if not ends:
             few = "and the end of the text is in the validation split, so no EOS token is trained on"
-        verses = next(filter(None, (_describe_verses(part.sliced.text) for part in parts if part.part <= 1)), "")
-        where = verses or (
+        where = (
             "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
             "separator under Hard cut."
         )
+        # A text whose lines are numbered by chapter and verse.
+        for text in (part.sliced.text[:MAX_CHARS] for part in parts if part.part <= 1):
+            verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text)]
+            lines = sum(not line.isspace() for line in text.split("\n") if line)
+            # Reversed, so that the first verse of each chapter is the one that stays.
+            first_verses = dict(reversed(verses))
+            if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
+                continue
+            chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
+            named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
+            where = (
+                f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard "
+                "cut matches only one fixed string, so it can't match chapter numbers that change. Insert the "
+                f"hard cut before the first verse of each chapter in your text (before {named} and so on)."
+            )
+            break
         yield advice("hard_cut", f"{name}: no hard cut was found, {few}. The model may not learn to stop. {where}")
-
-
-def _describe_verses(text: Text) -> str:
-    """What to do with a text whose lines are numbered by chapter and verse; empty for other texts."""
-    verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text[:MAX_CHARS])]
-    lines = sum(not line.isspace() for line in text[:MAX_CHARS].split("\n") if line)
-    # Reversed, so that the first verse of each chapter is the one that stays.
-    first_verses = dict(reversed(verses))
-    if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
-        return ""
-    chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
-    named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
-    return (
-        f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard cut "
-        "matches only one fixed string, so it can't match chapter numbers that change. Insert the hard cut before "
-        f"the first verse of each chapter in your text (before {named} and so on)."
-    )
 
 
 def _check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
@@ -185,17 +186,8 @@ def _check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:
             )
 
 
-def suggest_for_data(sources: Sequence[Source], texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
-    """Suggest the cutoff with which DEMENTOR repeats as it should, a hard cut, and cleaning."""
-    for fit, why in _fit_windows(sources):
-        if fit.repeats >= MIN_REPEATS:
-            yield Suggestion("cutoff", fit.cutoff, why)
-    yield from _suggest_hard_cuts(sources)
-    yield from _suggest_cleaning(texts)
-
-
-def _fit_windows(sources: Sequence[Source]) -> Iterator[tuple[CutoffFit, str]]:
-    """Yield a better cutoff and why, where each section fits into one window, so that DEMENTOR repeats nothing."""
+def _check_windows(sources: Sequence[Source]) -> Iterator[Finding | Suggestion]:
+    """Yield a better cutoff where each section fits into one window, so that DEMENTOR repeats nothing."""
     sliced = [source.sliced.units for source in sources if isinstance(source, TextSource)]
     texts = [units for units in sliced if units.rules.chunking == "dementor" and len(units)]
     if not texts or texts[0].rules.dementor_repeats == 1 or not all(map(is_one_window_each, texts)):
@@ -213,79 +205,60 @@ def _fit_windows(sources: Sequence[Source]) -> Iterator[tuple[CutoffFit, str]]:
         effect += f", the most possible here. To repeat each sentence {repeats} times, use longer sections."
     else:
         effect += "."
-    yield fit, f"{reason} {effect}"
+    yield advice("cutoff", f"{reason} {effect}")
+    if fit.repeats >= MIN_REPEATS:
+        yield Suggestion("cutoff", fit.cutoff, f"{reason} {effect}")
 
 
-def _suggest_cleaning(texts: Sequence[LoadedText]) -> Iterator[Suggestion]:
-    """Suggest dropping what is not the book, and joining wrapped lines, where some were found."""
-    found = [f"{text.name} has {text.boilerplate}" for text in texts if text.boilerplate]
-    rest = len(found) - MAX_TEXTS_NAMED
-    contain = plural(rest, "contains", "contain")
-    more = f"; {format_count(rest, 'more text')} also {contain} boilerplate" if rest > 0 else ""
-    if found:
-        named = "; ".join(found[:MAX_TEXTS_NAMED])
-        yield Suggestion("drop_boilerplate", True, f"{named}{more}. The model would learn this text, too.")
-    widths = {text.name: text.wrap_width for text in texts if text.wrap_width}
-    if widths:
-        name, width = next(iter(widths.items()))
-        others = len(widths) - 1
-        more = f", and those of {format_count(others, 'more text')} are wrapped, too" if others else ""
-        yield Suggestion(
-            "join_lines",
-            True,
-            f"{name}: the lines are wrapped at about {width} characters{more}. Without this setting, the model "
-            "also learns to break lines there.",
-        )
-
-
-def _suggest_hard_cuts(sources: Sequence[Source]) -> Iterator[Suggestion]:
-    """Suggest a hard cut for the first text that has none but has other marks, or whose headings stand alone."""
-    for source in sources:
-        if not isinstance(source, TextSource) or source.part > 1:  # of a large file only the first part
-            continue
-        text, sections = source.sliced.text[:MAX_CHARS], len(source.sliced.sections)
-        hard_cut = source.sliced.units.rules.hard_cut
-        found = _between_conversations(text, sections, hard_cut)
-        if not found and sections > 1:
-            found = _wider_cut(text, hard_cut) or _chapters_in_sections(text, sections)
-        elif not found:
-            found = _mark_of_sections(text)
-        if found:
-            value, why = found
-            yield Suggestion("hard_cut", value, f"{source.name}: {why}")
-            return
-
-
-# Each of the following returns a hard cut and the reason, or None.
-def _between_conversations(text: str, sections: int, hard_cut: str) -> tuple[str, str] | None:
-    """The empty line between the conversations of a chat log; a play has one between the speeches, too."""
+def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] | None:
+    """A hard cut that fits a text better than its own, which gives so many sections, and the reason."""
+    only_breaks = not hard_cut.strip("\n")
+    # The empty line between the conversations of a chat log. A play has one between the speeches, too.
     parts = [part.splitlines() for part in text.split(CONVERSATION_CUT) if part.strip()]
-    if hard_cut.strip("\n") or len(hard_cut) == len(CONVERSATION_CUT):
+    if only_breaks and hard_cut != CONVERSATION_CUT and len(parts) >= max(MIN_CONVERSATIONS, 2 * sections):
+        lines = [line for part in parts for line in part]
+        heads = [line.partition(":")[0] for line in lines]
+        if (
+            sum(len(part) > 1 for part in parts) >= TALK_SHARE * len(parts)
+            and sum(len(line.split()) > TALK_WORDS for line in lines) >= TALK_SHARE * len(lines)
+            and sum(map(str.isupper, heads)) < TAGGED_SHARE * len(heads)  # the characters of a play
+            and sum(map(is_tagged, lines)) >= TAGGED_SHARE * len(lines)
+        ):
+            why = f"empty lines separate {len(parts):,} conversations."
+            return escape_hard_cut(CONVERSATION_CUT), f"{why} No block should contain text from more than one."
+    if sections > 1:
+        # One more line break, where headings are cut off from what they head.
+        wider, alone = hard_cut + "\n", _count_headings(text, hard_cut)
+        if alone and only_breaks and text.count(wider) >= MIN_MATCHES and not _count_headings(text, wider):
+            why = (
+                f"{format_count(alone, 'section')} {plural(alone, 'has', 'have')} only a heading, so the model "
+                "would learn to stop after it. One more line break in the hard cut keeps each heading with "
+                "its text."
+            )
+            return escape_hard_cut(wider), why
+        # The word of the headings, if most of them are inside sections. By the whole line, so that a heading and
+        # its line in the table of contents count once.
+        headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
+        for mark, count in Counter(headings.values()).most_common(1):
+            if count >= max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
+                why = f"{count:,} headings start with {mark!r}, but there are only {sections:,} sections, so"
+                return f"\\n{mark}", f"{why} most chapters are not separated."
         return None
-    if len(parts) < max(MIN_CONVERSATIONS, 2 * sections):
-        return None
-    lines = [line for part in parts for line in part]
-    heads = [line.partition(":")[0] for line in lines]
-    is_chat_log = (
-        sum(len(part) > 1 for part in parts) >= TALK_SHARE * len(parts)
-        and sum(len(line.split()) > TALK_WORDS for line in lines) >= TALK_SHARE * len(lines)
-        and sum(map(str.isupper, heads)) < TAGGED_SHARE * len(heads)  # the characters of a play
-        and sum(map(is_tagged, lines)) >= TAGGED_SHARE * len(lines)
+    # The most common ornament or heading (only its word, since the numbers differ), or lines that look blank.
+    marks = Counter(
+        match[match.lastindex or 0].rstrip()
+        for pattern in (ORNAMENT_LINE, HEADING)
+        for match in pattern.finditer(text)
     )
-    why = f"empty lines separate {len(parts):,} conversations. No block should contain text from more than one."
-    return (escape_hard_cut(CONVERSATION_CUT), why) if is_chat_log else None
-
-
-def _wider_cut(text: str, hard_cut: str) -> tuple[str, str] | None:
-    """One more line break, where headings are cut off from what they head."""
-    wider, headings = hard_cut + "\n", _count_headings(text, hard_cut)
-    if not headings or hard_cut.strip("\n"):
-        return None
-    if len(text.split(wider)) < MIN_MATCHES + 1 or _count_headings(text, wider):
-        return None
-    has = plural(headings, "has", "have")
-    why = f"{format_count(headings, 'section')} {has} only a heading, so the model would learn to stop after it."
-    return escape_hard_cut(wider), f"{why} One more line break in the hard cut keeps each heading with its text."
+    for mark, count in marks.most_common(1):
+        if count >= MIN_MATCHES:
+            why = f"{mark!r} appears {count} times at the start of a line, so it may separate sections."
+            return mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", why
+    for blank, count in Counter(BLANK_LINES.findall(text)).most_common(1):
+        if count >= MIN_MATCHES:
+            why = f"in {count} places, two blank lines contain spaces, so the hard cut does not match them."
+            return escape_hard_cut(blank), why
+    return None
 
 
 def _count_headings(text: str, hard_cut: str) -> int:
@@ -293,35 +266,3 @@ def _count_headings(text: str, hard_cut: str) -> int:
     sections = [section for part in text.split(hard_cut) if (section := part.strip())] if hard_cut else []
     short = sum(len(section) <= HEADING_CHARS and "\n" not in section for section in sections)
     return short if short >= HEADING_SHARE * len(sections) else 0
-
-
-def _chapters_in_sections(text: str, sections: int) -> tuple[str, str] | None:
-    """The word of the headings, if most of them are inside sections. A table of contents repeats each of them."""
-    # By the whole line, so that a heading and its line in the contents count once.
-    headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
-    mark, count = _most_common(headings.values())
-    if count < max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
-        return None
-    why = f"{count:,} headings start with {mark!r}, but there are only {sections:,} sections, so"
-    return f"\\n{mark}", f"{why} most chapters are not separated."
-
-
-def _mark_of_sections(text: str) -> tuple[str, str] | None:
-    """The most common ornament or heading (only its word, since the numbers differ), or lines that look blank."""
-    marks = (
-        match[match.lastindex or 0].rstrip()
-        for pattern in (ORNAMENT_LINE, HEADING)
-        for match in pattern.finditer(text)
-    )
-    mark, count = _most_common(marks)
-    if count >= MIN_MATCHES:
-        why = f"{mark!r} appears {count} times at the start of a line, so it may separate sections."
-        return mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", why
-    blank, count = _most_common(BLANK_LINES.findall(text))
-    why = f"in {count} places, two blank lines contain spaces, so the hard cut does not match them."
-    return (escape_hard_cut(blank), why) if count >= MIN_MATCHES else None
-
-
-def _most_common(marks: Iterable[str]) -> tuple[str, int]:
-    counts = Counter(marks)
-    return counts.most_common(1)[0] if counts else ("", 0)

@@ -77,29 +77,33 @@ class MemoryModel:
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
         return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free)
 
-    def memory(self, settings: TrainingSettings) -> MemoryEstimate:
-        return self.estimate(settings, checkpointing=uses_checkpointing(self, settings))
-
     def fits(self, estimate: MemoryEstimate) -> bool:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
         return estimate.total <= USABLE_SHARE * self.free if self.free else not self.on_card
 
-    def estimate(self, settings: TrainingSettings, *, checkpointing: bool) -> MemoryEstimate:
+    def memory(self, settings: TrainingSettings, *, checkpointing: bool | None = None) -> MemoryEstimate:
         """The memory of a step on the longest batch, by arithmetic on the model's sizes."""
+        if checkpointing is None:
+            checkpointing = uses_checkpointing(self, settings)
         shape, lora, batch = self.shape, settings.lora, settings.steps.batch_size
         parts, precision = target_layers(lora.targets), self.card.weight_precision(on_card=self.on_card)
         weights, compute_bytes = model_bytes(shape, precision), 4 if precision == "float32" else 2
-        trained, weight_bytes = shape.lora_weights(lora.rank, parts), 4
-        new_experts = shape.recreated_numbers(parts, checkpointing=checkpointing)
-        if lora.whole_model:
-            trained, weight_bytes = shape.linear_weights + shape.other_weights, compute_bytes
-            new_experts = 0
-        head = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) if lora.train_head else 0
-        head += shape.full_weights
-        # Tied embeddings and head are one tensor, so they count once.
+        trained, head = _trained_numbers(shape, lora)
+        weight_bytes = compute_bytes if lora.whole_model else 4
+        new_experts = 0 if lora.whole_model else shape.recreated_numbers(parts, checkpointing=checkpointing)
         longest, learned = self.lengths[:batch], sum(self.learned[:batch])
         tokens = sum(longest) if settings.machine.packing != "off" else len(longest) * longest[0]
-        numbers = _layer_activations(shape, lora, compute_bytes)
+        # Numbers that a layer keeps for each token: the inputs of both norms (in half precision as float32, so
+        # twice; on a GPU, torch's fused norm keeps them once, but the rest is a little too low there) and of the
+        # layers with a LoRA; queries, the keys and values expanded to as many heads, and the output of attention;
+        # the factors of the MLP's product. With dropout, another copy for each LoRA.
+        targets = {name: widths for name, widths in shape.linears.items() if parts is None or name in parts}
+        numbers = 2 * shape.hidden * (2 if compute_bytes == 2 else 1)
+        numbers += shape.hidden * (bool(targets.keys() & {"q", "k", "v"}) + bool(targets.keys() & {"gate", "up"}))
+        numbers += 4 * shape.heads * shape.head
+        numbers += ((2 if shape.lean_gate else 3) if shape.gated else 1) * shape.active_feed
+        numbers += targets.get("down", (0, 0))[0] + lora.rank * len(targets)
+        numbers += sum(wide for wide, _ in targets.values()) if lora.dropout else 0
         all_layers = tokens * shape.layers * numbers
         # Checkpointing keeps the input of each layer, and recomputes one layer at a time.
         activations = tokens * (shape.layers * shape.hidden + numbers) if checkpointing else all_layers
@@ -125,31 +129,12 @@ class MemoryModel:
         )
 
 
-def _layer_activations(shape: ModelShape, lora: LoraSettings, compute_bytes: int) -> int:
-    """Numbers that a layer keeps for each token.
-
-    The inputs of both norms (in half precision as float32, so twice; on a GPU, torch's fused norm keeps them once,
-    but the rest of the estimate is a little too low there) and of the layers with a LoRA; queries, the keys and
-    values expanded to as many heads, the output of attention; the factors of the MLP's product. With dropout,
-    another copy for each LoRA.
-    """
-    targets = target_layers(lora.targets)
-    parts = {name: widths for name, widths in shape.linears.items() if targets is None or name in targets}
-    norms = 2 * shape.hidden * (2 if compute_bytes == 2 else 1)
-    inputs = shape.hidden * (bool(parts.keys() & {"q", "k", "v"}) + bool(parts.keys() & {"gate", "up"}))
-    attention = 4 * shape.heads * shape.head
-    product = (2 if shape.lean_gate else 3) if shape.gated else 1
-    feed = product * shape.active_feed + parts.get("down", (0, 0))[0]
-    copies = sum(wide for wide, _ in parts.values()) if lora.dropout else 0
-    return norms + inputs + attention + feed + copies + lora.rank * len(parts)
-
-
 def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
     """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
     setting = settings.machine.gradient_checkpointing
     if setting != "auto" or model is None:
         return setting == "on"
-    return model.on_card and not model.fits(model.estimate(settings, checkpointing=False))
+    return model.on_card and not model.fits(model.memory(settings, checkpointing=False))
 
 
 def is_gpu(machine: DeviceMemory | None) -> bool:
@@ -224,6 +209,16 @@ def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> Tra
     return replace(settings, **sections)
 
 
+def _trained_numbers(shape: ModelShape, lora: LoraSettings) -> tuple[int, int]:
+    """The numbers of the LoRA or of the whole model, and of the output layer and others trained with a LoRA."""
+    head = shape.vocabulary * shape.hidden if lora.train_head else 0
+    # Tied embeddings and head are one tensor, so they count once.
+    others = head * (1 if shape.tied else 2) + shape.full_weights
+    if lora.whole_model:
+        return shape.linear_weights + shape.other_weights, others
+    return shape.lora_weights(lora.rank, target_layers(lora.targets)), others
+
+
 def _state_bytes(settings: TrainingSettings) -> float:
     """Bytes of optimizer state for each float32 weight, in GPU or system memory."""
     return next((count for word, count in STATE_BYTES if word in settings.learning.optimizer), ADAM_STATE_BYTES)
@@ -292,16 +287,13 @@ def estimate_disk(
     # A LoRA is float32, other weights have the model's dtype.
     weight_bytes = 4 if card.weight_precision(on_card=is_gpu(machine)) == "float32" else 2
     per_weight, state_bytes = _bytes_per_weight(_state_bytes(settings), weight_bytes), _state_bytes(settings)
-    if lora.whole_model:
-        weights = shape.linear_weights + shape.other_weights
-        made, state = weight_bytes * weights, round(per_weight * weights)
-    else:
-        lora_weights = shape.lora_weights(lora.rank, target_layers(lora.targets))
-        head = shape.vocabulary * shape.hidden if lora.train_head else 0
+    trained, others = _trained_numbers(shape, lora)
+    made, state = weight_bytes * trained, round(per_weight * trained)
+    if not lora.whole_model:
         # Tied weights are one tensor, but are written twice.
-        trained = head * (1 if shape.tied else 2) + shape.full_weights
-        made = 4 * lora_weights + weight_bytes * (2 * head + shape.full_weights)
-        state = round(state_bytes * lora_weights + per_weight * trained)
+        written_twice = shape.vocabulary * shape.hidden if lora.train_head and shape.tied else 0
+        made = 4 * trained + weight_bytes * (others + written_twice)
+        state = round(state_bytes * trained + per_weight * others)
     saved_steps: set[int] = set()  # those that are certain from the settings
     if saving.save_each_epoch:
         saved_steps = {*range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch), plan.steps}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,9 +72,7 @@ def check_plan(
                 f"only {format_count(possible, 'evaluation')} before its end, so it never stops early. {remedy}",
             )
     if settings.steps.batching == "length_then_order":
-        yield from _check_order_switches(settings, plan)
-        if settings.switching.switch_pairs:
-            yield from _check_pairs(examples, context)
+        yield from _check_hybrid_batching(settings, plan, examples, context)
     activities = []
     if rounds := count_sample_rounds(settings, plan):
         from_data = isinstance(settings.samples.sample_prompts, str)
@@ -100,33 +97,33 @@ def check_plan(
             )
 
 
-def _check_order_switches(settings: TrainingSettings, plan: StepPlan) -> Iterator[Finding]:
-    """Check that each change of the order comes before the end of the run."""
+def _check_hybrid_batching(
+    settings: TrainingSettings, plan: StepPlan, examples: Examples, context: int
+) -> Iterator[Finding]:
+    """Check that each change of the order comes before the end of the run, and that there are pairs."""
     switching, unit = settings.switching, settings.switching.switch_after
     count = plan.steps if unit == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
     last, phases = count - 1, 2 + switching.switch_pairs
-    if unit == "loss":
-        return
-    if switching.switch_at >= count:
+    key = effect = ""
+    if unit != "loss" and switching.switch_at >= count:
         key, effect = "switch_at", "is never reached, so batches stay grouped by length"
-    elif switching.switch_pairs and switching.second_switch_at >= count:
+    elif unit != "loss" and switching.switch_pairs and switching.second_switch_at >= count:
         key, effect = "second_switch_at", "is never reached, so the pair phase lasts until the end"
         last = last if last > switching.switch_at else 0
-    else:
+    if key:
+        remedy = f"Use {last} or less"
+        if not last and plan.steps < phases:
+            remedy = "Set 'Batch order' to 'By length', or train for more epochs"
+        elif not last:
+            steps = " and ".join(str(plan.steps * n // phases) for n in range(1, phases))
+            remedy = f"Set 'Switch after' to Steps and switch earlier, for example at {steps}"
+            remedy = f"{remedy}, or train for more epochs"
+        length = format_count(count, unit[:-1])
+        yield advice(
+            key, f"{SETTINGS[key].label} {getattr(switching, key)} {effect}: the run has {length}. {remedy}."
+        )
+    if not switching.switch_pairs:
         return
-    remedy = f"Use {last} or less"
-    if not last and plan.steps < phases:
-        remedy = "Set 'Batch order' to 'By length', or train for more epochs"
-    elif not last:
-        steps = " and ".join(str(plan.steps * n // phases) for n in range(1, phases))
-        remedy = f"Set 'Switch after' to Steps and switch earlier, for example at {steps}"
-        remedy = f"{remedy}, or train for more epochs"
-    length = format_count(count, unit[:-1])
-    value = getattr(switching, key)
-    yield advice(key, f"{SETTINGS[key].label} {value} {effect}: the run has {length}. {remedy}.")
-
-
-def _check_pairs(examples: Examples, context: int) -> Iterator[Finding]:
     successors, lengths = examples.successors(), examples.lengths()
     if batch_order.find_pairs(np.arange(len(examples)), successors, lengths, context)[0]:
         return
@@ -173,138 +170,128 @@ def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
     return plan.occurrences(every) if every else 0
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What is known of a run before its first step."""
-
-    settings: TrainingSettings
-    plan: StepPlan
-    memory: MemoryModel | None
-    trained_tokens: int
-
-
-def suggest_settings(facts: RunFacts) -> list[Suggestion]:
+def suggest_settings(
+    settings: TrainingSettings, plan: StepPlan, memory: MemoryModel | None, trained_tokens: int
+) -> Iterator[Suggestion]:
     """One suggestion for each setting that a beginner asks about: a value with its reason, or "as it is"."""
-    return [rule(facts) for rule in (_batch, _epochs, _rank, _learning_rate, _warmup, _save_frequency)]
+    yield from _suggest_steps(settings, plan, memory)
+    yield from _suggest_learning(settings, plan, memory, trained_tokens)
+    saving, asked = settings.saving, interval_steps(settings.saving.save_every, plan.steps)
+    count = plan.steps // asked if asked else 0
+    if asked and not count:
+        why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
+        yield Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
+    elif count > MAX_SAVES:
+        why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
+        yield Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
+    elif count:
+        why = f"This setting saves {format_count(count, 'checkpoint')} during the run."
+        yield _keep("save_every", saving.save_every, why)
+    elif min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
+        why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
+        yield Suggestion("save_every", round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2), why)
+    elif not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
+        yield Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
+    else:
+        minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
+        when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
+        yield _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
 
 
-def _batch(facts: RunFacts) -> Suggestion:
-    plan, steps, memory = facts.plan, facts.settings.steps, facts.memory
-    usual = SETTINGS["batch_size"].default
+def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryModel | None) -> Iterator[Suggestion]:
+    """Suggest the examples of a step, and the epochs."""
+    steps, usual, is_lora = settings.steps, SETTINGS["batch_size"].default, not settings.lora.whole_model
+    fits = memory is None or memory.fits(memory.memory(settings))
+    fitting = largest_batch(memory, settings) if memory and not fits else 0
     if steps.batch_size > max(plan.examples, usual):
         why = f"The run has only {format_count(plan.examples, 'example')}, so every step trains on all of them."
-        return Suggestion("batch_size", usual, why, also={"accumulation": 1})
-    if plan.effective_accumulation < plan.accumulation:
-        batches = format_count(plan.batches, "batch", "batches")
-        return Suggestion("accumulation", plan.effective_accumulation, f"An epoch has {batches}.")
-    does_not_fit = memory is not None and not memory.fits(memory.memory(facts.settings))
-    fitting = largest_batch(memory, facts.settings) if memory and does_not_fit else 0
-    if fitting:
+        yield Suggestion("batch_size", usual, why, also={"accumulation": 1})
+    elif plan.effective_accumulation < plan.accumulation:
+        why = f"An epoch has {format_count(plan.batches, 'batch', 'batches')}."
+        yield Suggestion("accumulation", plan.effective_accumulation, why)
+    elif fitting:
         smaller = 1 << (fitting.bit_length() - 1)
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
         why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
-        return Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
-    is_lora = not facts.settings.lora.whole_model
-    if is_lora and plan.examples_per_step > MAX_STEP_EXAMPLES and steps.accumulation > 1:
+        yield Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
+    elif is_lora and plan.examples_per_step > MAX_STEP_EXAMPLES and steps.accumulation > 1:
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
             f"With many examples per step, here more than {MAX_STEP_EXAMPLES}, a LoRA learns less than full "
             'fine-tuning (article "LoRA Without Regret").'
         )
-        return Suggestion("accumulation", smaller, why)
-    why = f"With {format_count(plan.examples_per_step, 'example')} per step, an epoch has"
-    return _keep("batch_size", steps.batch_size, f"{why} {_steps(plan.steps_per_epoch)}.")
+        yield Suggestion("accumulation", smaller, why)
+    else:
+        why = f"With {format_count(plan.examples_per_step, 'example')} per step, an epoch has"
+        yield _keep("batch_size", steps.batch_size, f"{why} {_steps(plan.steps_per_epoch)}.")
 
-
-def _epochs(facts: RunFacts) -> Suggestion:
-    plan, steps = facts.plan, facts.settings.steps
-    if steps.max_steps:
-        return _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
-    repeats = facts.settings.text.chunking == "dementor"  # each sentence, within an epoch
-    usual_rate = facts.settings.learning.learning_rate <= USUAL_RATES["lora"][-1]
-    if plan.steps < MIN_STEPS and usual_rate and not repeats:
-        epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
-        if epochs > steps.epochs:
-            # Kingma and Ba, Adam (arXiv:1412.6980), section 2.1: a step is bounded by about the learning rate.
-            why = "With Adam, a step changes a weight by about the learning rate at most, so few steps do little."
-            return Suggestion("epochs", float(epochs), f"The run has only {_steps(plan.steps)}. {why}")
-    if plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
-        why = f"In pretraining, repeated data is worth less after {MANY_EPOCHS} epochs (arXiv:2305.16264)."
-        return Suggestion("epochs", float(USUAL_EPOCHS), why)
-    return _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
-
-
-def _rank(facts: RunFacts) -> Suggestion:
-    lora, tokens = facts.settings.lora, facts.trained_tokens
-    if lora.whole_model:
-        return _keep("rank", lora.rank, "Full fine-tuning trains all weights instead of a LoRA.")
-    if facts.memory is None:
-        return _keep("rank", lora.rank, "The size of this model is unknown.")
-    shape, layers = facts.memory.shape, target_layers(lora.targets)
-    weights, rank = shape.lora_weights(lora.rank, layers), MIN_RANK
-    largest = min([MAX_RANK, shape.hidden, *shape.lora_sides(layers).values()])
-    while 2 * rank <= largest and shape.lora_weights(rank, layers) < tokens:
-        rank *= 2
-    why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {format_count(tokens, 'trained token')}"
-    if rank <= lora.rank:
-        return _keep("rank", lora.rank, f"{why}.")
-    return Suggestion(
-        "rank",
-        rank,
-        f'{why}. A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").',
-        also=lora.alpha_for(rank),
+    # DEMENTOR repeats each sentence within an epoch, and a high learning rate makes up for few steps.
+    needs_steps = (
+        settings.text.chunking != "dementor" and settings.learning.learning_rate <= USUAL_RATES["lora"][-1]
     )
+    epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
+    if steps.max_steps:
+        yield _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
+    elif plan.steps < MIN_STEPS and needs_steps and epochs > steps.epochs:
+        # Kingma and Ba, Adam (arXiv:1412.6980), section 2.1: a step is bounded by about the learning rate.
+        why = "With Adam, a step changes a weight by about the learning rate at most, so few steps do little."
+        yield Suggestion("epochs", float(epochs), f"The run has only {_steps(plan.steps)}. {why}")
+    elif plan.examples >= MANY_EXAMPLES and steps.epochs > MANY_EPOCHS:
+        why = f"In pretraining, repeated data is worth less after {MANY_EPOCHS} epochs (arXiv:2305.16264)."
+        yield Suggestion("epochs", float(USUAL_EPOCHS), why)
+    else:
+        yield _keep("epochs", steps.epochs, f"The run has {_steps(plan.steps)}.")
 
 
-def _learning_rate(facts: RunFacts) -> Suggestion:
-    lora, rate = facts.settings.lora, facts.settings.learning.learning_rate
-    method = "full" if lora.whole_model else "lora"
+def _suggest_learning(
+    settings: TrainingSettings, plan: StepPlan, memory: MemoryModel | None, trained_tokens: int
+) -> Iterator[Suggestion]:
+    """Suggest the rank, the learning rate and the warmup."""
+    lora, learning = settings.lora, settings.learning
+    if lora.whole_model:
+        yield _keep("rank", lora.rank, "Full fine-tuning trains all weights instead of a LoRA.")
+    elif memory is None:
+        yield _keep("rank", lora.rank, "The size of this model is unknown.")
+    else:
+        shape, layers, rank = memory.shape, target_layers(lora.targets), MIN_RANK
+        largest = min([MAX_RANK, shape.hidden, *shape.lora_sides(layers).values()])
+        while 2 * rank <= largest and shape.lora_weights(rank, layers) < trained_tokens:
+            rank *= 2
+        weights, tokens = shape.lora_weights(lora.rank, layers), format_count(trained_tokens, "trained token")
+        why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {tokens}."
+        if rank <= lora.rank:
+            yield _keep("rank", lora.rank, why)
+        else:
+            why += ' A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").'
+            yield Suggestion("rank", rank, why, also=lora.alpha_for(rank))
+
+    rate, method = learning.learning_rate, "full" if lora.whole_model else "lora"
     lowest, usual, highest = USUAL_RATES[method]
-    highest /= 1.0 if lora.whole_model else max(1.0, lora.strength)
+    if not lora.whole_model:
+        highest /= max(1.0, lora.strength)
     if rate > highest:
         why = f"{FORGETS if method == 'lora' else RATE_SOURCES[method]}."
-        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
-    if rate < lowest:
-        return Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}.")
-    return _keep("learning_rate", rate, f"{RATE_SOURCES[method]}.")
+        yield Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
+    elif rate < lowest:
+        why = f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}."
+        yield Suggestion("learning_rate", usual, why)
+    else:
+        yield _keep("learning_rate", rate, f"{RATE_SOURCES[method]}.")
 
-
-def _warmup(facts: RunFacts) -> Suggestion:
-    plan, learning, default = facts.plan, facts.settings.learning, SETTINGS["warmup_steps"].default
-    asked, warmup, total = learning.warmup_steps, plan.warmup(learning.warmup_steps), _steps(plan.steps)
+    asked, default = learning.warmup_steps, SETTINGS["warmup_steps"].default
+    warmup, total = plan.warmup(asked), _steps(plan.steps)
     phases = get_schedule(learning.schedule).phases(ScheduleSteps(plan.steps, plan.steps_per_epoch, 1))
     if phases[0].words != "warmup":
-        return _keep("warmup_steps", asked, f"{learning.schedule} has no warmup.")
-    if 2 * warmup >= plan.steps and warmup > plan.warmup(default):
+        yield _keep("warmup_steps", asked, f"{learning.schedule} has no warmup.")
+    elif 2 * warmup >= plan.steps and warmup > plan.warmup(default):
         why = f"The learning rate rises until step {warmup:,}, and the run has {total}."
-        return Suggestion("warmup_steps", default, why)
-    if not warmup and "adam" in learning.optimizer:
+        yield Suggestion("warmup_steps", default, why)
+    elif not warmup and "adam" in learning.optimizer:
         why = "Without a warmup, the first steps are large, because Adam's averages rest on few gradients"
-        return Suggestion("warmup_steps", default, f"{why} (arXiv:1908.03265).")
-    return _keep("warmup_steps", asked, f"The warmup takes {warmup:,} of {total} ({warmup / plan.steps:.0%}).")
-
-
-def _save_frequency(facts: RunFacts) -> Suggestion:
-    plan, saving = facts.plan, facts.settings.saving
-    if asked := interval_steps(saving.save_every, plan.steps):
-        count = plan.steps // asked
-        if not count:
-            why = f"The run has only {_steps(plan.steps)}, so this setting saves nothing."
-            return Suggestion("save_every", max(1, plan.steps // SAVES_PER_RUN), why)
-        if count > MAX_SAVES:
-            why = f"This setting saves {count:,} full checkpoints, and the run waits for each of them."
-            return Suggestion("save_every", -(-plan.steps // (SAVES_PER_EPOCH * SAVES_PER_RUN)), why)
-        why = f"This setting saves {format_count(count, 'checkpoint')} during the run."
-        return _keep("save_every", saving.save_every, why)
-    if min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
-        every = round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2)
-        why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
-        return Suggestion("save_every", every, why)
-    if not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
-        return Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
-    minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
-    when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
-    return _keep("save_every", saving.save_every, f"A full checkpoint is saved {when} anyway.")
+        yield Suggestion("warmup_steps", default, f"{why} (arXiv:1908.03265).")
+    else:
+        why = f"The warmup takes {warmup:,} of {total} ({warmup / plan.steps:.0%})."
+        yield _keep("warmup_steps", asked, why)
 
 
 def _keep(key: str, value: float, why: str) -> Suggestion:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
 from ...core.engine import PreviewQuery
-from ..examples import IGNORE_INDEX, Example, Examples
+from ..examples import IGNORE_INDEX, Examples
 
 LEARNED_MARKS = ("⟦", "⟧")
 PARTIAL_CHARACTER = "\ufffd"  # what the first bytes of a character decode to
@@ -47,49 +47,38 @@ def preview_examples(
     examples: Examples, query: PreviewQuery, decode: Callable[[Sequence[int]], str], specials: Collection[int]
 ) -> tuple[ExamplePreview, ...]:
     """Preview the examples of a query, in the order of the search."""
-    previews = []
-    for number in _select(examples, query):
-        example = examples[number]
-        pieces = tuple(_pieces(example, decode, specials))
-        previews.append(ExamplePreview(number + 1, example.source.name, example.place, len(example.ids), pieces))
-    return tuple(previews)
-
-
-def _select(examples: Examples, query: PreviewQuery) -> Iterable[int]:
     if query.first or query.containing:
         first = max(1, query.first) - 1
-        numbers = range(first, len(examples))
+        searched = range(first, len(examples))
         if query.backward:
-            numbers = range(min(first, len(examples) - 1), -1, -1)
+            searched = range(min(first, len(examples) - 1), -1, -1)
         words = query.containing.casefold()
-        found = (n for n in numbers if not words or words in examples[n].text.casefold())
-        return islice(found, query.count)
-    # Examples of each source at equal distances, since a book begins with its title and its contents.
-    by_source: dict[int, list[int]] = {}
-    for number, source in enumerate(examples.source_numbers()):
-        by_source.setdefault(source, []).append(number)
-    turns = Counter(islice(cycle(by_source), query.count))
-    sources = [(by_source[source], min(turn, len(by_source[source]))) for source, turn in turns.items()]
-    return sorted(numbers[len(numbers) * n // share] for numbers, share in sources for n in range(share))
-
-
-def _pieces(
-    example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
-) -> Iterator[PreviewPiece]:
-    """Split an example into pieces.
-
-    The text of a piece is what it adds to the decoded text, since tokens cannot be decoded one by one. A character
-    whose bytes two pieces share is in the second one.
-    """
-    ids, labels = example.ids.tolist(), example.labels.tolist()
-    kinds = [(label != IGNORE_INDEX, number in specials) for number, label in zip(ids, labels, strict=True)]
-    decoded, start = "", 0
-    for end in range(1, len(ids) + 1):
-        if end < len(ids) and kinds[end] == kinds[start]:
-            continue
-        text = decode(ids[:end])
-        # The rest of a character's bytes is in the next piece.
-        if end < len(ids):
-            text = text.rstrip(PARTIAL_CHARACTER)
-        yield PreviewPiece(text[len(decoded) :], *kinds[start])
-        decoded, start = text, end
+        found = (n for n in searched if not words or words in examples[n].text.casefold())
+        numbers = list(islice(found, query.count))
+    else:
+        # Examples of each source at equal distances, since a book begins with its title and its contents.
+        by_source: dict[int, list[int]] = {}
+        for number, source in enumerate(examples.source_numbers()):
+            by_source.setdefault(source, []).append(number)
+        turns = Counter(islice(cycle(by_source), query.count))
+        shares = [(by_source[source], min(turn, len(by_source[source]))) for source, turn in turns.items()]
+        numbers = sorted(own[len(own) * n // share] for own, share in shares for n in range(share))
+    previews = []
+    for number in numbers:
+        example, pieces = examples[number], list[PreviewPiece]()
+        ids, labels = example.ids.tolist(), example.labels.tolist()
+        kinds = [(label != IGNORE_INDEX, token in specials) for token, label in zip(ids, labels, strict=True)]
+        # The text of a piece is what it adds to the decoded text, since tokens can't be decoded one by one. A
+        # character whose bytes two pieces share is in the second one.
+        decoded, start = "", 0
+        for end in range(1, len(ids) + 1):
+            if end < len(ids) and kinds[end] == kinds[start]:
+                continue
+            text = decode(ids[:end])
+            if end < len(ids):
+                text = text.rstrip(PARTIAL_CHARACTER)
+            pieces.append(PreviewPiece(text[len(decoded) :], *kinds[start]))
+            decoded, start = text, end
+        name = example.source.name
+        previews.append(ExamplePreview(number + 1, name, example.place, len(ids), tuple(pieces)))
+    return tuple(previews)

@@ -9,9 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.findings import Finding, Suggestion, sort_findings, texts
-from ...train_utils import format_count, format_times_range, plural
-from ..examples import Examples, TextSource, batch_order, group_parts
+from ...core.host import DeviceMemory
+from ...settings.rules import check_settings
+from ...train_utils import StepPlan, format_count, format_times_range, plural
+from ..dataset_index import DatasetShare
+from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
 from ..load import ResolvedSettings
+from ..readers import LoadedText
+from ..rows import PrepareContext, RowReport
 from ..text import (
     LOST_REASON,
     SliceMap,
@@ -22,7 +27,9 @@ from ..text import (
     join_maps,
     unit_name,
 )
-from .estimates import DiskEstimate, MemoryEstimate
+from .data_checks import check_examples, count_learned_stops
+from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
+from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
 from .preview import ExamplePreview
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
@@ -37,6 +44,20 @@ class LengthHistogram:
     counts: tuple[int, ...] = ()
     longest: int = 0
     second: int = 0
+
+    @staticmethod
+    def of(lengths: Sequence[int]) -> LengthHistogram:
+        """The histogram of these lengths; the width of its columns is a power of two."""
+        if not len(lengths):
+            return LengthHistogram()
+        two_longest = sorted(lengths)[-2:]
+        width = 8
+        while two_longest[-1] > width * MAX_COLUMNS:
+            width *= 2
+        # A length of exactly one column's width still belongs to that column.
+        counts = np.bincount((np.asarray(lengths) - 1) // width)
+        second = two_longest[0] if len(two_longest) > 1 else 0
+        return LengthHistogram(width, tuple(counts.tolist()), two_longest[-1], second)
 
 
 @dataclass(frozen=True)
@@ -58,37 +79,34 @@ class TextReport:
     seen_most: int = 0
     maps: tuple[tuple[str, SliceMap], ...] = ()
 
+    @staticmethod
+    def of(sources: Sequence[TextSource]) -> TextReport:
+        """The report of how these texts were sliced; the parts of a large text are one."""
+        groups = group_parts(sources)
+        parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
+        maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
+        seen = combine_coverage(maps)
+        return TextReport(
+            parts=sum(m.sections for m in maps),
+            sentences=sum(m.sentences for m in maps),
+            lines=sum(m.lines for m in maps),
+            parts_by_lines=sum(m.parts_by_lines for m in maps),
+            blocks=sum(m.blocks + m.windows for m in maps),
+            overlaps=sum(m.overlaps for m in maps),
+            text_tokens=sum(m.tokens for m in maps),
+            characters=sum(m.characters for m in maps),
+            left_out=sum(m.left_out for m in maps),
+            characters_lost=sum(m.lost_characters for m in maps),
+            seen_least=seen.least,
+            seen_mean=seen.mean,
+            seen_most=seen.most,
+            maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
+        )
+
     @property
     def units_text(self) -> str:
         """The number of sentences and of lines, in words."""
         return describe_units(self.sentences, self.lines)
-
-
-@dataclass(frozen=True)
-class RowReport:
-    """How many rows were read, dropped or truncated."""
-
-    rows: int = 0
-    unreadable: int = 0
-    without_marker: int = 0
-    without_reply: int = 0
-    too_long: int = 0
-    too_long_how: str = ""
-    long_prompts: int = 0
-    long_replies: int = 0
-    nothing_learned: int = 0
-
-    def exclusion_counts(self) -> list[tuple[int, str]]:
-        """The number of rows that are dropped or truncated, for each reason."""
-        return [
-            (self.unreadable, "can't be read"),
-            (self.without_marker, "without the text in 'Train only after'"),
-            (self.without_reply, "without a reply to train on"),
-            (self.long_prompts, "with the end of the prompt truncated"),
-            (self.long_replies, "with the end of the reply truncated"),
-            (self.too_long, f"too long ({self.too_long_how})"),
-            (self.nothing_learned, "without any token to train on"),
-        ]
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,27 @@ class SourceReport:
     rows: RowReport | None = None
     notes: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(
+        name: str,
+        what: str,
+        examples: Examples,
+        notes: Iterable[str],
+        share: DatasetShare,
+        *,
+        files: int = 1,
+        text: TextReport | None = None,
+        rows: RowReport | None = None,
+    ) -> SourceReport:
+        """The report of a dataset: how its texts were sliced or its rows read, and the examples that are used."""
+        count, lengths, trained_tokens = len(examples), examples.lengths(), sum(examples.learned())
+        histogram, notes = LengthHistogram.of(lengths), list(notes)
+        if share.percent != 100:
+            notes.append(f"{share.percent:g}% of this dataset is used: {format_count(count, 'example')}.")
+        return SourceReport(
+            name, what, files, count, sum(lengths), trained_tokens, histogram, text, rows, tuple(notes)
+        )
+
     @property
     def summary(self) -> str:
         """The dataset in one sentence."""
@@ -119,14 +158,35 @@ class SourceReport:
         parts += " between hard cuts" if text.parts > 1 else ""
         return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
 
-    @property
-    def growth(self) -> float:
-        """Tokens trained in an epoch, divided by the tokens of the text."""
-        return self.tokens / self.text.text_tokens if self.text and self.text.text_tokens else 0.0
-
-    @property
-    def maps(self) -> tuple[tuple[str, SliceMap], ...]:
-        return self.text.maps if self.text else ()
+    def lines(self) -> Iterator[str]:
+        """The dataset in the lines of a report."""
+        if text := self.text:
+            overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
+            left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
+            lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
+            yield (
+                f"{self.name}: {self.what}, {self.files} {plural(self.files, 'file')}, "
+                f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
+                f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
+                f"characters lost: {text.characters_lost}{lost_reason}"
+            )
+            growth = self.tokens / text.text_tokens if text.text_tokens else 0.0
+            yield (
+                f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
+                f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} "
+                f"per epoch; an epoch has {growth:.2f} times as many tokens as the text"
+            )
+        if rows := self.rows:
+            excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
+            which = f"longest example has {self.lengths.longest}"
+            if self.lengths.second:
+                which = f"two longest examples have {self.lengths.longest} and {self.lengths.second}"
+            yield (
+                f"{self.name}: {self.what}; {rows.rows} {plural(rows.rows, 'row')} -> {self.examples} "
+                f"{plural(self.examples, 'example')}{excluded}; {self.tokens} tokens, "
+                f"{self.trained_tokens} trained on; the {which} tokens"
+            )
+        yield from (f"  {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -194,8 +254,18 @@ class DatasetReport:
         """A report that only says why nothing could be prepared."""
         return DatasetReport(findings=tuple(Finding("problem", "", sentence) for sentence in sentences))
 
-    def with_findings(self, findings: Iterable[Finding]) -> DatasetReport:
-        return replace(self, findings=(*self.findings, *findings))
+    def with_findings(self, said: Iterable[Finding | Suggestion]) -> DatasetReport:
+        """The report with what else is to say, behind what it says so far."""
+        findings, suggestions = list(self.findings), list(self.suggestions)
+        for each in said:
+            if isinstance(each, Finding):
+                findings.append(each)
+            else:
+                suggestions.append(each)
+        # What one suggestion changes is not fine as it is, whatever another one says.
+        changed = {suggestion.key for suggestion in suggestions if not suggestion.keep}
+        suggestions = [s for s in suggestions if not s.keep or s.key not in changed]
+        return replace(self, findings=tuple(findings), suggestions=tuple(suggestions))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -251,7 +321,7 @@ class DatasetReport:
             heading = "Fine as it is" if suggestion.keep else "Suggestion"
             lines.append(f"{heading}: {suggestion.key} = {suggestion.words}. {suggestion.why}")
         lines += [f"Note: {n}" for n in self.notes]
-        lines += [line for source in self.sources for line in _describe_source(source)]
+        lines += [line for source in self.sources for line in source.lines()]
         if len(self.sources) > 1:
             lines.append(f"Trained tokens by dataset: {self.mixture}")
         if self.kept_aside:
@@ -276,114 +346,61 @@ class DatasetReport:
         return "\n".join([*lines, *(s.text() for s in self.shown)])
 
 
-def _describe_source(source: SourceReport) -> Iterator[str]:
-    if text := source.text:
-        overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-        left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
-        lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
-        yield (
-            f"{source.name}: {source.what}, {source.files} {plural(source.files, 'file')}, "
-            f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
-            f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
-            f"characters lost: {text.characters_lost}{lost_reason}"
-        )
-        yield (
-            f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
-            f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} per "
-            f"epoch; an epoch has {source.growth:.2f} times as many tokens as the text"
-        )
-    if rows := source.rows:
-        excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
-        longest, second = source.lengths.longest, source.lengths.second
-        which = f"two longest examples have {longest} and {second}" if second else f"longest example has {longest}"
-        yield (
-            f"{source.name}: {source.what}; {rows.rows} {plural(rows.rows, 'row')} -> {source.examples} "
-            f"{plural(source.examples, 'example')}{excluded}; {source.tokens} tokens, "
-            f"{source.trained_tokens} trained on; the {which} tokens"
-        )
-    yield from (f"  {note}" for note in source.notes)
-
-
-def _histogram(values: Sequence[int]) -> LengthHistogram:
-    """Make a histogram of lengths; the width of its columns is a power of two."""
-    if not len(values):
-        return LengthHistogram()
-    two_longest = sorted(values)[-2:]
-    width = 8
-    while two_longest[-1] > width * MAX_COLUMNS:
-        width *= 2
-    # A length of exactly one column's width still belongs to that column.
-    counts = np.bincount((np.asarray(values) - 1) // width)
-    return LengthHistogram(
-        width, tuple(counts.tolist()), two_longest[-1], two_longest[0] if len(two_longest) > 1 else 0
-    )
-
-
-def report_source(
-    name: str,
-    what: str,
+def report_run(
+    context: PrepareContext,
+    said: DatasetReport,
     examples: Examples,
-    notes: tuple[str, ...],
-    *,
-    files: int = 1,
-    text: TextReport | None = None,
-    rows: RowReport | None = None,
-) -> SourceReport:
-    """Report on a dataset: how its texts were sliced, or its rows read, and the examples that are used."""
-    lengths = examples.lengths()
-    return SourceReport(
-        name=name,
-        what=what,
-        files=files,
-        examples=len(examples),
-        tokens=sum(lengths),
-        trained_tokens=sum(examples.learned()),
-        lengths=_histogram(lengths),
-        text=text,
-        rows=rows,
-        notes=notes,
-    )
-
-
-def report_texts(sources: Sequence[TextSource]) -> TextReport:
-    """Report on how texts were sliced into blocks."""
-    groups = group_parts(sources)
-    parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
-    maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
-    combined = combine_coverage(maps)
-    return TextReport(
-        parts=sum(m.sections for m in maps),
-        sentences=sum(m.sentences for m in maps),
-        lines=sum(m.lines for m in maps),
-        parts_by_lines=sum(m.parts_by_lines for m in maps),
-        blocks=sum(m.blocks + m.windows for m in maps),
-        overlaps=sum(m.overlaps for m in maps),
-        text_tokens=sum(m.tokens for m in maps),
-        characters=sum(m.characters for m in maps),
-        left_out=sum(m.left_out for m in maps),
-        characters_lost=sum(m.lost_characters for m in maps),
-        seen_least=combined.least,
-        seen_mean=combined.mean,
-        seen_most=combined.most,
-        maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
-    )
-
-
-def report_examples(examples: Examples, validation: Examples, batch: int, seed: int) -> DatasetReport:
-    """Report the figures of all examples; the steps of the run are still missing in it."""
-    lengths, kept_aside = examples.lengths(), None
+    validation: Examples,
+    plan: StepPlan,
+    loaded_texts: Sequence[LoadedText],
+    memory: MemoryModel | None,
+    machine: DeviceMemory | None,
+) -> DatasetReport:
+    """The report on the examples and the steps of a run, after what was `said` while they were made."""
+    settings, tokenizer, lengths = context.settings, context.tokenizer, examples.lengths()
+    trained_tokens, kept_aside = sum(examples.learned()), None
     if validation.sources:
-        parts = sum(len(set(source.sections)) for source in validation.sources)
-        tokens, trained = sum(validation.lengths()), sum(validation.learned())
-        kept_aside = ValidationSplit(parts, len(validation), tokens, trained)
-    return DatasetReport(
+        sections = [s.rows if isinstance(s, RowSource) else s.sections for s in validation.sources]
+        parts, tokens = sum(len(np.unique(numbers)) for numbers in sections), sum(validation.lengths())
+        kept_aside = ValidationSplit(parts, len(validation), tokens, sum(validation.learned()))
+    ends = [count_learned_stops(source, tokenizer.stops) for source in examples.sources if len(source)]
+    units = {"rows" if isinstance(source, RowSource) else "sections" for source in examples.sources}
+    count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
+    passages = pick_passages(examples, count, bos)
+    passages += pick_passages(validation, count, bos) if passages else []
+    folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
+    disk = estimate_disk(settings, context.card, plan, folder, machine)
+    report = replace(
+        said,
         examples=len(examples),
         tokens=sum(lengths),
-        trained_tokens=sum(examples.learned()),
+        trained_tokens=trained_tokens,
         longest=max(lengths),
-        lengths=_histogram(lengths),
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.steps,
+        lengths=LengthHistogram.of(lengths),
         kept_aside=kept_aside,
-        padding=_padding_shares(lengths, batch, seed),
+        padding=_padding_shares(lengths, settings.steps.batch_size, settings.what.order_seed),
+        memory=memory.memory(settings) if memory else None,
+        disk=disk,
+        stops=StopTokenCount(sum(n for n, _ in ends), sum(n for _, n in ends), " or ".join(sorted(units))),
+        evaluations=count_evaluations(settings, plan, validation),
+        sample_rounds=count_sample_rounds(settings, plan),
+        recall_tokens=sum(len(passage.example.ids) for passage in passages),
+        tokens_known={
+            "BOS": "not added" if bos is None else tokenizer.decode([bos]),
+            "EOS": "none" if eos is None else tokenizer.decode([eos]),
+            "padding": "masked",
+        },
+    )
+    return report.with_findings(
+        [
+            *(disk.findings() if disk else ()),
+            *check_settings(settings),
+            *check_plan(settings, plan, examples, validation, context.card.context),
+            *suggest_settings(settings, plan, memory, trained_tokens),
+            *check_examples(examples, validation, loaded_texts, tokenizer.stops),
+        ]
     )
 
 

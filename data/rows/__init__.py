@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from . import row_dataset
 from .chat_templates import CHATML
-from .encoding import PrepareContext, Tokenizer
-from .prompt_formats import (
-    PROMPT_COUNT,
-    Prompt,
-    PromptStyle,
-    chat_prompt_style,
-    detect_prompt_style,
-    make_prompts,
-)
+from .encoding import PrepareContext, RowReport, Tokenizer
+from .prompt_formats import PROMPT_COUNT, Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from .row_dataset import RowDataset, load_row_dataset
 from .text_quality import inspect_texts
 
@@ -23,6 +16,7 @@ __all__ = [
     "Prompt",
     "PromptStyle",
     "RowDataset",
+    "RowReport",
     "Tokenizer",
     "chat_prompt_style",
     "detect_prompt_style",

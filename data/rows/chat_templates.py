@@ -12,7 +12,7 @@ text changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -52,13 +52,6 @@ class Turn(NamedTuple):
     learned: bool | None
 
 
-class RenderedText(NamedTuple):
-    """A rendered chat, and the positions of its messages."""
-
-    text: str
-    turns: tuple[Turn, ...]
-
-
 class TemplateLayout(NamedTuple):
     """The fixed texts that a template writes around the messages, and the order of the messages between them.
 
@@ -69,7 +62,7 @@ class TemplateLayout(NamedTuple):
     order: list[int]
     around: list[tuple[int, int]]
 
-    def fill(self, messages: Sequence[Message], contents: Sequence[str]) -> RenderedText:
+    def fill(self, messages: Sequence[Message], contents: Sequence[str]) -> tuple[str, list[Turn]]:
         texts, turns, position = [self.pieces[0]], [], len(self.pieces[0])
         for piece, number in zip(self.pieces[1:], self.order, strict=True):
             message, end = messages[number], position + len(contents[number])
@@ -77,7 +70,7 @@ class TemplateLayout(NamedTuple):
             turns.append(Turn(position - lead, end + tail, message.role == "assistant", message.learned))
             texts += (contents[number], piece)
             position = end + len(piece)
-        return RenderedText("".join(texts), tuple(turns))
+        return "".join(texts), turns
 
 
 @dataclass
@@ -89,45 +82,52 @@ class ChatRenderer:
     layouts: dict[tuple[str, ...], TemplateLayout | None] = field(default_factory=dict)
     merged_systems: int = 0
 
-    def __call__(self, chat: Chat, *, places: bool = True) -> RenderedText:
+    def __call__(self, chat: Chat, *, places: bool = True) -> tuple[str, Sequence[Turn]]:
         """Render a chat; `places`: with the positions of its messages."""
-        messages = chat.messages
-        has_system = len(messages) > 1 and (messages[0].role, messages[1].role) == ("system", "user")
-        try:
-            return self._render(chat, places=places)
-        except BadRowError:
-            raise
-        except ValueError as error:
-            if not has_system:
-                raise BadRowError(f"is rejected by {self.template.origin}: {error}") from error
-        # Templates without a system role, such as Gemma's: its message goes before the first question.
-        content = f"{messages[0].content}\n\n{messages[1].content}"
-        merged = Message({**messages[1].fields, "content": content}, messages[1].learned)
-        try:
-            rendered = self._render(Chat((merged, *messages[2:]), chat.tools), places=places)
-        except BadRowError:
-            raise
-        except ValueError as error:
-            raise BadRowError(f"is rejected by {self.template.origin}: {error}") from error
-        self.merged_systems += 1
-        return rendered
+        variants, messages = [chat], chat.messages
+        if len(messages) > 1 and (messages[0].role, messages[1].role) == ("system", "user"):
+            # Templates without a system role, such as Gemma's: its message goes before the first question.
+            content = f"{messages[0].content}\n\n{messages[1].content}"
+            merged = Message({**messages[1].fields, "content": content}, messages[1].learned)
+            variants.append(Chat((merged, *messages[2:]), chat.tools))
+        reason: ValueError | None = None
+        for number, variant in enumerate(variants):
+            try:
+                rendered = self._render(variant, places=places)
+            except BadRowError:
+                raise
+            except ValueError as error:
+                reason = error
+                continue
+            self.merged_systems += number
+            return rendered
+        raise BadRowError(f"is rejected by {self.template.origin}: {reason}") from reason
 
-    def _render(self, chat: Chat, *, places: bool) -> RenderedText:
-        fields = [message.fields for message in chat.messages]
+    def _render(self, chat: Chat, *, places: bool) -> tuple[str, Sequence[Turn]]:
+        messages, fields = chat.messages, [message.fields for message in chat.messages]
         text = self.template.render(fields, chat.tools, opening=False)
         if not places:
-            return RenderedText(text, ())
+            return text, ()
         if not chat.tools and all(each.keys() == PLAIN_FIELDS for each in fields):
-            roles = tuple(message.role for message in chat.messages)
+            roles = tuple(message.role for message in messages)
             if roles not in self.layouts:
                 self.layouts[roles] = self._build_layout(roles)
             layout = self.layouts[roles]
-            contents = [message.content for message in chat.messages]
+            contents = [message.content for message in messages]
             # Many templates strip the contents.
             for variant in (contents, [content.strip() for content in contents]):
-                if layout and (rendered := layout.fill(chat.messages, variant)).text == text:
+                if layout and (rendered := layout.fill(messages, variant))[0] == text:
                     return rendered
-        return RenderedText(text, tuple(self._find_turns(chat, text)))
+        # Otherwise each content is replaced, and the texts are compared.
+        numbers = [n for n, m in enumerate(messages) if m.role == "assistant" or m.learned is not None]
+        spans = {number: self._locate_content(chat, number, text) for number in numbers}
+        last_text = text[spans[numbers[-1]][1] :] if numbers else ""
+        turns = []
+        for number, (start, end) in spans.items():
+            is_reply = messages[number].role == "assistant"
+            tail = self._tail(text[end:], last_text) if is_reply else 0
+            turns.append(Turn(start, end + tail, is_reply, messages[number].learned))
+        return text, turns
 
     def _build_layout(self, roles: tuple[str, ...]) -> TemplateLayout | None:
         """Build the layout of an order of roles; None if a message is not written exactly once."""
@@ -141,18 +141,16 @@ class ChatRenderer:
         last_text = next((text_after[n] for n in reversed(order) if roles[n] == "assistant"), "")
         around = [(0, 0)] * len(roles)
         for number, role in enumerate(roles):
-            if role == "assistant":
-                around[number] = self._lead(messages, number, text), self._tail(text_after[number], last_text)
+            if role != "assistant":
+                continue
+            # The spaces between the generation prompt and a reply: the model has to write them.
+            opening = text
+            with suppress(ValueError):  # a template may refuse a chat that ends here
+                opening = self.template.render(messages[:number], (), opening=True)
+            gap = text[len(opening) : text.index(messages[number]["content"])]
+            lead = len(gap) if text.startswith(opening) and not gap.strip() else 0
+            around[number] = lead, self._tail(text_after[number], last_text)
         return TemplateLayout(pieces, order, around)
-
-    def _lead(self, messages: Sequence[Mapping[str, str]], number: int, text: str) -> int:
-        """Count the spaces between the generation prompt and a reply: the model has to write them."""
-        try:
-            opening = self.template.render(messages[:number], (), opening=True)
-        except ValueError:
-            return 0
-        gap = text[len(opening) : text.index(messages[number]["content"])]
-        return len(gap) if text.startswith(opening) and not gap.strip() else 0
 
     def _tail(self, text: str, last_text: str) -> int:
         """Count the characters that end a reply.
@@ -165,17 +163,6 @@ class ChatRenderer:
         if stop:
             return len(text) - len(stripped) + len(stop)
         return len(last_text[: _common_prefix_length(text, last_text)].rstrip())
-
-    def _find_turns(self, chat: Chat, text: str) -> Iterator[Turn]:
-        """Find the messages by replacing each content and comparing the texts."""
-        numbers = [n for n, m in enumerate(chat.messages) if m.role == "assistant" or m.learned is not None]
-        spans = {number: self._locate_content(chat, number, text) for number in numbers}
-        last_text = text[spans[numbers[-1]][1] :] if numbers else ""
-        for number, (start, end) in spans.items():
-            message = chat.messages[number]
-            is_reply = message.role == "assistant"
-            tail = self._tail(text[end:], last_text) if is_reply else 0
-            yield Turn(start, end + tail, is_reply, message.learned)
 
     def _locate_content(self, chat: Chat, number: int, text: str) -> tuple[int, int]:
         """Return where the content of a message begins and ends; a reply begins at the generation prompt's end."""
@@ -195,8 +182,9 @@ class ChatRenderer:
         changed = self.template.render(fields, chat.tools, opening=False)
         start = _common_prefix_length(text, changed)
         end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
-        begins_at_opening = chat.messages[number].role == "assistant" and opening and text.startswith(opening)
-        return (min(start, len(opening)) if begins_at_opening else start), max(start, end)
+        if chat.messages[number].role == "assistant" and opening and text.startswith(opening):
+            start = min(start, len(opening))
+        return start, end
 
 
 def default_system_message(template: ChatTemplate) -> str:

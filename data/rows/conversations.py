@@ -57,8 +57,15 @@ class Conversations:
         names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
         found = []
         for known in (CONVERSATION_COLUMNS, TURN_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS):
-            candidates = [names[name] for name in known if name in names and name not in used]
-            found.append(next((column for column in candidates if _holds_ids(rows, column)), ""))
+            found.append("")
+            for column in (names[name] for name in known if name in names and name not in used):
+                values = [row.columns[column] for row in rows if row.columns.get(column) is not None]
+                # Numbers or short names, not texts or lists of messages.
+                texts = [value for value in values if isinstance(value, str)]
+                are_short = all(len(text) <= MAX_ID_CHARS and "\n" not in text for text in texts)
+                if values and are_short and all(isinstance(value, (str, int, float)) for value in values):
+                    found[-1] = column
+                    break
         conversation, turn, message, parent = found
         if message and parent:
             return Conversations(conversation, turn, message, parent)
@@ -122,14 +129,6 @@ class Conversations:
             f"{format_count(count, 'conversation')}, found by the {columns} {names}. The "
             "pair phase and the measurement of the context gain never combine rows from different conversations."
         )
-
-
-def _holds_ids(rows: Sequence[Row], column: str) -> bool:
-    """Whether a column holds numbers or short names, not texts or lists of messages."""
-    values = [row.columns[column] for row in rows if row.columns.get(column) is not None]
-    names = [value for value in values if isinstance(value, str)]
-    are_short = all(len(name) <= MAX_ID_CHARS and "\n" not in name for name in names)
-    return bool(values) and are_short and all(isinstance(value, (str, int, float)) for value in values)
 
 
 def _by_turns(places: Sequence[RowPlace]) -> Iterator[tuple[RowPlace | None, RowPlace]]:

@@ -6,6 +6,7 @@ before it is not, even where the tokenizer merged characters across the border.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -18,8 +19,8 @@ from ...core.host import Folders, ModelCard
 from ...settings.definitions import TrainingSettings
 from ..arrow_store import Store
 from ..examples import RowSource, reorder_rows
-from ..readers import Row, Table, normalize_line_ends, shorten
-from .chat_templates import ChatRenderer, ChatTemplate, RenderedText, Turn
+from ..readers import Table, normalize_line_ends, shorten
+from .chat_templates import ChatRenderer, ChatTemplate, Turn
 from .conversations import Conversations
 from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
@@ -82,35 +83,50 @@ class RowText(NamedTuple):
 
 
 @dataclass
-class RowCounts:
-    """Counts of the rows of a file that were read, dropped or changed."""
+class RowReport:
+    """How many rows were read, dropped or truncated."""
 
     rows: int = 0
-    bad: list[tuple[int, str]] = field(default_factory=list)
+    unreadable: int = 0
     without_marker: int = 0
-    no_reply: int = 0
-    merged_systems: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)  # messages of chat exports, by reason
+    without_reply: int = 0
+    too_long: int = 0
+    too_long_how: str = ""
     long_prompts: int = 0
     long_replies: int = 0
-    without_parts: int = 0  # rows with no reply or several, whose parts are not limited
+    nothing_learned: int = 0
+
+    def exclusion_counts(self) -> list[tuple[int, str]]:
+        """The number of rows that are dropped or truncated, for each reason."""
+        return [
+            (self.unreadable, "can't be read"),
+            (self.without_marker, "without the text in 'Train only after'"),
+            (self.without_reply, "without a reply to train on"),
+            (self.long_prompts, "with the end of the prompt truncated"),
+            (self.long_replies, "with the end of the reply truncated"),
+            (self.too_long, f"too long ({self.too_long_how})"),
+            (self.nothing_learned, "without any token to train on"),
+        ]
 
 
 @dataclass
 class RowEncoder:
-    """Encodes the rows of one file with schema, template and tokenizer."""
+    """Encodes the rows of one file with schema, template and tokenizer, and counts what it can't use."""
 
     context: PrepareContext
     table: Table
     schema: RowSchema
     inspector: TextInspector
     conversations: Conversations | None  # of rows that name theirs
-    counts: RowCounts = field(default_factory=RowCounts)
+    report: RowReport = field(default_factory=RowReport)
+    bad: list[tuple[int, str]] = field(default_factory=list)  # rows that can't be read, and why
+    left_out: Counter[str] = field(default_factory=Counter)  # messages of chat exports, by reason
+    without_parts: int = 0  # rows with no reply or several, whose parts are not limited
 
     def __post_init__(self) -> None:
         self.settings, self.tokenizer, self.unit = self.context.settings, self.context.tokenizer, self.table.unit
         rows = self.settings.rows
-        self._renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
+        self.renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
         self._splits_chats = rows.split_exchanges and self.schema.kind == "chat"
         self._learns_everything = rows.train_on == "everything" or (
             rows.train_on == "auto" and not self.schema.has_replies
@@ -125,8 +141,12 @@ class RowEncoder:
         follows: list[bool] = []
         lengths: list[int] = [0]
         # Row by row and batch by batch, so that the texts are never all in memory.
-        row_texts = self._row_texts(self.table.rows())
-        while batch := _next_batch(row_texts):
+        row_texts = self._row_texts()
+        for first in row_texts:
+            batch, characters = [first], len(first.text)
+            while len(batch) < BATCH_ROWS and characters < BATCH_CHARS and (row := next(row_texts, None)):
+                batch.append(row)
+                characters += len(row.text)
             encodings = self.tokenizer.encode_marked([row.text for row in batch])
             pairs = zip(batch, encodings, strict=True)
             batch_ids, batch_flags = zip(*(self._encode(row, encoded) for row, encoded in pairs), strict=True)
@@ -135,8 +155,7 @@ class RowEncoder:
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
             lengths += map(len, batch_ids)
-            self.context.say(f"Reading {self.table.name}: {self.counts.rows:,} rows", 0.0)
-        self.counts.merged_systems = self._renderer.merged_systems
+            self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
         source = RowSource(
             self.table.name,
             np.concatenate(ids) if ids else np.zeros(0, np.int32),
@@ -152,45 +171,43 @@ class RowEncoder:
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
         return replace(arranged, has_conversations=True)
 
-    def _row_texts(self, rows: Iterable[Row]) -> Iterator[RowText]:
+    def _row_texts(self) -> Iterator[RowText]:
+        """Yield the texts of all rows that can be learned, and inspect their words."""
         previous = 0  # the last row of which the last text is kept
-        for row in rows:
-            self.counts.rows += 1
-            for reason, count in row.left_out.items():
-                self.counts.left_out[reason] = self.counts.left_out.get(reason, 0) + count
-            row_texts = self._read(row)
+        for row in self.table.rows():
+            self.report.rows += 1
+            self.left_out.update(row.left_out)
+            row_texts: list[RowText | None] = []  # of this row; None for each without a marker or a reply
+            self.report.without_reply += row.without_reply
+            try:
+                if row.problem and not row.without_reply:
+                    raise BadRowError(row.problem)
+                if not row.without_reply:
+                    content = self.schema.read(_normalize_line_ends(row.columns))
+                    contents: Sequence[Chat | FixedText] = [content]
+                    if self._splits_chats and isinstance(content, Chat):
+                        contents = content.exchanges()
+                    row_texts = [self._to_text(row.number, each) for each in contents]
+            except BadRowError as error:
+                self.report.unreadable += 1
+                self.bad.append((row.number, shorten(str(error), MAX_REASON)))
+            used = [row_text for row_text in row_texts if row_text]
+            if used:
+                # The row's own words are inspected, without those that a template adds.
+                own_text = learned_text = "\n".join(_all_texts(row.columns.values()))
+                if all(each.spans is not None for each in used):
+                    spans = ((each.text, *span) for each in used for span in each.spans or ())
+                    learned_text = "\n".join(text[start:end] for text, start, end in spans)
+                self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
             if self.conversations:
                 self.conversations.add(row, row_texts)
-            follows = self.counts.rows == previous + 1 and not self._splits_chats
+            follows = self.report.rows == previous + 1 and not self._splits_chats
             for row_text in row_texts:
                 if row_text is not None:
                     yield row_text._replace(follows=follows)
                 follows = row_text is not None
             if row_texts and row_texts[-1] is not None:
-                previous = self.counts.rows
-
-    def _read(self, row: Row) -> list[RowText | None]:
-        """Return the texts of a row, None for each without a marker or a reply; none of a row that is not used."""
-        if row.without_reply:
-            self.counts.no_reply += 1
-            return []
-        try:
-            if row.problem:
-                raise BadRowError(row.problem)
-            content = self.schema.read(_normalize_line_ends(row.columns))
-            contents = content.exchanges() if self._splits_chats and isinstance(content, Chat) else [content]
-            row_texts = [self._to_text(row.number, each) for each in contents]
-        except BadRowError as error:
-            self.counts.bad.append((row.number, shorten(str(error), MAX_REASON)))
-            return []
-        used = [row_text for row_text in row_texts if row_text]
-        if used:
-            # The row's own words are inspected, without those that a template adds.
-            own_text = learned_text = "\n".join(_all_texts(row.columns.values()))
-            if all(each.spans is not None for each in used):
-                learned_text = "\n".join(each.text[start:end] for each in used for start, end in each.spans or ())
-            self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
-        return row_texts
+                previous = self.report.rows
 
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
@@ -199,33 +216,43 @@ class RowEncoder:
             # Only where they are used: for some templates, finding the places takes two renderings per message.
             decides = any(message.learned is not None for message in content.messages)
             places = not marker and (decides or not self._learns_everything or any(self._limits))
-            rendered = self._renderer(content, places=places)
+            text, turns = self.renderer(content, places=places)
             needs_bos_eos = not self.tokenizer.chat_template.own
             if needs_bos_eos:
-                rendered = rendered._replace(text=rendered.text.rstrip())
+                text = text.rstrip()
         else:
-            turns = () if content.reply is None else (Turn(content.reply, len(content.text), True, None),)
-            rendered, needs_bos_eos = RenderedText(content.text, turns), True
-        text = rendered.text
-        _check_text(text)
+            text, needs_bos_eos = content.text, True
+            turns = () if content.reply is None else (Turn(content.reply, len(text), True, None),)
+        if len(text) > MAX_ROW_CHARS:
+            raise BadRowError(
+                f"has {len(text):,} characters, which is more than the limit of {MAX_ROW_CHARS:,}. Split it into "
+                "several rows, or save it as a .txt file."
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            surrogate = text[error.start]
+            raise BadRowError(
+                f"contains an incomplete character ({surrogate!r}). Save the file again as UTF-8."
+            ) from error
         if marker:
             prompt_end = text.find(marker)
             if prompt_end < 0:
-                self.counts.without_marker += 1
+                self.report.without_marker += 1
                 return None
             reply = prompt_end + len(marker)
             parts = (prompt_end, reply, len(text))
             return RowText(number, text, ((reply, len(text)),), (), needs_bos_eos, parts)
-        ignored = tuple((turn.start, turn.end) for turn in rendered.turns if turn.learned is False)
-        limited = _find_parts(content, rendered) if any(self._limits) else None
+        ignored = tuple((turn.start, turn.end) for turn in turns if turn.learned is False)
+        limited = _find_parts(content, text, turns) if any(self._limits) else None
         if self._learns_everything:
             return RowText(number, text, None, ignored, needs_bos_eos, limited)
-        learned = [turn for turn in rendered.turns if turn.learned or (turn.reply and turn.learned is None)]
+        learned = [turn for turn in turns if turn.learned or (turn.reply and turn.learned is None)]
         if train_on == "last_reply":
-            replies = [turn for turn in rendered.turns if turn.reply]
+            replies = [turn for turn in turns if turn.reply]
             learned = [turn for turn in learned if turn is replies[-1]] if replies else []
         if not learned:
-            self.counts.no_reply += 1
+            self.report.without_reply += 1
             return None
         spans = tuple((turn.start, turn.end) for turn in learned)
         return RowText(number, text, spans, ignored, needs_bos_eos, limited)
@@ -260,44 +287,29 @@ class RowEncoder:
             mask = np.concatenate([mask, np.full(1, learns_eos)])
         if not any(self._limits):
             return ids, mask
-        keep = self._kept_tokens(row, encoded, ids, shift)
-        return ids[keep], mask[keep]
-
-    def _kept_tokens(self, row: RowText, encoded: EncodedText, ids: Ids, shift: int) -> Flags:
-        """Mark the tokens that the limits of prompt and reply leave."""
-        keep: Flags = np.ones(len(ids), bool)
         if row.parts is None:
-            self.counts.without_parts += 1
-            return keep
+            self.without_parts += 1
+            return ids, mask
+        # What the limits of prompt and reply leave.
         prompt_end, reply, reply_end = (int(np.searchsorted(encoded.starts, at)) + shift for at in row.parts)
         if row.needs_bos_eos:
             reply_end = len(ids)  # with its EOS
         longest_prompt, longest_reply = self._limits
+        keep: Flags = np.ones(len(ids), bool)
         if 0 < longest_prompt < reply:
-            self.counts.long_prompts += 1
+            self.report.long_prompts += 1
             # The end of its words goes; a BOS and what the format writes between the two stay.
-            first = int(ids[0] == self.tokenizer.bos)
+            first = int(ids[0] == bos)
             keep[max(first, longest_prompt - (reply - prompt_end)) : prompt_end] = False
         if 0 < longest_reply < reply_end - reply:
-            self.counts.long_replies += 1
+            self.report.long_replies += 1
             keep[reply + longest_reply :] = False
-        return keep
+        return ids[keep], mask[keep]
 
 
-def _next_batch(row_texts: Iterator[RowText]) -> list[RowText]:
-    batch: list[RowText] = []
-    characters = 0
-    for row_text in row_texts:
-        batch.append(row_text)
-        characters += len(row_text.text)
-        if len(batch) == BATCH_ROWS or characters >= BATCH_CHARS:
-            break
-    return batch
-
-
-def _find_parts(content: Chat | FixedText, rendered: RenderedText) -> tuple[int, int, int] | None:
+def _find_parts(content: Chat | FixedText, text: str, turns: Sequence[Turn]) -> tuple[int, int, int] | None:
     """Find prompt and reply of a row in its text; None where it has no reply, or several."""
-    replies = [turn for turn in rendered.turns if turn.reply]
+    replies = [turn for turn in turns if turn.reply]
     if len(replies) != 1:
         return None
     reply, reply_end = replies[0].start, replies[0].end
@@ -305,7 +317,7 @@ def _find_parts(content: Chat | FixedText, rendered: RenderedText) -> tuple[int,
         return reply if content.prompt_end is None else content.prompt_end, reply, reply_end
     before = list(takewhile(lambda message: message.role != "assistant", content.messages))
     words = before[-1].content.strip() if before else ""
-    start = rendered.text.rfind(words, 0, reply) if words else -1
+    start = text.rfind(words, 0, reply) if words else -1
     return reply if start < 0 else start + len(words), reply, reply_end
 
 
@@ -329,18 +341,3 @@ def _all_texts(values: Iterable[Any]) -> Iterator[str]:
             yield from _all_texts(value[key] for key in value if key in ("content", "value", "text"))
         elif isinstance(value, (list, tuple)):
             yield from _all_texts(value)
-
-
-def _check_text(text: str) -> None:
-    if len(text) > MAX_ROW_CHARS:
-        raise BadRowError(
-            f"has {len(text):,} characters, which is more than the limit of {MAX_ROW_CHARS:,}. Split it into "
-            "several rows, or save it as a .txt file."
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        surrogate = text[error.start]
-        raise BadRowError(
-            f"contains an incomplete character ({surrogate!r}). Save the file again as UTF-8."
-        ) from error

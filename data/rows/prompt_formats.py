@@ -10,7 +10,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -70,7 +71,16 @@ def load_format_schema(
 ) -> RowSchema:
     """Load the schema of a format; the columns of a row that have text decide on the template."""
     name, templates = parse_format(format_name, folders, tokenizer)
-    synonyms = _find_synonyms(rows, templates)
+    # Columns are those of the format by their names in lower case, or else questions and answers.
+    columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
+    own = {column.strip().lower(): column for required in templates for column in required}
+    synonyms: dict[str, str] = {}
+    if any({column.strip().lower() for column in required} <= columns.keys() for required in templates):
+        for name_in_row in dict.fromkeys(str(key) for row in rows for key in row.columns):
+            if name_in_row not in own.values() and (key := name_in_row.strip().lower()) in own:
+                synonyms[name_in_row] = own[key]
+    elif pair := find_pair(columns):
+        synonyms = {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN}
 
     def read(row: Mapping[str, Any]) -> FixedText:
         named = {synonyms.get(str(key), str(key)): value for key, value in row.items()}
@@ -94,18 +104,6 @@ def load_format_schema(
 
     has_replies = any(template.reply is not None for template in templates.values())
     return RowSchema("format", f"{name}, which you chose under Data format", (), read, has_replies)
-
-
-def _find_synonyms(rows: Sequence[Row], templates: Mapping[frozenset[str], FormatTemplate]) -> dict[str, str]:
-    """Map columns to those of the format by their names in lower case, or else as questions and answers."""
-    columns = {str(key).strip().lower(): str(key) for row in rows for key in row.columns}
-    own = {column.strip().lower(): column for required in templates for column in required}
-    if any({column.strip().lower() for column in required} <= columns.keys() for required in templates):
-        names = dict.fromkeys(str(key) for row in rows for key in row.columns)
-        folded = {name: name.strip().lower() for name in names if name not in own.values()}
-        return {name: own[key] for name, key in folded.items() if key in own}
-    pair = find_pair(columns)
-    return {columns[pair[0]]: QUESTION_COLUMN, columns[pair[1]]: ANSWER_COLUMN} if pair else {}
 
 
 def parse_format(
@@ -214,30 +212,12 @@ def detect_prompt_style(
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
     bos = tokenizer.bos if settings.text.add_bos else None
     texts = [tokenizer.decode(examples[n].ids.tolist()) for n in spread_evenly(len(examples), EXAMPLES_INSPECTED)]
-    styles = [*_format_styles(settings, folders, tokenizer, bos)]
-    # With the user's system message, or without one where the template refuses it.
-    chats = (chat_prompt_style(tokenizer, bos, system) for system in (settings.rows.system, ""))
-    styles += [style for style in chats if style is not None][:1]
-    for style in styles:
-        # The style of more than half of the examples.
-        markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
-        if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
-            return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
-    return PromptStyle(bos=bos)
-
-
-def _format_styles(
-    settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, bos: int | None
-) -> Iterator[PromptStyle]:
-    """Yield the style of the prompt format, if there is one: of its simplest template with a reply."""
-    format_name, system = settings.rows.format, settings.rows.system
-    if format_name in PLAIN_FORMATS:
-        return
-    try:
-        name, templates = parse_format(format_name, folders, tokenizer)
-    except DataError:
-        return
-    # Simple: with the system message where one is set, and with the fewest columns.
+    styles, system = list[PromptStyle](), settings.rows.system
+    name, templates = "", dict[frozenset[str], FormatTemplate]()
+    if settings.rows.format not in PLAIN_FORMATS:
+        with suppress(DataError):
+            name, templates = parse_format(settings.rows.format, folders, tokenizer)
+    # The simplest template of the prompt format: with the system message where one is set, and the fewest columns.
     ranked = sorted(
         (template for template in templates.values() if template.reply is not None),
         key=lambda template: (("system" in template.columns) != bool(system), len(template.columns)),
@@ -246,11 +226,19 @@ def _format_styles(
         columns = template.pieces[1::2]
         reply = columns[template.reply or 0]
         question = next((column for column in columns if column not in (reply, "system")), "")
-        texts = dict.fromkeys(columns, "") | {"system": system, question: PLACEHOLDER}
-        filled = template.fill(texts)
+        filled = template.fill(dict.fromkeys(columns, "") | {"system": system, question: PLACEHOLDER})
         before, placeholder, after = filled.text[: filled.reply].partition(PLACEHOLDER)
         if placeholder:
-            yield PromptStyle("format", name, before, after, before, bos, system)
+            styles.append(PromptStyle("format", name, before, after, before, bos, system))
+    # With the user's system message, or without one where the template refuses it.
+    chats = (chat_prompt_style(tokenizer, bos, each) for each in (system, ""))
+    styles += [style for style in chats if style is not None][:1]
+    for style in styles:
+        # The style of more than half of the examples.
+        markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
+        if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
+            return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
+    return PromptStyle(bos=bos)
 
 
 def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
@@ -301,39 +289,26 @@ def make_prompts(
     for start in spread_evenly(len(examples), PROMPT_COUNT):
         # Where an example makes no prompt of its own, one of those after it.
         for number in range(start, min(start + EXAMPLES_INSPECTED, len(examples))):
-            prompt = _prompt_from(examples[number], style, tokenizer)
-            if prompt is not None and prompt.text not in unique:
-                unique[prompt.text] = prompt
+            # Up to its first reply, or the first words of a text.
+            ids, end = examples[number].ids.tolist(), _first_learned(examples[number])
+            is_text = end <= 1
+            if is_text:
+                # Where a word ends; where there is none, as in Chinese, where a character ends.
+                end = min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2))
+                for place in range(end, end // 2, -1):
+                    before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
+                    is_inside_word = before[-1:].isalnum() and after[len(before) :][:1].isalnum()
+                    if not before.endswith(HALF_CHARACTER) and not is_inside_word:
+                        end = place
+                        break
+                while end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
+                    end -= 1
+            decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
+            message = decoded if is_text else style.asked(decoded)
+            if end <= MAX_PROMPT_TOKENS and message.strip() and message not in unique:
+                unique[message] = Prompt(message, tuple(ids[:end]))
                 break
     return list(unique.values())
-
-
-def _prompt_from(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> Prompt | None:
-    """Cut a prompt from an example: up to its first reply, or the first words of a text.
-
-    None where it would be too long.
-    """
-    ids, end = example.ids.tolist(), _first_learned(example)
-    is_text = end <= 1
-    if is_text:
-        end = _end_of_word(ids, min(TEXT_PROMPT_TOKENS, max(1, len(ids) // 2)), tokenizer)
-    if end > MAX_PROMPT_TOKENS:
-        return None
-    decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
-    message = decoded if is_text else style.asked(decoded)
-    return Prompt(message, tuple(ids[:end])) if message.strip() else None
-
-
-def _end_of_word(ids: Sequence[int], end: int, tokenizer: Tokenizer) -> int:
-    """The last place up to `end` where a word ends; where there is none, as in Chinese, where a character ends."""
-    for place in range(end, end // 2, -1):
-        before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[: place + 1])
-        is_inside_word = before[-1:].isalnum() and after[len(before) :][:1].isalnum()
-        if not before.endswith(HALF_CHARACTER) and not is_inside_word:
-            return place
-    while end > 1 and tokenizer.decode(ids[:end]).endswith(HALF_CHARACTER):
-        end -= 1
-    return end
 
 
 def _first_learned(example: Example) -> int:

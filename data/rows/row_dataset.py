@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +11,7 @@ from ...core.errors import DataError
 from ...core.findings import Finding, advice, problem, texts
 from ...settings import columns as naming
 from ...settings.columns import Columns
-from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.definitions import SETTINGS
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
@@ -21,8 +20,7 @@ from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
-from .encoding import PrepareContext, RowCounts, RowEncoder, Tokenizer
-from .row_schema import RowSchema
+from .encoding import PrepareContext, RowEncoder, RowReport
 from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
@@ -38,7 +36,7 @@ class RowDataset:
     """The encoded rows of a file, before truncation."""
 
     source: RowSource
-    counts: RowCounts
+    report: RowReport
     what: str
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
@@ -46,61 +44,75 @@ class RowDataset:
 
 def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDataset:
     """The rows of a file, read now or stored before."""
-    key = _cache_key(context, path, name)
+    rows, text, folders, key = context.settings.rows, context.settings.text, context.folders, ""
+    # Nothing is stored for a tokenizer without a fingerprint, and for a database in use, whose last changes are in
+    # other files.
+    if context.tokenizer.fingerprint and not is_in_use(path):
+        is_plain = rows.format in prompt_formats.PLAIN_FORMATS
+        key = arrow_store.cache_key(
+            "rows",
+            context.tokenizer.fingerprint,
+            text_files.file_digest(path, name),
+            name,
+            repr(replace(rows, too_long="drop")),  # truncation comes after the cache
+            (text.add_bos, text.add_eos != "never"),
+            {} if is_plain else prompt_formats.load_templates(rows.format, folders),
+            load_refusal_phrases(folders),
+        )
     if entry := context.store.load(key):
         context.say(f"Using the cached version of {name}", None)
         metadata = entry.metadata
         source = RowSource(**metadata["source"], **entry.arrays, decode=context.tokenizer.decode)
-        bad = [(int(number), str(reason)) for number, reason in metadata["counts"]["bad"]]
-        counts = RowCounts(**{**metadata["counts"], "bad": bad})
         findings = tuple(Finding(*values) for values in metadata["findings"])
-        return RowDataset(source, counts, metadata["what"], tuple(metadata["notes"]), findings)
-    rows = load_row_dataset(context, path, name)
+        report = RowReport(**metadata["report"])
+        return RowDataset(source, report, metadata["what"], tuple(metadata["notes"]), findings)
+    dataset = load_row_dataset(context, path, name)
     # Rows with problems don't train, and their file is about to be changed.
-    if not texts(rows.findings, "problem"):
-        source = rows.source
+    if not texts(dataset.findings, "problem"):
+        source = dataset.source
         metadata = {
             "source": {"name": source.name, "unit": source.unit, "has_conversations": source.has_conversations},
-            "counts": asdict(rows.counts),
-            "what": rows.what,
-            "notes": rows.notes,
-            "findings": list(map(astuple, rows.findings)),
+            "report": asdict(dataset.report),
+            "what": dataset.what,
+            "notes": dataset.notes,
+            "findings": list(map(astuple, dataset.findings)),
         }
         context.store.save(key, StoreEntry({array: getattr(source, array) for array in ROW_ARRAYS}, metadata))
-    return rows
-
-
-def _cache_key(context: PrepareContext, path: Path, name: str) -> str:
-    """Return the cache key of the encoded rows of a file.
-
-    Empty, so that nothing is cached, for a tokenizer without a fingerprint and for a database in use, whose last
-    changes are in other files.
-    """
-    if not context.tokenizer.fingerprint or is_in_use(path):
-        return ""
-    rows, text, folders = context.settings.rows, context.settings.text, context.folders
-    templates = (
-        {} if rows.format in prompt_formats.PLAIN_FORMATS else prompt_formats.load_templates(rows.format, folders)
-    )
-    return arrow_store.cache_key(
-        "rows",
-        context.tokenizer.fingerprint,
-        text_files.file_digest(path, name),
-        name,
-        repr(replace(rows, too_long="drop")),  # truncation comes after the cache
-        (text.add_bos, text.add_eos != "never"),
-        templates,
-        load_refusal_phrases(folders),
-    )
+    return dataset
 
 
 def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
-    settings = context.settings
-    requested = naming.parse_columns(settings.rows.columns)
+    settings = context.settings.rows
+    requested = naming.parse_columns(settings.columns)
     table, findings = _rename_columns(row_files.read_table(path, name, requested), requested)
     rows = _first_rows(table)
-    schema = _choose_schema(context, table, rows, requested)
+    if not rows:
+        broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)
+        reasons = [f"{name}, {table.unit} {row.number}: {_as_sentence(row.problem)}" for row in broken]
+        if not reasons and any(row.without_reply for row in table.rows()):
+            reasons = [f"{name}: no conversation has a reply from the assistant, so there is nothing to train on."]
+        raise DataError(
+            "\n".join(reasons) or f"{name} has no rows. Add rows to it, or remove it from the dataset."
+        )
+    # The schema is found by the format setting, otherwise by the columns: only by those that the user named, where
+    # these have a schema by themselves.
+    decisive = rows
+    if requested.names:
+        named = [
+            {column: row.columns[column] for column in requested.names if column in row.columns} for row in rows
+        ]
+        decisive = [row._replace(columns=columns) for row, columns in zip(rows, named, strict=True)]
+        try:
+            row_schema.detect_schema(decisive, "", "")
+        except DataError:
+            decisive = rows
+    if settings.format in prompt_formats.PLAIN_FORMATS:
+        schema = row_schema.detect_schema(decisive, name, settings.system, settings.format)
+    else:
+        schema = prompt_formats.load_format_schema(
+            settings.format, decisive, context.folders, context.tokenizer, settings.system
+        )
     used = {column.strip().lower() for column in schema.columns if column}
     conversations = Conversations.find(rows, used)
     inspector = TextInspector(load_refusal_phrases(context.folders))
@@ -110,18 +122,18 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
         renamed = [requested.names.get(column, "") for column in used]
-        named = conversations.names if conversations else []
-        used = {column.strip().lower() for column in (*used, *renamed, *requested.names, *named)}
+        ids = conversations.names if conversations else []
+        used = {column.strip().lower() for column in (*used, *renamed, *requested.names, *ids)}
         existing = dict.fromkeys(str(column) for row in rows for column in row.columns)
         names = [column for column in existing if column.strip().lower() not in used][:MAX_LISTED]
         if names:
             listed = ", ".join(repr(shorten(column, MAX_NAME)) for column in names)
             notes.append(f"{plural(len(names), 'Column')} {listed} {plural(len(names), 'is', 'are')} not used.")
-    notes += _notes(schema, encoder.counts, settings, context.tokenizer)
+    notes += _notes(encoder)
     notes += [conversations.words()] if conversations else []
-    findings = [*_unreadable_rows(table, encoder.counts, settings), *findings, *inspector.findings(name, "row")]
+    findings = [*_unreadable_rows(encoder), *findings, *inspector.findings(name, "row")]
     what = f"rows ({table.what}): {schema.reason}" if table.what else f"rows: {schema.reason}"
-    return RowDataset(source, encoder.counts, what, tuple(notes), tuple(findings))
+    return RowDataset(source, encoder.report, what, tuple(notes), tuple(findings))
 
 
 def _first_rows(table: Table) -> list[Row]:
@@ -154,76 +166,46 @@ def _rename_columns(table: Table, requested: Columns) -> tuple[Table, list[Findi
     return replace(table, rows=rows), []
 
 
-def _choose_schema(
-    context: PrepareContext, table: Table, first_rows: Sequence[Row], columns: Columns
-) -> RowSchema:
-    """Choose the row schema: by the format setting, otherwise by the columns, those named by the user first."""
-    rows, name = context.settings.rows, table.name
-    if not first_rows:
-        broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)
-        reasons = [f"{name}, {table.unit} {row.number}: {_as_sentence(row.problem)}" for row in broken]
-        if not reasons and any(row.without_reply for row in table.rows()):
-            reasons = [f"{name}: no conversation has a reply from the assistant, so there is nothing to train on."]
-        raise DataError(
-            "\n".join(reasons) or f"{name} has no rows. Add rows to it, or remove it from the dataset."
-        )
-    if columns.names:  # only the columns that the user named, where these have a schema by themselves
-        named = [
-            row._replace(
-                columns={column: row.columns[column] for column in columns.names if column in row.columns}
-            )
-            for row in first_rows
-        ]
-        with suppress(DataError):
-            row_schema.detect_schema(named, "", "")
-            first_rows = named
-    if rows.format not in prompt_formats.PLAIN_FORMATS:
-        return prompt_formats.load_format_schema(
-            rows.format, first_rows, context.folders, context.tokenizer, rows.system
-        )
-    return row_schema.detect_schema(first_rows, name, rows.system, rows.format)
-
-
-def _notes(
-    schema: RowSchema, counts: RowCounts, settings: TrainingSettings, tokenizer: Tokenizer
-) -> Iterator[str]:
+def _notes(encoder: RowEncoder) -> Iterator[str]:
     """Yield what was made of the rows, and how many were dropped."""
+    schema, report, rows = encoder.schema, encoder.report, encoder.settings.rows
+    template = encoder.tokenizer.chat_template
     if schema.kind in ("chat", "answer"):
-        yield f"Chats are formatted with {tokenizer.chat_template.origin}."
-        if not settings.rows.system and (default := default_system_message(tokenizer.chat_template)):
+        yield f"Chats are formatted with {template.origin}."
+        if not rows.system and (default := default_system_message(template)):
             yield f"The template adds a system message to chats that have none: {default[:MAX_SYSTEM_CHARS]!r}."
-    if count := counts.merged_systems:
+    if count := encoder.renderer.merged_systems:
         yield (
             f"The template does not support system messages, so in {count} {plural(count, 'row')} the system "
             "message is added to the start of the first user message."
         )
-    if schema.kind == "text" and settings.rows.system:
+    if schema.kind == "text" and rows.system:
         yield "The system message is not used because the rows are plain text."
-    if count := counts.without_marker:
+    if count := report.without_marker:
         do, were = plural(count, "row does", "rows do"), plural(count, "was", "were")
-        yield f"{count} {do} not contain {settings.rows.train_only_after!r} and {were} dropped."
-    if count := counts.no_reply:
+        yield f"{count} {do} not contain {rows.train_only_after!r} and {were} dropped."
+    if count := report.without_reply:
         have, were = plural(count, "row has", "rows have"), plural(count, "was", "were")
         yield f"{count} {have} no reply to train on and {were} dropped."
-    if any(counts.left_out.values()):
-        listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(counts.left_out.items()) if count)
+    if any(encoder.left_out.values()):
+        listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(encoder.left_out.items()) if count)
         yield f"Dropped from conversations: {listed}."
-    if count := counts.without_parts:
+    if count := encoder.without_parts:
         yield (
             f"{count} {plural(count, 'row does', 'rows do')} not have exactly one reply, so "
             f"{SETTINGS['source_max_len'].label} and {SETTINGS['target_max_len'].label} do not apply to "
             f"{plural(count, 'it', 'them')}."
         )
-    if counts.bad and settings.rows.bad_rows == "skip":
-        count = len(counts.bad)
+    if (count := report.unreadable) and rows.bad_rows == "skip":
         yield f"{format_count(count, 'row')} can't be read and {plural(count, 'was', 'were')} skipped."
 
 
-def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings) -> Iterator[Finding]:
+def _unreadable_rows(encoder: RowEncoder) -> Iterator[Finding]:
     """Yield the first rows that cannot be read, where they are too many to skip."""
-    bad, skip = counts.bad, settings.rows.bad_rows == "skip"
+    bad, count, table = encoder.bad, encoder.report.rows, encoder.table
+    skip = encoder.settings.rows.bad_rows == "skip"
     # More than a tenth: not a few broken rows, but another kind of file than it looks like.
-    few = len(bad) <= MAX_SKIPPED_SHARE * counts.rows
+    few = len(bad) <= MAX_SKIPPED_SHARE * count
     if not bad or (skip and few):
         return
     for number, reason in bad[:MAX_LISTED]:
@@ -233,14 +215,13 @@ def _unreadable_rows(table: Table, counts: RowCounts, settings: TrainingSettings
     if skip:
         yield problem(
             "data",
-            f"{table.name}: {len(bad)} of {counts.rows} rows can't be read, which is more than a tenth. Fix these "
+            f"{table.name}: {len(bad)} of {count} rows can't be read, which is more than a tenth. Fix these "
             "rows, or choose another Data format.",
         )
     elif few:
         label = SETTINGS["bad_rows"].label
         yield problem(
-            "bad_rows",
-            f"{label}: {len(bad)} of {counts.rows} rows can't be read. Fix them, or choose to skip them.",
+            "bad_rows", f"{label}: {len(bad)} of {count} rows can't be read. Fix them, or choose to skip them."
         )
 
 

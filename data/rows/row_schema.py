@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ ROLES = {
 MAX_LITERAL_CHARS = 500_000
 SERIALIZED_LIST = re.compile(r"\s*\[\s*\{")
 # Fields of a message that are read here; the others go to the template as they are.
-HANDLED_MESSAGE_KEYS = frozenset({"train", "weight", "from", "value", "role", "content"})
+READ_FIELDS = frozenset({"train", "weight", "from", "value", "role", "content"})
 
 
 class BadRowError(ValueError):
@@ -103,7 +103,7 @@ def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str 
 
     With the format 'chat' a chat template formats them, and with 'text' they stay as they are.
     """
-    columns = _columns(rows)
+    columns = {str(column).strip().lower(): str(column) for row in rows for column in row.columns}
     schema = _detect(rows, name, system, columns)
     if data_format == "chat" and schema.kind == "completion":
         return _answer_schema((schema.columns[0], schema.columns[1]), columns, system)
@@ -194,7 +194,7 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
     """Lists of messages, in one column or in the two columns prompt and completion."""
 
     def read(row: Mapping[str, Any]) -> Chat:
-        messages = [message for name in names for message in _messages(row, name)]
+        messages = [message for name in names for message in _read_messages(row, name)]
         if not any(message.role == "assistant" for message in messages):
             raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
         own = _value(row, "system")
@@ -205,11 +205,6 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
         return Chat(tuple(messages), tools if isinstance(tools, list) else ())
 
     return RowSchema("chat", reason, names, read)
-
-
-def _columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Map the lower-case names of the columns to their names as written."""
-    return {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
 
 
 def _value(columns: Mapping[str, Any], name: str) -> Any:
@@ -234,66 +229,62 @@ def _parse_list(value: Any) -> Any:
     return value
 
 
-def _messages(columns: Mapping[str, Any], name: str) -> list[Message]:
-    """Read the messages of a column."""
-    value = _value(columns, name)
-    if isinstance(value, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
-        value = [{"role": "user", "content": value}]
+def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
+    """Read the messages of a column, in OpenAI's format (role, content) or ShareGPT's (from, value)."""
+    listed = _value(columns, name)
+    if isinstance(listed, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
+        listed = [{"role": "user", "content": listed}]
     if name in CHAT_COLUMNS:
-        value = _parse_list(value)
-    if value is None:
+        listed = _parse_list(listed)
+    if listed is None:
         raise BadRowError(f"has no '{name}'.")
-    if not isinstance(value, (list, tuple)) or not value:
+    if not isinstance(listed, (list, tuple)) or not listed:
         raise BadRowError(
-            f"'{name}' is {'empty' if value == [] else describe_value(value)}. It must be a list of messages."
+            f"'{name}' is {'empty' if listed == [] else describe_value(listed)}. It must be a list of messages."
         )
-    messages = []
-    for number, item in enumerate(value, start=1):
+    for number, value in enumerate(listed, start=1):
+        if not isinstance(value, Mapping):
+            found = describe_value(value)
+            raise BadRowError(f"message {number} is {found}. Each message needs a role and content.")
+        role, content = value.get("role", value.get("from")), value.get("content", value.get("value"))
         # Some datasets have a blank system message where they mean none.
-        system = isinstance(item, Mapping) and str(item.get("role", item.get("from"))).strip().lower() == "system"
-        if not system or str(item.get("content", item.get("value")) or "").strip():
-            messages.append(_read_message(number, item))
-    return messages
-
-
-def _read_message(number: int, value: Any) -> Message:
-    """Read a message in OpenAI's format (role, content) or ShareGPT's (from, value)."""
-    if not isinstance(value, Mapping):
-        raise BadRowError(f"message {number} is {describe_value(value)}. Each message needs a role and content.")
-    role = value.get("role", value.get("from"))
-    if not isinstance(role, str) or role.strip().lower() not in ROLES:
-        found = "no role" if role is None else f"the role {role!r}"
-        raise BadRowError(
-            f"message {number} has {found}. Its role must be system, user, assistant or tool (or human or gpt)."
-        )
-    content = value.get("content", value.get("value"))
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-        if not all(isinstance(part, str) for part in parts):
-            raise BadRowError(f"message {number} contains more than text. Only text can be trained on.")
-        content = "".join(str(part) for part in parts)
-    # A message that calls a tool may be without words.
-    if content is None and value.get("tool_calls"):
-        content = ""
-    elif not isinstance(content, str):
-        raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
-    elif not content.strip() and not value.get("tool_calls"):
-        raise BadRowError(f"message {number} is empty. Fill it in, or remove it.")
-    # Whether the row itself says that a message is learned: as 'train' true or false, or as 'weight' 0 or 1.
-    train, weight = value.get("train"), value.get("weight")
-    learned: bool | None = None
-    if isinstance(train, bool):
-        learned = train
-    elif isinstance(weight, (int, float)) and weight in (0, 1):
-        learned = bool(weight)
-    elif weight is not None or train is not None:
-        given = " and ".join(
-            f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None
-        )
-        raise BadRowError(f"message {number} has {given}. Use true or false for 'train', and 1 or 0 for 'weight'.")
-    # Everything else that a message has goes to the template, such as the name of a tool.
-    others = {key: field for key, field in value.items() if key not in HANDLED_MESSAGE_KEYS and field is not None}
-    return Message({"role": ROLES[role.strip().lower()], "content": content, **others}, learned)
+        if str(role).strip().lower() == "system" and not str(content or "").strip():
+            continue
+        if not isinstance(role, str) or role.strip().lower() not in ROLES:
+            found = "no role" if role is None else f"the role {role!r}"
+            raise BadRowError(
+                f"message {number} has {found}. "
+                "Its role must be system, user, assistant or tool (or human or gpt)."
+            )
+        if isinstance(content, list):
+            parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            if not all(isinstance(part, str) for part in parts):
+                raise BadRowError(f"message {number} contains more than text. Only text can be trained on.")
+            content = "".join(map(str, parts))
+        # A message that calls a tool may be without words.
+        if content is None and value.get("tool_calls"):
+            content = ""
+        elif not isinstance(content, str):
+            raise BadRowError(f"the content of message {number} is {describe_value(content)}. It must be text.")
+        elif not content.strip() and not value.get("tool_calls"):
+            raise BadRowError(f"message {number} is empty. Fill it in, or remove it.")
+        # Whether the row itself says that a message is learned: as 'train' true or false, or as 'weight' 0 or 1.
+        train, weight = value.get("train"), value.get("weight")
+        learned: bool | None = None
+        if isinstance(train, bool):
+            learned = train
+        elif isinstance(weight, (int, float)) and weight in (0, 1):
+            learned = bool(weight)
+        elif weight is not None or train is not None:
+            given = " and ".join(
+                f"{key} = {value[key]!r}" for key in ("train", "weight") if value.get(key) is not None
+            )
+            raise BadRowError(
+                f"message {number} has {given}. Use true or false for 'train', and 1 or 0 for 'weight'."
+            )
+        # Everything else that a message has goes to the template, such as the name of a tool.
+        others = {key: field for key, field in value.items() if key not in READ_FIELDS and field is not None}
+        yield Message({"role": ROLES[role.strip().lower()], "content": content, **others}, learned)
 
 
 def _required_text(columns: Mapping[str, Any], name: str) -> str:

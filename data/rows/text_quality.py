@@ -41,10 +41,7 @@ DESCRIPTIONS = {
     "html": ("contains", "contain", "leftover HTML"),
     "template": ("contains", "contain", "prompt template markers"),
 }
-TEMPLATE_REASONS = {
-    "row": "although the template adds its own",
-    "section": "which the model would learn to write",
-}
+TEMPLATE_REASONS = {"row": "although the template adds its own", "section": "which the model would learn to write"}
 # Near duplicates: texts of which 80 % of the shingles, runs of five words, are the same. With 5 bands of 4 hashes
 # MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**5: 0.93 for 0.8, 0.28 for 0.5.
 MIN_SIMILARITY = 0.8
@@ -168,9 +165,19 @@ def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
     word_hashes: dict[str, int] = {}
     duplicates = TextIssue()
     for place, text in texts:
-        shingles = _shingles(text, word_hashes)
-        if not len(shingles):
+        words = WORD.findall(text.lower())
+        if len(words) < MIN_WORDS:
             continue
+        for word in words:
+            if word not in word_hashes:
+                # Spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
+                word_hashes[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        hashes = np.array([word_hashes[word] for word in words], np.uint64)
+        count = len(hashes) - SHINGLE_WORDS + 1
+        runs = hashes[:count].copy()
+        for offset in range(1, SHINGLE_WORDS):
+            runs = runs * np.uint64(0x100000001B3) + hashes[offset : count + offset]  # the prime of FNV
+        shingles: Ints = np.unique(runs)
         # The least of each multiple, modulo 2**64: an odd factor permutes the hashes.
         least: Ints = (shingles * factors).min(axis=1)
         like = ""
@@ -183,19 +190,3 @@ def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
         if like:
             duplicates.add(place, like)
     return duplicates
-
-
-def _shingles(text: str, word_hashes: dict[str, int]) -> Ints:
-    """Hash all shingles of a text; each hash once."""
-    words = WORD.findall(text.lower())
-    if len(words) < MIN_WORDS:
-        return np.zeros(0, np.uint64)  # type: ignore[return-value]
-    for word in words:
-        if word not in word_hashes:
-            word_hashes[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    hashes = np.array([word_hashes[word] for word in words], np.uint64)
-    runs = hashes[: len(hashes) - SHINGLE_WORDS + 1].copy()
-    for offset in range(1, SHINGLE_WORDS):
-        runs = runs * np.uint64(0x100000001B3) + hashes[offset : len(hashes) - SHINGLE_WORDS + 1 + offset]
-    unique: Ints = np.unique(runs)
-    return unique

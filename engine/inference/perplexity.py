@@ -247,7 +247,7 @@ def row_input(name: str, sets: Sequence[RowDataset], context: PrepareContext, le
 
     notes: list[str] = []  # how the rows of each file were read, and which were cut or dropped
     for row_set in sets:
-        row_count = format_count(row_set.counts.rows, "row")
+        row_count = format_count(row_set.report.rows, "row")
         notes.append(f"{row_set.source.name}: {row_count}, read as {row_set.what.removeprefix('rows: ')}.")
         notes += [*row_set.notes, *sentences(row_set.findings, "advice")]
     if long := sum(source.too_long for source in truncated):

@@ -148,7 +148,7 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         markup.bullets(lines, quiet=True),
         _sources(report.sources, report.mixture),
         _lengths(report.lengths),
-        slice_maps([named_map for source in report.sources for named_map in source.maps]),
+        slice_maps([named for source in report.sources if source.text for named in source.text.maps]),
         examples,
         mood=MOODS[report.verdict],
     )

@@ -127,7 +127,7 @@ def test_only_the_example_with_the_eos_of_an_open_end_loses_it(end, lengths):
     rules = SlicingRules(cutoff=6, eos=2, min_chars=4, overlap=False, add_eos="hard_cut")
     cut = slice_blocks("One two. Three four five." + end, encode_words, rules, find_stops)
     source = TextSource("a.txt", cut, open_end=True)
-    assert [len(source.ids(number)) for number in range(len(source))] == source.lengths.tolist() == lengths
+    assert [len(source.example(number).ids) for number in range(len(source))] == source.lengths.tolist() == lengths
 
 
 LENGTHS = [7, 3, 9, 3, 5, 9, 1, 7, 2, 5, 4]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import replace
 
 import pytest
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report import MemoryModel, RunFacts, suggest_settings
+from training_pro.data.report import MemoryModel, suggest_settings
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.data.report.test_memory_estimate import FakeExamples
@@ -16,18 +15,18 @@ from training_pro.tests.data.test_check_says import SMOL
 from training_pro.train_utils import StepPlan
 
 
-def facts(examples: int = 200, length: int = 100, *, free: int = 0, **values: object) -> RunFacts:
+def facts(examples: int = 200, length: int = 100, *, free: int = 0, tokens: int = 0, **values: object):
     settings = training_settings({"name": "a", "data": ["a.txt"], **values})
     steps = settings.steps
     plan = StepPlan(examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     machine = DeviceMemory("cuda", 0, free) if free else None
     card = ModelCard("toy", SMOL, None, "bfloat16")
     memory = MemoryModel.of(card, FakeExamples(*[length] * examples), machine)
-    return RunFacts(settings, plan, memory, examples * length)
+    return settings, plan, memory, tokens or examples * length
 
 
-def changes(run: RunFacts) -> dict[str, object]:
-    return {key: value for s in suggest_settings(run) if not s.keep for key, value in s.values.items()}
+def changes(run: tuple) -> dict[str, object]:
+    return {key: value for s in suggest_settings(*run) if not s.keep for key, value in s.values.items()}
 
 
 @pytest.mark.parametrize(
@@ -52,10 +51,10 @@ def test_suggestions(values, expected):
 
 
 def test_a_rank_with_fewer_weights_than_trained_tokens_is_raised_at_the_same_strength():
-    run = replace(facts(rank=8, alpha=16), trained_tokens=20_000_000)
-    rank, alpha = (changes(run)[key] for key in ("rank", "alpha"))
+    changed = changes(facts(rank=8, alpha=16, tokens=20_000_000))
+    rank, alpha = changed["rank"], changed["alpha"]
     assert rank > 8 and alpha / rank == 2
-    assert changes(replace(run, trained_tokens=10**12))["rank"] == 128
+    assert changes(facts(rank=8, alpha=16, tokens=10**12))["rank"] == 128
 
 
 def test_what_check_says_of_measurements_is_in_the_measurements():
@@ -64,6 +63,6 @@ def test_what_check_says_of_measurements_is_in_the_measurements():
         runs = [run for run in csv.DictReader(file) if run["general_loss"]]
     untrained = min(float(run["general_loss"]) for run in runs if run["steps"] == "0")
     high = [run for run in runs if run["arm"].endswith(("3e-3", "1e-2")) and int(run["steps"]) >= 20]
-    (advised,) = (s for s in suggest_settings(facts(learning_rate=1e-2)) if s.key == "learning_rate")
+    (advised,) = (s for s in suggest_settings(*facts(learning_rate=1e-2)) if s.key == "learning_rate")
     told = float(re.search(r"rose by at least ([0-9.]+) ", advised.why)[1])
     assert len(high) > 40 and min(float(run["general_loss"]) for run in high) - untrained >= told
