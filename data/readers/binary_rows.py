@@ -183,7 +183,7 @@ def read_parquet(path: Path, name: str) -> Table:
             budget.check_rows(number + count)
             for values in zip(*columns.values(), strict=True) if columns else repeat((), count):
                 number += 1
-                problem = problems.get(number, "")
+                problem = problems.get(str(number), "")  # a key of JSON is text
                 yield Row(number, {} if problem else dict(zip(columns, values, strict=True)), problem)
 
     return Table(name, "row", rows)
@@ -221,8 +221,6 @@ def _open_parquet(path: str, name: str) -> Iterator[Any]:
     parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
     import pyarrow
 
-    # Arrow's own allocator reserves 1 GB, against any limit of the system; this one takes memory as it needs it.
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with parquet.ParquetFile(path) as file:
             yield file

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DataError
 from . import text_files
-from .reader_process import OtherValue
+from .reader_process import BINARY
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
@@ -294,13 +294,13 @@ def describe_value(value: Any) -> str:
     """A JSON value in words."""
     if value is None:
         return "null"
-    if isinstance(value, OtherValue):
-        return value.kind
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bytes: "binary data, not text"}
+    if isinstance(value, dict) and BINARY in value:
+        return BINARY
+    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 

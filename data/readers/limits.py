@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from ...core.errors import DataError, TrainingProError
 
@@ -25,7 +24,6 @@ MAX_MESSAGE = 1000
 MAX_DEPTH = 64
 
 NESTED = (dict, list, tuple)
-Item = TypeVar("Item")
 Limit = Literal["seconds", "memory", "characters", "rows"]
 
 
@@ -75,19 +73,6 @@ class Budget:
     def check_rows(self, count: int) -> None:
         if count > self.rows:
             raise self.exceeded("rows")
-
-    def timed(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The items, for as long as making them on this thread takes no more than the seconds."""
-        spent = 0.0
-        while True:
-            started = time.thread_time()
-            item = next(items, None)
-            spent += time.thread_time() - started
-            if item is None:
-                return
-            if spent > self.seconds:
-                raise self.exceeded("seconds")
-            yield item
 
 
 def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:

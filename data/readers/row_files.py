@@ -10,7 +10,7 @@ from pathlib import Path
 from ...settings.columns import Columns
 from . import binary_rows, chat_exports, csv_rows
 from .json_rows import Row, Table, read_json, read_jsonl
-from .limits import MAX_DEPTH, Budget, exceeds_depth
+from .limits import MAX_DEPTH, exceeds_depth
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -19,7 +19,6 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
 }
-JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
@@ -37,9 +36,9 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)
-    if suffix in JSON_SUFFIXES:
-        table = chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))
-    return replace(table, rows=lambda: Budget.of(path, name).timed(table.rows()))
+    if suffix in (".csv", ".tsv"):
+        return table
+    return chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))
 
 
 def _limit_depth(table: Table) -> Iterator[Row]:
