@@ -62,7 +62,8 @@ class ReaderProcess:
         """The items that a function of a reader makes in the process, each made when it is asked for."""
         if self._process is None or self._process.poll() is not None:
             self._start(budget.name)
-        self._budget, request, characters = budget, [function, arguments], 0
+        request: Any = [function, arguments]
+        self._budget, characters = budget, 0
         begun = sum(self._meter.cpu_times()[:2]) if self._meter else 0.0
         while True:
             with suppress(OSError, ValueError, AttributeError):  # it has ended: the answer says so
