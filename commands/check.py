@@ -19,8 +19,7 @@ from .train import add_settings, settings_and_problems
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
-    parser = options.make_parser("check")
-    options.add_model(parser)
+    parser = options.make_parser("check", model=True, json="output one JSON object")
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
     parser.add_argument(
         "--from", dest="first", metavar="N", type=int, default=0, help="start at this example (the first is 1)"
@@ -32,7 +31,6 @@ def run(arguments: Sequence[str]) -> int:
         default="",
         help="show only examples that contain these words",
     )
-    parser.add_argument("--json", action="store_true", help="output one JSON object")
     add_settings(parser)
     args = parser.parse_args(arguments)
     engine = options.make_engine(args)
@@ -53,10 +51,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_slice(arguments: Sequence[str]) -> int:
     """Print the blocks of a text to standard output and a summary to standard error."""
-    parser = options.make_parser("slice")
+    parser = options.make_parser("slice", model=True, json="output one JSON object per block")
     parser.add_argument("data", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
-    options.add_model(parser)
-    parser.add_argument("--json", action="store_true", help="output one JSON object per block")
     flags.add_flags(parser, ("text",))
     args = parser.parse_args(arguments)
     # Only these settings matter for slicing; a run would also need a name.

@@ -43,9 +43,9 @@ COMMANDS: Mapping[str, str] = {
 }
 # The functions of commands that share a module. Every other command is `run` in the module of its name.
 FUNCTIONS: Mapping[str, str] = {
-    **{"demo": "page:run_demo", "slice": "check:run_slice", "gguf": "merge:run_gguf"},
-    **{"get": "hub:run_get", "push": "hub:run_push"},
-    **{"status": "control:run_status", "export": "control:run_export", "tell": "control:run_tell"},
+    **{"demo": "page:run_demo", "slice": "check:run_slice"},
+    **{name: f"models:run_{name}" for name in ("get", "merge", "gguf", "push")},
+    **{name: f"control:run_{name}" for name in ("status", "export", "tell")},
     **{name: f"measure:run_{name}" for name in ("perplexity", "recall", "evidence")},
 }
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them.
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-JSON_LINES_HELP = "output one JSON object per line, with all figures"
+JSON_LINES = "output one JSON object per line, with all figures"
 
 
 class _SuggestingParser(argparse.ArgumentParser):
@@ -57,8 +57,10 @@ class _SuggestingParser(argparse.ArgumentParser):
         return f"Did you mean {similar[0]}?" if similar else ""
 
 
-def make_parser(command: str) -> argparse.ArgumentParser:
-    """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
+def make_parser(
+    command: str, *, model: bool = False, lora: bool = False, json: str = ""
+) -> argparse.ArgumentParser:
+    """Make a parser with --user-data, --torch and what is asked for; on a wrong command line it exits with 2."""
     words = COMMANDS[command]
     parser = _SuggestingParser(
         prog=f"{launch_command()} {command}",
@@ -68,6 +70,13 @@ def make_parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
+    if model:
+        add_model(parser)
+    if lora:
+        lora_help = "a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
+        parser.add_argument("--lora", required=True, metavar="NAME", help=lora_help)
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
     return parser
 
 
@@ -85,12 +94,6 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         metavar="LIMIT",
         help="memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; "
         "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
-    )
-
-
-def add_lora(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
     )
 
 

@@ -31,7 +31,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
 
 def run(arguments: Sequence[str]) -> int:
     """List the runs or carry out the chosen action; needs no environment."""
-    parser = options.make_parser("runs")
+    parser = options.make_parser("runs", json="output one JSON object")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40 (default: all)")
     actions = parser.add_mutually_exclusive_group()
     for flag, (metavar, words) in ACTIONS.items():
@@ -39,7 +39,6 @@ def run(arguments: Sequence[str]) -> int:
             actions.add_argument(flag, dest=flag, metavar=metavar, help=words)
         else:
             actions.add_argument(flag, dest=flag, action="store_const", const="", help=words)
-    parser.add_argument("--json", action="store_true", help="output one JSON object")
     args = parser.parse_args(arguments)
     if args.name is not None and not inventory.normalize_name(args.name):  # an empty variable of a script
         parser.error(f"{args.name!r} is not the name of a LoRA. To choose all LoRAs, leave the name out.")

@@ -33,7 +33,12 @@ FORWARDED_SIGNAL_SECONDS = 10
 
 def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C stops with a checkpoint, a second one stops at once."""
-    args = _parse_args(arguments)
+    parser = options.make_parser("train", model=True)
+    resume_help = "resume the run given by --name from its newest full checkpoint, or from CHECKPOINT"
+    parser.add_argument("--resume", nargs="?", const="newest", metavar="CHECKPOINT", help=resume_help)
+    files_help = "settings file; if you list several, Training PRO runs them one after another"
+    add_settings(parser, files="*", words=files_help)
+    args = parser.parse_args(arguments)
     host = options.make_host(args)
     options.warn_about_closing()
     if len(args.settings) > 1:
@@ -41,22 +46,6 @@ def run(arguments: Sequence[str]) -> int:
     settings = read_settings(args, host, next(iter(args.settings), None))
     job = _train_one(settings, host, options.make_engine(args), resume=args.resume or "")
     return options.exit_code(job)
-
-
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train")
-    options.add_model(parser)
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="newest",
-        metavar="CHECKPOINT",
-        help="resume the run given by --name from its newest full checkpoint, or from CHECKPOINT",
-    )
-    add_settings(
-        parser, files="*", words="settings file; if you list several, Training PRO runs them one after another"
-    )
-    return parser.parse_args(arguments)
 
 
 def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "settings file") -> None:
@@ -68,9 +57,8 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
         action="extend",
         default=[],
         metavar="NAME",
-        help="presets, or the paths of preset files, PEFT configs or optimizer configs, separated by spaces or "
-        "commas; later presets override earlier ones, and the settings file "
-        "and flags override all presets",
+        help="presets, or the paths of preset files, separated by spaces or commas; later presets override "
+        "earlier ones, and the settings file and flags override all presets",
     )
     flags.add_flags(parser)
     # argparse would list the flags of all 96 settings in the usage line.

@@ -6,7 +6,6 @@ __all__ = [
     "files",
     "flags",
     "legacy_settings",
-    "library_files",
     "live_settings",
     "name_rules",
     "other_names",

@@ -11,7 +11,6 @@ from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant, read_small_file, with_retries
 from .definitions import TrainingSettings
 from .legacy_settings import LoadedSettings, convert_settings
-from .library_files import convert_library_keys
 
 MADE_BY = "Training PRO"
 SETTINGS_VERSION = 1
@@ -46,7 +45,7 @@ def convert_values(
 
     result = convert_settings(values, exists)
     settings = {k: v for k, v in result.values.items() if k not in _METADATA_KEYS}
-    return LoadedSettings(convert_library_keys(settings), result.notes)
+    return LoadedSettings(settings, result.notes)
 
 
 def read_object(path: Path, what: str = "a settings file") -> dict[str, Any]:

@@ -85,13 +85,6 @@ def _has_all(candidates: Sequence[str], words: Sequence[str]) -> bool:
     return all(any(candidate.startswith(word) for candidate in candidates) for word in words)
 
 
-def our_value(key: str, value: object) -> str:
-    """Our value for one that another program has for a key; empty if there is none or it is ours."""
-    if not isinstance(value, str | int) or value in SETTINGS[key].choices:
-        return ""
-    return str(_load_tables()["our_values"].get(key, {}).get(str(value).strip().casefold(), ""))
-
-
 def foreign_value_hint(key: str, value: object) -> str:
     """What to enter instead of a value that another program has for a key; empty for other values."""
     if hint := preset_hint(value):
@@ -100,7 +93,7 @@ def foreign_value_hint(key: str, value: object) -> str:
         return ""
     # A switch of another program may be true in JSON and the word "true" on a command line.
     theirs = str(value).strip().casefold()
-    if ours := our_value(key, value):
+    if ours := _load_tables()["our_values"].get(key, {}).get(theirs, ""):
         return f"{value!r} is called {ours!r} in Training PRO."
     if key == "eval_share" and (ratio := SPLIT_RATIO.fullmatch(theirs)):
         training, validation = map(float, ratio.groups())

@@ -50,7 +50,15 @@ class Setting:
             case "text":
                 parsed: Any = value if isinstance(value, str) else self._refuse(value, "is not text.")
             case "texts":
-                parsed = self._read_texts(value)
+                # A special value, a list of texts, or one text per line, as `show_line_breaks` writes it.
+                if isinstance(value, str):
+                    lines: list[Any] = [read_line_breaks(line.strip()) for line in value.split("\n")]
+                else:
+                    lines = list(value) if isinstance(value, (list, tuple)) else [None]
+                if not all(isinstance(line, str) for line in lines):
+                    self._refuse(value, "is not a list of strings.")
+                lines = [line for line in lines if line.strip()] or [self.default]
+                parsed = lines[0] if len(lines) == 1 and lines[0] in self.words else tuple(lines)
             case "names":
                 parsed = self._read_names(value)
             case "whole" | "number":
@@ -87,19 +95,6 @@ class Setting:
 
     def _refuse(self, value: object, why: str) -> NoReturn:
         raise ValueError(f"{self.label}: {value!r} {why}")
-
-    def _read_texts(self, value: object) -> str | tuple[str, ...]:
-        """Read a special value, a list of texts, or one text per line, as `show_line_breaks` writes it."""
-        if isinstance(value, str):
-            lines = [read_line_breaks(line.strip()) for line in value.split("\n")]
-        elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
-            lines = list(value)
-        else:
-            self._refuse(value, "is not a list of strings.")
-        lines = [line for line in lines if line.strip()]
-        if not lines:
-            return str(self.default)
-        return lines[0] if len(lines) == 1 and lines[0] in self.words else tuple(lines)
 
     def _read_names(self, value: object) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else () if value is None else value

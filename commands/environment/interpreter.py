@@ -53,7 +53,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
         return
     # An environment of ours with older lists is brought up to date, even if it has the modules.
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
-    if may_use_as_is and all(map(_has_module, modules)):
+    if may_use_as_is and all(module in sys.modules or find_spec(module) for module in modules):
         return
     if not (environment.has_lists(lists) and environment.finds_modules()):
         if dist_env.world_size() > 1:
@@ -81,13 +81,6 @@ def check_python() -> None:
                 *MIN_PYTHON, sys.version.split()[0], sys.executable
             )
         )
-
-
-def _has_module(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ValueError:  # imported, but without a spec
-        return True
 
 
 def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:

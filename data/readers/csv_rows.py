@@ -39,19 +39,6 @@ class Dialect:
     has_header: bool  # whether the first line names the columns
     skipped_lines: int  # lines before the header that are not part of the table: Excel's 'sep=;'
 
-    @property
-    def words(self) -> str:
-        columns = "one column"
-        if self.separator != NO_SEPARATOR:
-            columns = f"columns separated by {SEPARATOR_WORDS.get(self.separator, self.separator)}"
-        quotes = f"{self.quote} as the quote character" if self.quote else "no quote character"
-        header = (
-            "column names in the first line"
-            if self.has_header
-            else "no column names in the first line, so the columns are numbered"
-        )
-        return f"{columns}, {quotes}, {header}"
-
 
 def read_table(path: Path, name: str) -> Table:
     """The rows of a file, read as a stream; a DataError where it holds no table."""
@@ -68,7 +55,13 @@ def read_table(path: Path, name: str) -> Table:
     if not head.strip("\x00 \t\r\n\ufeff"):
         raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     dialect = _detect_dialect(head, name)
-    return Table(name, "line", lambda: _rows(open_text, dialect), notes, dialect.words)
+    words = "one column"
+    if dialect.separator != NO_SEPARATOR:
+        words = f"columns separated by {SEPARATOR_WORDS.get(dialect.separator, dialect.separator)}"
+    words += f", {dialect.quote} as the quote character" if dialect.quote else ", no quote character"
+    words += f", {'column names' if dialect.has_header else 'no column names'} in the first line"
+    words += "" if dialect.has_header else ", so the columns are numbered"
+    return Table(name, "line", lambda: _rows(open_text, dialect), notes, words)
 
 
 def _detect_dialect(head: str, name: str) -> Dialect:
@@ -76,11 +69,7 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     declared = EXCEL_SEPARATOR.match(head)
     if declared:
         head = head[declared.end() :]
-    # The quote is the one that stands next to separators and line ends more often; " unless ' clearly does.
-    single, double = (
-        len(re.findall(f"(?:^|[,;\\t|]){quote}|{quote}(?:[,;\\t|]|$)", head, re.MULTILINE)) for quote in "'\""
-    )
-    quote = "'" if single > 2 * double and single > 2 else '"'
+    quote = '"'
     candidates = {
         separator: _parse(head, separator, quote)[0] for separator in (declared[1] if declared else SEPARATORS)
     }
@@ -88,11 +77,6 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     if max(map(len, candidates[separator]), default=0) < 2 or len(candidates[separator][0]) < 2:
         separator = NO_SEPARATOR
     rows, complete = _parse(head, separator, quote)
-    if quote == "'" and separator == "\t":
-        # In a table with tabs, single quotes around cells that hold no tab and no line break are those of speech.
-        is_quoting = complete and any("\t" in cell or "\n" in cell for row in rows for cell in row)
-        if not is_quoting:
-            rows, complete = _parse(head, separator, quote := '"')
     if not complete:  # unbalanced quotes are ordinary characters, if then each row is as wide as the first
         unquoted, _ = _parse(head, separator, "")
         has_quoted_cells = any(cell[:1] == quote == cell[-1:] for row in unquoted for cell in row)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from ...core.errors import DataError
 from ..unspaced import join_unspaced
 from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 SKIPPED_TAGS = frozenset(
     [
@@ -55,7 +55,15 @@ PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", 
 REPAIR_HINT = "Convert the book to .epub again, for example with Calibre, or save its text as a .txt file."
 
 
-def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def read_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+    """A web page, and notes on its encoding."""
+    with text_files.open_binary(path, name) as stream:
+        source, notes = _decode_page(stream.read(), name)
+    text_files.refuse_other_formats(source[:16].encode(), name)
+    return _read_paragraphs(source, name), notes
+
+
+def _decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The source of a page and notes on its encoding: UTF-8 where that fits, else as the page declares."""
     declared = DECLARED_ENCODING.search(data[:HEAD_BYTES])
     try:
@@ -70,7 +78,7 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return text_files.decode_bytes(data, name)
 
 
-def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list[Paragraph]:
+def _read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list[Paragraph]:
     """The visible text of a page; a page that is all content, such as that of an e-book, has no frame."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
     collector = _VisibleText(is_content)
@@ -178,20 +186,20 @@ class _VisibleText:
             self._starts_part = False
 
 
-def read_epub(path: Path, name: str) -> list[Paragraph]:
+def read_epub(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A whole e-book; each of its files begins a part."""
     paragraphs = []
     try:
         with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as book:
             for file in _spine(book, name):
-                source, _ = decode_page(_read_bytes(book, file, name), f"{name}, {file}")
-                own = read_paragraphs(source, f"{name}, {file}", is_content=True)
+                source, _ = _decode_page(_read_bytes(book, file, name), f"{name}, {file}")
+                own = _read_paragraphs(source, f"{name}, {file}", is_content=True)
                 paragraphs += [each._replace(cut=each.cut or not number) for number, each in enumerate(own)]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise DataError(
             f"{name} is not a valid e-book: its archive is damaged ({error}). {REPAIR_HINT}"
         ) from error
-    return paragraphs
+    return paragraphs, ()
 
 
 def _spine(book: zipfile.ZipFile, name: str) -> list[str]:

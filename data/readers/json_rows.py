@@ -29,18 +29,21 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"))
 CONTEXT_COLUMNS = ("input", "context")
-CONVERSATION_COLUMNS = (
-    *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id", "chat_id"),
-    *("message_tree_id", "thread_id", "session_id", "conversation"),
+# Of which conversation, which turn, which message and the answer to which one a row is.
+CONVERSATION_ID_COLUMNS = (
+    (
+        *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id"),
+        *("chat_id", "message_tree_id", "thread_id", "session_id", "conversation"),
+    ),
+    (
+        *("turn", "turn_id", "turn_index", "turn_idx", "turn_number", "turn_no", "utterance_idx"),
+        "message_index",
+    ),
+    ("message_id", "id"),
+    ("parent_id", "parent_message_id", "parent"),
 )
-TURN_COLUMNS = (
-    *("turn", "turn_id", "turn_index", "turn_idx", "turn_number", "turn_no", "utterance_idx"),
-    "message_index",
-)
-MESSAGE_ID_COLUMNS = ("message_id", "id")
-PARENT_COLUMNS = ("parent_id", "parent_message_id", "parent")
 # Columns that never hold the texts of a row.
-ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "message_id"} - {"conversation"})
+ID_COLUMNS = {column for names in CONVERSATION_ID_COLUMNS for column in names} - {"conversation", "id"}
 # {"data": {"train": {"rows": [...]}}} has three levels.
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
@@ -151,20 +154,18 @@ def read_jsonl(path: Path, name: str) -> Table:
         table = read_json(path, name)
         note = f"{name} does not have one row per line, so it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, note))
-    return Table(name, "line", lambda: _stream_rows(path, name))
 
+    def rows() -> Iterator[Row]:
+        with text_files.open_binary(path, name) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    yield Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
+                    continue
+                yield from _row_of_line(number, text)
 
-def _stream_rows(path: Path, name: str) -> Iterator[Row]:
-    with text_files.open_binary(path, name) as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                yield Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
-                continue
-            yield from _row_of_line(number, text)
+    return Table(name, "line", rows)
 
 
 def _text_rows(lines: Iterable[str]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import DataError
 from . import text_files
-from .paragraphs import Paragraph, outermost
+from .documents import Paragraph, outermost
 
 DAMAGE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, NotImplementedError),
@@ -37,10 +37,9 @@ BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
 SKIPPED_IN_ODT = frozenset(
     {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
 )
-MAX_DIGITS = 100  # more are no count of anything, and Python refuses to read them
 
 
-def read_docx(path: Path, name: str) -> list[Paragraph]:
+def read_docx(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of a Word document, headings with their levels; a page break begins a part."""
     docx = text_files.import_library("docx", "python-docx", name, "a Word document")
     lxml = text_files.import_library("lxml.etree", "lxml", name, "a Word document")
@@ -55,7 +54,7 @@ def read_docx(path: Path, name: str) -> list[Paragraph]:
             text_files.refuse_huge(size, name, WORD_HINT)
             document = docx.Document(stream)
             styles = {style.style_id: style.name or "" for style in document.styles}
-            return list(_read_word_body(document.element.body, styles))
+            return list(_read_word_body(document.element.body, styles)), ()
     except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
         raise DataError(
             f"{name} is not a valid Word document ({text_files.short_message(error)}). {WORD_HINT}"
@@ -106,7 +105,7 @@ def _word_text(paragraph: Any) -> str:
     return "".join(parts)
 
 
-def read_odt(path: Path, name: str) -> list[Paragraph]:
+def read_odt(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of an OpenDocument text, headings with their levels; a page break before one begins a part."""
     lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text document")
     # Entities may name files or swell a thousandfold, and no address may be opened.
@@ -131,7 +130,7 @@ def read_odt(path: Path, name: str) -> list[Paragraph]:
         for properties in style.iter(STYLE + "paragraph-properties")
         if properties.get(BREAK_BEFORE) == "page"
     )
-    return list(_read_odt_body(body, break_styles))
+    return list(_read_odt_body(body, break_styles)), ()
 
 
 def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
@@ -155,10 +154,8 @@ def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragrap
 
 
 def _small_number(digits: str) -> int:
-    """A count or a level, at most 1000; 1 where it is no number."""
-    if not digits.isdecimal():
-        return 1
-    return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
+    """A count or a level, at most 1000; 1 where it is no number. Python refuses to read thousands of digits."""
+    return min(int(digits[:4]), 1000) if digits.isdecimal() else 1
 
 
 def _odt_text(paragraph: Any) -> str:

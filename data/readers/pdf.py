@@ -11,7 +11,7 @@ from ...core.errors import DataError
 from ...train_utils import format_count
 from ..unspaced import is_unspaced, join_unspaced, joint
 from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
@@ -21,7 +21,7 @@ HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 PageBlocks = list[str]
 
 
-def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_pdf(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of the document, page by page, and a note where the file had to be repaired."""
     pymupdf = text_files.import_library("pymupdf", "pymupdf", name, "a PDF document")
     display_errors = pymupdf.TOOLS.mupdf_display_errors()

@@ -1,4 +1,4 @@
-"""The process that reads files with libraries: started, watched and ended here, and what it runs itself.
+"""The limits of reading a file, and the process that reads files with libraries: watched here, and what it runs.
 
 A library may loop for hours or fill the memory over a damaged file, and nothing in Python can stop it; a process
 can be ended. It is a plain Python that loads this program as a package of its own: `multiprocessing` would load
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,7 +29,19 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...core.errors import DataError, StoppedError, TrainingProError
-from .limits import Budget, unforeseen
+
+MB = 1_000_000
+# Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds.
+SECONDS, SECONDS_PER_MB = 4, 10
+# Above the file's size: libraries need some 60 MB, the largest novel as a Word document 150 MB.
+MEMORY_BYTES = 400 * MB
+# Packed text shrinks to a fifth; only a table that repeats its texts in every row shrinks to a fiftieth.
+CHARACTERS, CHARACTERS_PER_BYTE = 20 * MB, 100
+ROWS, ROWS_PER_BYTE = 100_000, 1
+MAX_MESSAGE = 1000
+# Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion.
+MAX_DEPTH = 64
+NESTED = (dict, list, tuple)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "script.py"
 BOOTSTRAP = """
@@ -45,6 +57,84 @@ WATCH_SECONDS = 0.05
 SPARE_SECONDS = 1.0
 BINARY = "binary data, not text"
 LOG = logging.getLogger("training_pro")
+
+
+class Budget:
+    """The limits of reading one file, by its size on disk; its name is for messages."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        try:
+            self.size = path.stat().st_size
+        except OSError:  # its reader says why it can't be read
+            self.size = 0
+        self.seconds = SECONDS + SECONDS_PER_MB * self.size / MB
+        self.memory = MEMORY_BYTES + self.size
+        self.characters = CHARACTERS + CHARACTERS_PER_BYTE * self.size
+        self.rows = ROWS + ROWS_PER_BYTE * self.size
+
+    def exceeded(self, limit: str) -> DataError:
+        """The error of a limit that was reached: seconds, memory, characters or rows."""
+        spent = {
+            "seconds": f"takes more than {self.seconds:,.0f} seconds of CPU time to read",
+            "memory": f"takes more than {self.memory // MB:,} MB of memory to read",
+            "characters": f"expands to more than {self.characters // MB:,} MB when it is read",
+            "rows": f"has more than {self.rows:,} rows",
+        }[limit]
+        size = f"{self.size / MB:.1f} MB" if self.size >= MB / 10 else f"{self.size / 1000:.1f} KB"
+        much = "many" if limit == "rows" else "much"
+        return DataError(
+            f"{self.name} {spent}, which is too {much} for a file of {size}. It may be damaged, or "
+            "deliberately made to crash programs. Save its text or rows in another format (.txt, .jsonl), or "
+            "remove it from the dataset."
+        )
+
+
+def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects in a value are nested more deeply."""
+    level = [value]
+    for _ in range(depth + 1):  # level by level, since recursion would reach Python's own limit
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, NESTED)]
+        if not level:
+            return False
+    return True
+
+
+@contextmanager
+def as_data_error(name: str) -> Iterator[None]:
+    """Turn every error that reading a file leaves into a DataError with its name; the log gets the traceback."""
+    try:
+        yield
+    except DataError as error:
+        message = str(error)
+        if len(message) <= MAX_MESSAGE:
+            raise
+        raise DataError("\n".join(shorten(line, MAX_MESSAGE) for line in message.splitlines())) from error
+    except TrainingProError:
+        raise
+    except Exception as error:
+        LOG.warning("%s can't be read", name, exc_info=True)
+        raise unforeseen(name, error) from error
+
+
+def shorten(text: str, length: int) -> str:
+    """A text of at most this length; names and values in a message may be as long as their file."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def unforeseen(name: str, error: Exception) -> DataError:
+    """The sentence for an error that no reader expects."""
+    if isinstance(error, MemoryError):
+        return DataError(f"{name} needs more memory than is available. Split it into smaller files.")
+    if isinstance(error, RecursionError):
+        return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
+    reason = " ".join(str(error).split())[:120].rstrip(".")
+    kind = type(error).__name__
+    return DataError(
+        f"{name} can't be read ({f'{kind}: {reason}' if reason else kind}). It may be damaged. Save it again, or "
+        "save its text or rows in another format (.txt, .jsonl). The console has the details."
+    )
 
 
 class ReaderProcess:
@@ -186,7 +276,7 @@ def read_items(function: str, path: Path, name: str, *arguments: Any) -> Iterato
     shared = _CURRENT.get()
     process = shared or ReaderProcess()
     try:
-        yield from process.items(function, Budget.of(path, name), str(path), name, *arguments)
+        yield from process.items(function, Budget(path, name), str(path), name, *arguments)
     finally:
         if not shared:
             process.end()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ...settings.columns import Columns
 from . import binary_rows, chat_exports, csv_rows
 from .json_rows import Row, Table, read_json, read_jsonl
-from .limits import MAX_DEPTH, exceeds_depth
+from .reader_process import MAX_DEPTH, exceeds_depth
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -38,10 +37,9 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     table = READERS[suffix](path, name)
     if suffix in (".csv", ".tsv"):
         return table
-    return chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))
 
+    def rows() -> Iterator[Row]:
+        for row in table.rows():
+            yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
 
-def _limit_depth(table: Table) -> Iterator[Row]:
-    """The rows; in place of one that is nested too deeply, a message."""
-    for row in table.rows():
-        yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
+    return chat_exports.unpack_export(replace(table, rows=rows))

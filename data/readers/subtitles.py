@@ -11,7 +11,7 @@ from pathlib import Path
 from ...core.errors import DataError
 from ..unspaced import joint
 from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
@@ -22,7 +22,7 @@ STOPS = '.!?…:;"”’»)]♪'
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
-def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_subtitles(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A line for each subtitle, or for each speaker in it; subtitles that divide a sentence share a line."""
     text, notes = text_files.read_text(path, name)
     if not any(map(TIME.match, text.split("\n"))):
