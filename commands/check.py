@@ -21,16 +21,10 @@ def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
     parser = options.make_parser("check", model=True, json="output one JSON object")
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
-    parser.add_argument(
-        "--from", dest="first", metavar="N", type=int, default=0, help="start at this example (the first is 1)"
-    )
-    parser.add_argument(
-        "--containing",
-        "--holding",
-        metavar="WORDS",
-        default="",
-        help="show only examples that contain these words",
-    )
+    from_help = "start at this example (the first is 1)"
+    parser.add_argument("--from", dest="first", metavar="N", type=int, default=0, help=from_help)
+    containing_help = "show only examples that contain these words"
+    parser.add_argument("--containing", "--holding", metavar="WORDS", default="", help=containing_help)
     add_settings(parser)
     args = parser.parse_args(arguments)
     engine = options.make_engine(args)
@@ -83,12 +77,8 @@ def run_slice(arguments: Sequence[str]) -> int:
                 what = f"{block.start}-{block.end}, {block.tokens} tokens, {block.kind}{ending}"
                 print(f"--- {text.name} {what}\n{words}")
         figures = build_slice_map(sliced)
-        kinds = (
-            (figures.blocks, "block"),
-            (figures.overlaps, "overlap block"),
-            (figures.windows, "DEMENTOR window"),
-        )
-        blocks = ", ".join(format_count(number, word) for number, word in kinds if number)
+        kinds = {"block": figures.blocks, "overlap block": figures.overlaps, "DEMENTOR window": figures.windows}
+        blocks = ", ".join(format_count(number, word) for word, number in kinds.items() if number)
         seen = figures.seen
         times = format_times_range(seen.least, seen.most)
         if seen.least != seen.most:

@@ -67,16 +67,13 @@ def run_merge(arguments: Sequence[str]) -> int:
 def run_gguf(arguments: Sequence[str]) -> int:
     """Write the GGUF file and print its path."""
     parser = options.make_parser("gguf", lora=True)
-    parser.add_argument(
-        "--out", default="", metavar="FILE", help="the new file (default: NAME.gguf in the LoRA's folder)"
+    out_help = "the new file (default: NAME.gguf in the LoRA's folder)"
+    parser.add_argument("--out", default="", metavar="FILE", help=out_help)
+    model_help = (
+        "the base model (only its config is read), or the GGUF file to use the LoRA with (default: the base model "
+        "named in the LoRA's config)"
     )
-    parser.add_argument(
-        "--model",
-        default="",
-        metavar="M",
-        help="the base model (only its config is read), or the GGUF file to use the LoRA with "
-        "(default: the base model named in the LoRA's config)",
-    )
+    parser.add_argument("--model", default="", metavar="M", help=model_help)
     args = parser.parse_args(arguments)
     host = StandaloneHost(options.find_folders(args))
     engine = options.make_engine(args)
@@ -91,16 +88,14 @@ def run_push(arguments: Sequence[str]) -> int:
     """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
     parser = options.make_parser("push")
     parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
-    parser.add_argument(
-        "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"
-    )
+    to_help = "the repository, which is created if it does not exist"
+    parser.add_argument("--to", required=True, metavar="OWNER/REPO", help=to_help)
     parser.add_argument("--public", action="store_true", help="make the repository public (default: private)")
     parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
     also_help = "other files of the run to upload, such as training_log.json (default: none)"
     parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
-    parser.add_argument(
-        "--yes", action="store_true", help="upload without asking you to type the repository's name"
-    )
+    yes_help = "upload without asking you to type the repository's name"
+    parser.add_argument("--yes", action="store_true", help=yes_help)
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
     model = folders.models / args.name

@@ -39,22 +39,19 @@ class _SuggestingParser(argparse.ArgumentParser):
     """Argument parser that says what to use instead of an unknown flag."""
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.findall(r"--([\w-]+)", message) if message.startswith("unrecognized") else []
-        hints = filter(None, map(self._hint, unknown))
-        super().error(". ".join([message, *hints]))
-
-    def _hint(self, name: str) -> str:
-        """What to use instead of a flag: an argument without one, our name of the setting, or a similar flag."""
-        key, flags = name.replace("-", "_"), self._option_string_actions
         # argparse has no public way to its positionals and flags.
-        for positional in self._get_positional_actions():
-            if key == positional.dest:
-                return f"Enter {positional.metavar} without --{name}"
-        ours = f"--{other_names.our_key(key)}".replace("_", "-")
-        if ours not in flags and (sentence := other_names.why_not_here(key)):
-            return sentence.rstrip(".")
-        similar = [ours] if ours in flags else get_close_matches(f"--{name}", flags, 1, cutoff=0.75)
-        return f"Did you mean {similar[0]}?" if similar else ""
+        flags, positionals = self._option_string_actions, {a.dest: a for a in self._get_positional_actions()}
+        for name in re.findall(r"--([\w-]+)", message) if message.startswith("unrecognized") else ():
+            key = name.replace("-", "_")
+            ours = f"--{other_names.our_key(key)}".replace("_", "-")
+            similar = [ours] if ours in flags else get_close_matches(f"--{name}", flags, 1, cutoff=0.75)
+            if key in positionals:
+                message += f". Enter {positionals[key].metavar} without --{name}"
+            elif ours not in flags and (sentence := other_names.why_not_here(key)):
+                message += f". {sentence.rstrip('.')}"
+            elif similar:
+                message += f". Did you mean {similar[0]}?"
+        super().error(message)
 
 
 def make_parser(
@@ -87,14 +84,11 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     tokenizer_help = "a folder with another tokenizer (default: the model's own)"
     parser.add_argument("--tokenizer", metavar="T", default="", help=tokenizer_help)
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
-    parser.add_argument(
-        "--max-memory",
-        nargs="+",
-        default=[],
-        metavar="LIMIT",
-        help="memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; "
-        "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
+    memory_help = (
+        "memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; devices "
+        "that you don't list are not used (default: one GPU, or the CPU, without a limit)"
     )
+    parser.add_argument("--max-memory", nargs="+", default=[], metavar="LIMIT", help=memory_help)
 
 
 def find_folders(args: argparse.Namespace) -> Folders:
@@ -132,11 +126,7 @@ def make_host(args: argparse.Namespace) -> StandaloneHost:
     if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")
     return StandaloneHost(
-        folders,
-        model=args.model or "",
-        loading=args.load,
-        tokenizer=args.tokenizer,
-        max_memory=args.max_memory,
+        folders, model=args.model or "", loading=args.load, tokenizer=args.tokenizer, max_memory=args.max_memory
     )
 
 

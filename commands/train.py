@@ -51,15 +51,11 @@ def run(arguments: Sequence[str]) -> int:
 def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "settings file") -> None:
     """Add the options for the settings of a run: a file (or `files`), presets, and a flag for each setting."""
     parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
-    parser.add_argument(
-        "--preset",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="presets, or the paths of preset files, separated by spaces or commas; later presets override "
-        "earlier ones, and the settings file and flags override all presets",
+    preset_help = (
+        "presets, or the paths of preset files, separated by spaces or commas; later presets override earlier "
+        "ones, and the settings file and flags override all presets"
     )
+    parser.add_argument("--preset", nargs="+", action="extend", default=[], metavar="NAME", help=preset_help)
     flags.add_flags(parser)
     # argparse would list the flags of all 96 settings in the usage line.
     # The file stands first: after --data, it would be taken for another dataset.

@@ -167,50 +167,33 @@ def read_parquet(path: Path, name: str) -> Table:
     with text_files.open_binary(path, name) as stream:
         if not stream.read(1):
             raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
-    if not read_item("binary_rows.count_parquet_rows", path, name):
-        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
 
     return Table(name, "row", partial(_rows, "binary_rows.read_parquet_batches", path, name))
 
 
-def count_parquet_rows(path: str, name: str) -> Iterator[int]:
-    """The number of rows that a file states, as the only item; called in the reader process."""
-    with _open_parquet(path, name) as file:
-        yield file.metadata.num_rows
-
-
 def read_parquet_batches(path: str, name: str) -> Iterator[tuple[list[str], list[Any]]]:
     """The names of the columns, and some rows at a time; called in the reader process."""
-    with _open_parquet(path, name) as file:
-        level, depth = list(file.schema_arrow.types), 0
-        while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
-            depth += 1
-        if depth > MAX_DEPTH:
-            raise DataError(
-                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
-            )
-        for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
-            # As values of Python, texts are several times in memory, so they come in parts of a few MB.
-            rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
-            for start in range(0, batch.num_rows, rows):
-                columns = batch.slice(start, rows).to_pydict()
-                yield list(columns), list(zip(*columns.values(), strict=True))
-
-
-@contextmanager
-def _open_parquet(path: str, name: str) -> Iterator[Any]:
-    """A Parquet file; Arrow's errors become DataError."""
     parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
     import pyarrow
 
     try:
         with parquet.ParquetFile(path) as file:
-            yield file
+            level, depth = list(file.schema_arrow.types), 0
+            while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
+                depth += 1
+            if depth > MAX_DEPTH:
+                raise DataError(
+                    f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
+                )
+            for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
+                # As values of Python, texts are several times in memory, so they come in parts of a few MB.
+                rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
+                for start in range(0, batch.num_rows, rows):
+                    columns = batch.slice(start, rows).to_pydict()
+                    yield list(columns), list(zip(*columns.values(), strict=True))
     except MemoryError:  # Arrow's own is one of its exceptions, too
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         message = text_files.short_message(error, 160)
         raise DataError(
             f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
