@@ -158,10 +158,7 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
 
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
-    """Check all runs first, then train each, even if another one fails; Ctrl+C also cancels the rest.
-
-    The queue of the page, which is a file, is not touched.
-    """
+    """Check all runs first, then train each, even if another one fails; Ctrl+C also cancels the rest."""
     if dist_env.world_size() > 1:
         raise SettingsError(
             [

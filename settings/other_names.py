@@ -1,7 +1,4 @@
-"""Names of settings in other programs and in the words of users: one table, for the search field and for refusals.
-
-docs/coming-from.md tells the same to a reader.
-"""
+"""Names of settings in other programs and in the words of users, for the search field and for refusals."""
 
 from __future__ import annotations
 

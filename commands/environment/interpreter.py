@@ -39,10 +39,7 @@ WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 
 def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
-    """Return only in an interpreter that has what is needed: 'train', 'page' or 'test'.
-
-    If the running interpreter lacks it, the same command line is started again in our own environment.
-    """
+    """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
     check_python()
     from .virtual_env import Environment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,8 @@ ALLOWED_ACTIONS = frozenset(
 PARQUET_BATCH_ROWS, PARQUET_PART_BYTES = 256, 4_000_000
 
 
-def read_database(path: Path, name: str, columns: Columns) -> Table:
+def read_database(path: Path, name: str, columns: Columns, head: bytes) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
-    # A URI makes SQLite open the file without writing anything, not even next to it.
-    with text_files.open_binary(path, name) as stream:
-        head = stream.read(100)
-    if not head:
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if not head.startswith(b"SQLite format 3\x00"):
         raise DataError(f"{name} is not a SQLite database. Give it the correct file extension.")
     if is_in_use(path):
@@ -42,7 +37,8 @@ def read_database(path: Path, name: str, columns: Columns) -> Table:
             f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
             "program that has it open."
         )
-    # Without `immutable`, SQLite would make a -wal and a -shm file beside a file in that mode.
+    # A URI makes SQLite open the file without writing anything, not even next to it: without `immutable`, a file
+    # in write-ahead-log mode would get a -wal and a -shm file beside it.
     immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
     place = path.resolve().as_posix()
     # Without the empty host, SQLite would take that of a Windows share (//nas/data) for a host.
@@ -71,7 +67,12 @@ def choose_query(
     with _connect(address, name) as connection:
         description = "from your SELECT"
         if not query:
-            chosen = _choose_table(connection, name, table, set(names.values()))
+            found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+            columns: dict[str, list[str]] = {}
+            for each in (str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")):
+                cursor = connection.execute(f"SELECT * FROM {_quote_name(each)} LIMIT 0")
+                columns[each] = [column[0] for column in cursor.description or ()]
+            chosen = _choose_table(columns, name, table, set(names.values()))
             query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
         connection.execute(query).close()  # an error is said before the rows are asked for
     yield query, description
@@ -104,31 +105,28 @@ def is_in_use(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-def _choose_table(connection: sqlite3.Connection, name: str, wanted: str, columns: set[str]) -> str:
+def _choose_table(columns: Mapping[str, Sequence[str]], name: str, asked: str, wanted: set[str]) -> str:
     """The table that the user names, otherwise the only one, or the only one with known or wanted columns."""
-    found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-    tables = [str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")]
-    if wanted:
-        for table in tables:
-            if table.lower() == wanted.lower():
+    if asked:
+        for table in columns:
+            if table.lower() == asked.lower():
                 return table
-        raise DataError(f"{name} has no table {wanted!r}. Its tables: {', '.join(tables) or 'none'}.")
-    if not tables:
+        raise DataError(f"{name} has no table {asked!r}. Its tables: {', '.join(columns) or 'none'}.")
+    if not columns:
         raise DataError(f"{name} has no tables. Remove it from the dataset, or choose another file.")
-    known, columns_of = list[str](), dict[str, list[str]]()
-    for table in tables:
-        cursor = connection.execute(f"SELECT * FROM {_quote_name(table)} LIMIT 0")
-        columns_of[table] = [column[0] for column in cursor.description or ()]
-        by_lowercase = {column.lower(): column for column in columns_of[table]}
+    known = []
+    for table, names in columns.items():
+        by_lowercase = {column.lower(): column for column in names}
         is_known = find_pair(by_lowercase) or not by_lowercase.keys().isdisjoint((*CHAT_COLUMNS, *TEXT_COLUMNS))
-        if is_known or (columns and columns <= set(columns_of[table])):
+        if is_known or (wanted and wanted <= set(names)):
             known.append(table)
-    if len(tables) == 1 or len(known) == 1:
-        return (known or tables)[0]
-    listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known or tables)[:8])
+    candidates = known or list(columns)
+    if len(columns) == 1 or len(known) == 1:
+        return candidates[0]
+    listing = "; ".join(f"{each} ({', '.join(columns[each])})" for each in candidates[:8])
     raise DataError(
         f"{name} has several tables: {listing}. Choose a table under Column names, for example "
-        f"table={(known or tables)[0]}."
+        f"table={candidates[0]}."
     )
 
 
@@ -163,11 +161,7 @@ def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
 
 
 def read_parquet(path: Path, name: str) -> Table:
-    """The rows of a file; a DataError where it is damaged or locked."""
-    with text_files.open_binary(path, name) as stream:
-        if not stream.read(1):
-            raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
-
+    """The rows of a Parquet file."""
     return Table(name, "row", partial(_rows, "binary_rows.read_parquet_batches", path, name))
 
 

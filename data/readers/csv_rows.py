@@ -52,8 +52,6 @@ def read_table(path: Path, name: str) -> Table:
     with open_text() as stream:
         # Lines of limited length, so that a file without line ends is not read into memory as one line.
         head = "".join(stream.readline(MAX_CELL_CHARS) for _ in range(SAMPLE_LINES))
-    if not head.strip("\x00 \t\r\n\ufeff"):
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     dialect = _detect_dialect(head, name)
     words = "one column"
     if dialect.separator != NO_SEPARATOR:
@@ -141,13 +139,10 @@ def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
     header_due = dialect.has_header
     with open_text() as stream:
         for number, cells in _numbered_cells(stream, dialect):
-            if isinstance(cells, csv.Error):
-                if not header_due:
-                    yield Row(number, {}, _explain(str(cells), dialect.quote))
-            elif any(cell and not cell.isspace() for cell in cells):
+            if isinstance(cells, csv.Error) or any(cell and not cell.isspace() for cell in cells):
                 if not header_due:
                     yield _to_row(number, cells, dialect)
-                header_due = False
+                header_due = header_due and isinstance(cells, csv.Error)
 
 
 def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:
@@ -188,30 +183,28 @@ def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
         return error
 
 
-def _to_row(number: int, cells: list[str], dialect: Dialect) -> Row:
+def _to_row(number: int, cells: Cells, dialect: Dialect) -> Row:
+    """A row by the names of its columns, or what is wrong with it in plain words."""
     names, quote = dialect.names, dialect.quote
+    if isinstance(cells, csv.Error):
+        error = str(cells)
+        problem = f"can't be read ({error})."
+        if "field limit" in error:
+            remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
+            problem = f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
+        elif "unexpected end" in error:
+            problem = f"ends too early: an opening {quote} has no closing {quote}."
+        elif "expected after" in error:
+            problem = f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
+        return Row(number, {}, problem)
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")
     is_too_long = len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :])
     if is_too_long or len(cells) == 1 < len(names):  # a single cell is the rest of one with a line break
         separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
-        remedy = (
-            f"A cell that contains {separator} or a line break must begin and end with {quote}."
-            if quote
-            else f"This table has no quote character, so a cell can't contain {separator}."
-        )
+        remedy = f"This table has no quote character, so a cell can't contain {separator}."
+        if quote:
+            remedy = f"A cell that contains {separator} or a line break must begin and end with {quote}."
         columns = f"{len(cells)} columns" if is_too_long else "1 column"
         return Row(number, {}, f"has {columns} instead of {len(names)}. {remedy}")
     return Row(number, dict(zip_longest(names, cells[: len(names)], fillvalue="")))
-
-
-def _explain(error: str, quote: str) -> str:
-    """An error of the csv module in plain words."""
-    if "field limit" in error:
-        remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
-        return f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
-    if "unexpected end" in error:
-        return f"ends too early: an opening {quote} has no closing {quote}."
-    if "expected after" in error:
-        return f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
-    return f"can't be read ({error})."

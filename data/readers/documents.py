@@ -65,10 +65,7 @@ class Paragraph(NamedTuple):
 def join_paragraphs(
     paragraphs: Sequence[Paragraph], hard_cut: str
 ) -> tuple[str, int, tuple[tuple[int, int], ...]]:
-    """Join paragraphs by blank lines, and chapters by the hard cut; the text, its parts, and where its menus are.
-
-    Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
-    """
+    """Paragraphs joined by blank lines, and chapters by the hard cut; the text, its parts, and its menus."""
     filled: list[Paragraph] = []
     cut = False
     for paragraph in paragraphs:
@@ -76,6 +73,7 @@ def join_paragraphs(
         if paragraph.text.strip():
             filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
             cut = False
+    # Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
     levels = Counter(paragraph.level for paragraph in filled if paragraph.level)
     chapter_level = min((level for level, count in levels.items() if count > 1), default=0)
     parts: list[list[Paragraph]] = []

@@ -1,7 +1,4 @@
-"""Web pages and e-books to paragraphs: the visible text, without scripts, styles and hidden elements.
-
-An e-book (.epub) is an archive of pages, which are read in its reading order.
-"""
+"""Web pages, and e-books (archives of pages), to paragraphs: the visible text without scripts and styles."""
 
 from __future__ import annotations
 

@@ -52,16 +52,13 @@ NOT_SPACE = re.compile(r"\S")
 
 
 class Row(NamedTuple):
-    """One row and its number in the file; `problem` says why it has no columns.
-
-    For a conversation of an export: the counts of what was dropped, and whether it has no reply.
-    """
+    """One row and its number in the file; `problem` says why it has no columns."""
 
     number: int
     columns: Mapping[str, Any]
     problem: str = ""
-    left_out: Mapping[str, int] = MappingProxyType({})
-    without_reply: bool = False
+    left_out: Mapping[str, int] = MappingProxyType({})  # what was dropped from a conversation of an export
+    without_reply: bool = False  # a conversation of an export
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,23 @@ def read_json(path: Path, name: str) -> Table:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{name} {_limit_problem(error)}") from error
-    rows = [_to_row(number, row) for number, row in enumerate(_find_rows(value, name), start=1)]
+    if not isinstance(value, dict):
+        raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
+    # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
+    found = [value]
+    if not find_export_column(value):
+        found = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
+        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
+        columns = list(value.values())
+        if columns and all(isinstance(column, dict) for column in columns):
+            columns = [list(column.values()) for column in columns]
+        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
+        if not found and columns and are_columns and len(set(map(len, columns))) == 1:
+            found = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        found = found or [value]
+    if found == [{}]:
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
+    rows = [_to_row(number, row) for number, row in enumerate(found, start=1)]
     return Table(name, "row", lambda: iter(rows), notes)
 
 
@@ -137,8 +150,6 @@ def read_jsonl(path: Path, name: str) -> Table:
     """A row on each line, read as a stream; or an array in spite of the suffix."""
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
-    if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     text_files.refuse_other_formats(head, name)
     # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
@@ -192,8 +203,6 @@ def _row_of_line(number: int, line: str) -> Iterator[Row]:
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
     """The problem of a whole file, with the line."""
-    if not text.strip():
-        return " is empty. Add rows to it, or remove it from the dataset."
     explanation = _explain(error, text.split("\n")[error.lineno - 1])
     if explanation == ENDS_TOO_EARLY:
         explanation = f"the file {explanation}"
@@ -226,29 +235,6 @@ def _limit_problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply. Each row must be a JSON object whose keys are column names."
     return "contains a number with thousands of digits. Put it in quotes, or remove it."
-
-
-def _find_rows(value: Any, name: str) -> list[Any]:
-    """The rows in a JSON value: the array itself, the longest one inside, or columns of equal length."""
-    if isinstance(value, list):
-        rows = value
-    elif isinstance(value, dict) and find_export_column(value):
-        rows = [value]
-    elif isinstance(value, dict):
-        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
-        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
-        columns = list(value.values())
-        if columns and all(isinstance(column, dict) for column in columns):
-            columns = [list(column.values()) for column in columns]
-        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
-        if not rows and columns and are_columns and len(set(map(len, columns))) == 1:
-            rows = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
-        rows = rows or [value]
-    else:
-        raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
-    if not rows or rows == [{}]:
-        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
-    return rows
 
 
 def find_export_column(columns: Mapping[str, Any]) -> str:

@@ -1,8 +1,4 @@
-"""Word documents (.docx) and OpenDocument texts (.odt) to paragraphs.
-
-Of a Word document all text is read, tracked insertions included, deletions not; of an OpenDocument text, notes,
-comments and deletions are left out.
-"""
+"""Word documents (.docx) and OpenDocument texts (.odt) to paragraphs, without deletions, notes and comments."""
 
 from __future__ import annotations
 

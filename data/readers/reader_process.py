@@ -192,7 +192,18 @@ class ReaderProcess:
             with suppress(Empty):
                 if answer := self._answers.get(timeout=WATCH_SECONDS):
                     return answer
-                raise self._death(budget)
+                code = self._process.wait() if self._process else None
+                self._errors.seek(0)
+                printed = self._errors.read().decode("utf-8", "replace").strip()
+                self.end()
+                LOG.warning("The process that read %s ended with code %s: %s", budget.name, code, printed)
+                last_line = printed.rpartition("\n")[2][:200]
+                reason = f"code {code}: {last_line}" if last_line else f"code {code}"
+                raise DataError(
+                    f"{budget.name} can't be read: the process that reads it ended unexpectedly ({reason}). The "
+                    "file may be damaged. Save it again, or save its text or rows in another format (.txt, "
+                    ".jsonl)."
+                )
 
     def end(self) -> None:
         """End the process immediately, whatever it is doing."""
@@ -235,30 +246,13 @@ class ReaderProcess:
             self._meter = importlib.import_module("psutil").Process(process.pid)
         threading.Thread(target=receive, name="Reader answers", daemon=True).start()
 
-    def _death(self, budget: Budget) -> DataError:
-        """Why the process ended before its answer."""
-        code = self._process.wait() if self._process else None
-        self._errors.seek(0)
-        printed = self._errors.read().decode("utf-8", "replace").strip()
-        self.end()
-        last_line = printed.rpartition("\n")[2][:200]
-        reason = f"code {code}: {last_line}" if last_line else f"code {code}"
-        LOG.warning("The process that read %s ended with code %s: %s", budget.name, code, printed)
-        return DataError(
-            f"{budget.name} can't be read: the process that reads it ended unexpectedly ({reason}). The file may "
-            "be damaged. Save it again, or save its text or rows in another format (.txt, .jsonl)."
-        )
-
 
 _CURRENT: ContextVar[ReaderProcess | None] = ContextVar("reader_process", default=None)
 
 
 @contextmanager
 def reader_process(is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """One process for all files that are read inside; it is ended when the user stops the work, and at the end.
-
-    Inside another `reader_process`, that one's process is used.
-    """
+    """One process for all files that are read inside, also in another `reader_process`; it ends at the end."""
     if _CURRENT.get():
         yield
         return
@@ -317,17 +311,16 @@ def serve() -> None:
 def make_answers(function: str, arguments: Sequence[Any]) -> Iterator[bytes]:
     """The items that a function of a reader makes, then the end; or why it can't."""
     module, _, name = function.rpartition(".")
+
+    def to_plain(value: Any) -> Any:  # what JSON has no form for: bytes, dates and the like
+        return {BINARY: len(value)} if isinstance(value, bytes) else str(value)
+
     try:
         for item in getattr(importlib.import_module(f"{__package__}.{module}"), name)(*arguments):
-            yield json.dumps(["item", item], default=_to_plain).encode()
+            yield json.dumps(["item", item], default=to_plain).encode()
         answer: list[Any] = ["end", None]
     except DataError as error:
         answer = ["refused", str(error)]
     except Exception as error:  # noqa: BLE001 - whatever a library raises becomes a sentence
         answer = ["failed", [str(unforeseen(arguments[1], error)), traceback.format_exc()]]
     yield json.dumps(answer).encode()
-
-
-def _to_plain(value: Any) -> Any:
-    """What JSON has no form for: dates and the like as text, bytes as an object that says what they are."""
-    return {BINARY: len(value)} if isinstance(value, bytes) else str(value)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, csv_rows
+from . import binary_rows, chat_exports, csv_rows, text_files
 from .json_rows import Row, Table, read_json, read_jsonl
 from .reader_process import MAX_DEPTH, exceeds_depth
 
@@ -30,8 +31,12 @@ def is_row_file(path: Path) -> bool:
 def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
     suffix = path.suffix.lower()
+    with text_files.open_binary(path, name) as file:
+        head = file.read(4096)
+    if not head.strip(b" \t\r\n\xef\xbb\xbf"):
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if suffix in DATABASE_SUFFIXES:
-        return binary_rows.read_database(path, name, columns)
+        return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)

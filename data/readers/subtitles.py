@@ -79,10 +79,7 @@ def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
             if line.startswith(("NOTE", "STYLE", "REGION")) and number and not own[number - 1].strip():
                 own = own[:number]
                 break
-        yield [text for line in own if (text := _plain_text(line))]
-
-
-def _plain_text(line: str) -> str:
-    """A line without formatting; a speaker in a voice tag is put in front of it."""
-    spoken = VOICE.sub(lambda voice: f"{voice[1].lstrip()}: ", line)
-    return html.unescape(LONG_REFERENCE.sub("\ufffd", FORMATTING.sub("", spoken))).strip()
+        # A speaker in a voice tag is put in front of the line.
+        spoken = (VOICE.sub(lambda voice: f"{voice[1].lstrip()}: ", line) for line in own)
+        plain = (html.unescape(LONG_REFERENCE.sub("\ufffd", FORMATTING.sub("", line))).strip() for line in spoken)
+        yield list(filter(None, plain))

@@ -46,10 +46,7 @@ def is_hidden(name: str) -> bool:
 
 
 def visible_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
-    """The wanted files of a folder and of those inside it, in natural order: chapter 2 before chapter 10.
-
-    Neither hidden files nor those that programs leave beside a user's own.
-    """
+    """The wanted files of a folder, no hidden ones, in natural order: chapter 2 before chapter 10."""
     parts = {
         path: path.relative_to(folder).parts for path in folder.rglob("*") if is_wanted(path) and path.is_file()
     }

@@ -150,10 +150,7 @@ def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[
 
 
 def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) -> list[Boilerplate]:
-    """Find everything that is not the book, in its order; a stretch inside another one is omitted.
-
-    A text that doesn't begin a file may begin inside a book.
-    """
+    """Everything that is not the book, in its order; a text that doesn't begin a file may begin inside a book."""
     numbered = list(_lines(text, NUMBERED_LINE))
     found = [
         *_notices(text, begins_file),
@@ -298,7 +295,19 @@ def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
         if len(words) >= MIN_HEADING_LETTERS and not NUMBERED.match(line.text):
             by_words[words].append((int(heading["first"] or heading["last"]), line))
     for pages in by_words.values():
-        if len(pages) >= MIN_HEADINGS and _are_pages(pages) and _divide_text(text, [line for _, line in pages]):
+        if len(pages) < MIN_HEADINGS:
+            continue
+        numbers = [number for number, _ in pages]
+        # The longest growing series, by patience sorting: of those of each length, the smallest last number.
+        smallest_last: list[int] = []
+        for number in numbers:
+            place = bisect_left(smallest_last, number)
+            smallest_last[place : place + 1] = [number]
+        grow = len(smallest_last) >= (GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING) * len(pages)
+        # Numbers of pages are no farther apart than pages are.
+        chars = pages[-1][1].start - pages[0][1].start
+        are_near = chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
+        if grow and are_near and _divide_text(text, [line for _, line in pages]):
             yield from (Boilerplate("page heading", line.start, line.end) for _, line in pages)
 
 
@@ -319,19 +328,6 @@ def _divide_text(text: str, lines: Sequence[Line]) -> bool:
     inside = sum(bool(before) and not before.endswith(SENTENCE_ENDS) for before in befores)
     is_far = lines[-1].start - lines[0].start >= MIN_PAGE_CHARS * (len(lines) - 1)
     return is_far and inside >= DIVIDING_SHARE * len(lines)
-
-
-def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:
-    """Whether the numbers grow, and are no farther apart than pages are. A scan garbles many of them."""
-    numbers = [number for number, _ in pages]
-    # The longest growing series, by patience sorting: of the growing series of each length, the smallest last one.
-    smallest_last: list[int] = []
-    for number in numbers:
-        place = bisect_left(smallest_last, number)
-        smallest_last[place : place + 1] = [number]
-    growing = GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING
-    chars = pages[-1][1].start - pages[0][1].start
-    return len(smallest_last) >= growing * len(pages) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
 
 
 def join_wrapped_lines(text: str, width: int) -> str:

@@ -43,12 +43,9 @@ def find_part_bounds(
     length: int,
     sections: Sections,
     block_ends: BlockEnds,
-    by_lines: bool | None = None,
+    by_lines: bool | None = None,  # what short sections are judged to be; None where the part is the whole text
 ) -> PartBounds:
-    """The bounds in the part of a text that begins at `start` of its first stretch, as the whole text has them.
-
-    `by_lines`: what short sections are judged to be; None where the part is the whole text.
-    """
+    """The bounds in the part of a text that begins at `start` of its first stretch, as the whole text has them."""
     nothing: Ints = np.zeros((2, 0), np.int64)
     ends, stops, places, kinds = [nothing[0]], [nothing[0]], [nothing], list[Flags]([np.zeros((4, 0), bool)])
     offset = -start
