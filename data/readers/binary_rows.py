@@ -13,9 +13,8 @@ from urllib.parse import quote
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import text_files
 from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
-from .reader_process import MAX_DEPTH, Budget, read_item, read_items
+from .reader_process import Budget, read_item, read_items
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
 BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05  # of a database, one by one
@@ -167,18 +166,10 @@ def read_parquet(path: Path, name: str) -> Table:
 
 def read_parquet_batches(path: str, name: str) -> Iterator[tuple[list[str], list[Any]]]:
     """The names of the columns, and some rows at a time; called in the reader process."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
-    import pyarrow
+    import pyarrow.parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
-            level, depth = list(file.schema_arrow.types), 0
-            while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
-                depth += 1
-            if depth > MAX_DEPTH:
-                raise DataError(
-                    f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
-                )
+        with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
                 # As values of Python, texts are several times in memory, so they come in parts of a few MB.
                 rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
@@ -188,7 +179,7 @@ def read_parquet_batches(path: str, name: str) -> Iterator[tuple[list[str], list
     except MemoryError:  # Arrow's own is one of its exceptions, too
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        message = text_files.short_message(error, 160)
+        message = " ".join(str(error).split())[:160]
         raise DataError(
             f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
         ) from error

@@ -16,15 +16,16 @@ from ...core.errors import DataError
 from . import text_files
 from .reader_process import read_item
 
-READERS: Mapping[str, tuple[str, str]] = {
-    ".html": ("a web page", "html:read_page"),
-    ".htm": ("a web page", "html:read_page"),
-    ".epub": ("an e-book", "html:read_epub"),
-    ".pdf": ("a PDF document", "pdf:read_pdf"),
-    ".docx": ("a Word document", "office:read_docx"),
-    ".odt": ("an OpenDocument text document", "office:read_odt"),
-    ".srt": ("a subtitle file", "subtitles:read_subtitles"),
-    ".vtt": ("a subtitle file", "subtitles:read_subtitles"),
+# What a document is, the function that reads it, and a program that may mend it.
+READERS: Mapping[str, tuple[str, str, str]] = {
+    ".html": ("a web page", "html:read_page", "a browser"),
+    ".htm": ("a web page", "html:read_page", "a browser"),
+    ".epub": ("an e-book", "html:read_epub", "Calibre"),
+    ".pdf": ("a PDF document", "pdf:read_pdf", "a PDF reader"),
+    ".docx": ("a Word document", "office:read_docx", "Word or LibreOffice"),
+    ".odt": ("an OpenDocument text document", "office:read_odt", "LibreOffice"),
+    ".srt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
+    ".vtt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
 }
 
 
@@ -37,10 +38,20 @@ def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText
 def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...], tuple[Any, ...]]]:
     """A document's text, notes on the reading, and its menus, as the only item; called in the reader process."""
     file = Path(path)
-    description, reader = READERS[file.suffix.lower()]
+    description, reader, program = READERS[file.suffix.lower()]
     module, _, function = reader.partition(":")
     read = getattr(importlib.import_module(f".{module}", __package__), function)
-    paragraphs, notes = read(file, name)
+    try:
+        with text_files.open_binary(file, name) as stream:
+            paragraphs, notes = read(stream, name)
+    except (DataError, ImportError, MemoryError, RecursionError):  # these have sentences of their own
+        raise
+    except Exception as error:  # whatever the libraries raise over a damaged file
+        message = " ".join(str(error).split())[:120] or type(error).__name__
+        raise DataError(
+            f"{name} can't be read as {description} ({message}). Open it in {program} and save it again, or save "
+            "its text as a .txt file."
+        ) from error
     text, parts, menus = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
         raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")

@@ -127,6 +127,9 @@ def unforeseen(name: str, error: Exception) -> DataError:
     """The sentence for an error that no reader expects."""
     if isinstance(error, MemoryError):
         return DataError(f"{name} needs more memory than is available. Split it into smaller files.")
+    if isinstance(error, ImportError):
+        package = {"docx": "python-docx"}.get(error.name or "", error.name)
+        return DataError(f"{name}: reading this file needs the {package} package (pip install {package}).")
     if isinstance(error, RecursionError):
         return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
     reason = " ".join(str(error).split())[:120].rstrip(".")

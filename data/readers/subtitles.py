@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
+from typing import BinaryIO
 
 from ...core.errors import DataError
 from ..unspaced import joint
@@ -22,9 +22,10 @@ STOPS = '.!?…:;"”’»)]♪'
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
-def read_subtitles(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_subtitles(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A line for each subtitle, or for each speaker in it; subtitles that divide a sentence share a line."""
-    text, notes = text_files.read_text(path, name)
+    content, notes = text_files.decode_bytes(stream.read(), name)
+    text = text_files.normalize_line_ends(content)
     if not any(map(TIME.match, text.split("\n"))):
         raise DataError(
             f"{name} has no timestamps, so it is not a subtitle file. If it is plain text, rename it to end in "

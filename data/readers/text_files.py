@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import importlib
 import io
 import re
 import unicodedata
@@ -13,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count, plural
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ...chunking import Text  # the reader process needs no NumPy for it
 
 READ_BYTES = 1 << 22
-MAX_UNPACKED_BYTES = 500_000_000
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
 BYTE_ORDER_MARKS = (
@@ -124,25 +122,6 @@ def file_digest(file: Path, name: str) -> str:
         for chunk in _read_chunks(stream):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def short_message(error: Exception, length: int = 120) -> str:
-    """A library's own message on one line, cut to this length."""
-    return " ".join(str(error).split())[:length] or type(error).__name__
-
-
-def refuse_huge(size: int, name: str, hint: str) -> None:
-    """A DataError where an archive would unpack to more than any document has."""
-    if size > MAX_UNPACKED_BYTES:
-        raise DataError(f"{name} is {size // 10**6} MB when unpacked, which is too large for a document. {hint}")
-
-
-def import_library(module: str, package: str, name: str, kind: str) -> Any:
-    """Import a library that this kind of file needs; a DataError says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(f"{name}: reading {kind} needs the {package} package (pip install {package}).") from error
 
 
 def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
